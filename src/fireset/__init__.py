@@ -1,0 +1,48 @@
+"""Train very wide two-layer shifted-ReLU networks exactly, paying only for the neurons that fire."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fireset import engines, hsr, theory
+    from fireset.errors import CertificateError, InputError
+    from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
+    from fireset.network import ShiftedReLUNetwork
+    from fireset.training import train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CertificateError",
+    "InputError",
+    "ShiftedReLUClassifier",
+    "ShiftedReLUNetwork",
+    "ShiftedReLURegressor",
+    "engines",
+    "hsr",
+    "theory",
+    "train",
+]
+
+# Loaded when first asked for: `import fireset` and `fireset --help` answer at once, without numba and scikit-learn.
+_WHERE = {
+    "CertificateError": "errors",
+    "InputError": "errors",
+    "ShiftedReLUClassifier": "estimators",
+    "ShiftedReLUNetwork": "network",
+    "ShiftedReLURegressor": "estimators",
+    "train": "training",
+}
+_PACKAGES = {"engines", "hsr", "theory"}
+
+
+def __getattr__(name: str):
+    if name in _PACKAGES:
+        return import_module(f"fireset.{name}")
+    if name in _WHERE:
+        return getattr(import_module(f"fireset.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'fireset' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,110 @@
+"""The contract between the training loop and the engines, and the registry of engines."""
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from math import erfc, sqrt
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from fireset.errors import InputError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from fireset.network import ShiftedReLUNetwork
+
+
+@dataclass
+class Step:
+    """How the weights follow the gradient G = ∂L/∂W.
+
+    ``V ← momentum·V + G``; then ``W ← W − rate·V``, or with ``nesterov`` ``W ← W − rate·(G + momentum·V)``.
+    Without momentum this is the paper's ``W ← W − rate·G``. ``velocity`` is V, (m, d); it has no rows without momentum.
+    """
+
+    rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    velocity: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+
+
+@dataclass
+class EngineWork:
+    """What an engine did since it started."""
+
+    inner_products: int = 0  # pairs (neuron, sample) whose inner product was computed
+    fired_pairs: int = 0  # of those, pairs that fired in the last forward pass
+    refreshes: int = 0  # neurons whose candidates were searched for anew
+    audited: int = 0  # neurons whose fire sets were checked against every sample
+
+
+class Engine(Protocol):
+    """Runs gradient steps on a network. ``exact`` engines have the dense engine's fire sets at every step."""
+
+    name: str
+    exact: bool
+    work: EngineWork
+
+    def start(self, network: "ShiftedReLUNetwork", X: np.ndarray) -> None:
+        """The preprocessing. X is C-contiguous, in the network's precision; call again if the weights were replaced."""
+        ...
+
+    def forward(self) -> np.ndarray:
+        """Predictions at the current weights, (n, c), float64."""
+        ...
+
+    def descend(self, residual: np.ndarray, step: Step) -> None:
+        """One step of W along −∂L/∂W for residual = ∂L/∂u, (n, c), at the weights of the last ``forward``."""
+        ...
+
+    def fire_sets(self) -> "csr_array":
+        """Boolean n × m sparse array at the current weights."""
+        ...
+
+
+class _Entry(NamedTuple):
+    module: str
+    factory: str
+    exact: bool
+    summary: str
+
+
+_ENGINES = {
+    "dense": _Entry("fireset.engines.dense", "DenseEngine", True, "every pair, in tiles: the reference"),
+    "data": _Entry(
+        "fireset.engines.data_search",
+        "DataSearchEngine",
+        True,
+        "Algorithm 2: search the data for each neuron that left its certificate radius",
+    ),
+}
+
+
+def create(name: str, **options) -> Engine:
+    """A new engine by name, e.g. ``create("data", radius=0)`` for the paper's Algorithm 2 to the letter."""
+    if name not in _ENGINES:
+        raise InputError(f"engine must be one of auto, {', '.join(sorted(_ENGINES))}; got {name!r}")
+    entry = _ENGINES[name]
+    factory = getattr(import_module(entry.module), entry.factory)
+    try:
+        return factory(**options)
+    except TypeError:
+        raise InputError(f"engine {name!r} does not take {', '.join(options)}") from None
+
+
+def describe() -> list[dict[str, object]]:
+    """Name, exactness and one line about each engine."""
+    return [{"name": name, "exact": e.exact, "summary": e.summary} for name, e in sorted(_ENGINES.items())]
+
+
+def choose(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int) -> str:
+    """The engine that "auto" stands for.
+
+    ``data`` pays one dense pass to start with and then about 4 times as much per fired pair as GEMM pays per pair, so
+    it wins when under a tenth of the pairs fire and there are passes to win on. Small problems fit the caches so
+    well that the dense engine's simplicity wins.
+    """
+    fired_fraction = 0.5 * erfc(network.threshold / sqrt(2.0))
+    large = n_samples * network.width >= 100_000
+    return "data" if large and fired_fraction < 0.1 and max_iter >= 4 else "dense"

@@ -1,0 +1,290 @@
+"""Algorithm 2 of the paper (preprocess the data), run with a certificate radius.
+
+The paper queries the half-space structure over the samples for every neuron that moved, in every iteration. Here
+neuron r keeps C_r = { i : ⟨w_r^ref, x_i⟩ > b − R_r }, made by one query, and is queried again only when it may have
+left its radius: while ‖w_r − w_r^ref‖·max‖x‖ ≤ R_r no sample outside C_r can fire (the paper's Claim on noflip sets,
+which it uses in a proof only). ``radius=0`` queries every moved neuron every iteration: Algorithm 2 to the letter.
+
+Deviations from the listing:
+
+1. The sets S_i are not kept. They are the transpose of the S̃_r, and both passes can run over S̃_r alone.
+2. The gradient has the sign of u − y; the listing's M = X diag(y − u) climbs.
+3. The distance to w_r^ref is bounded by the path length Σ‖Δw_r‖: it costs nothing and needs no second copy of W.
+4. A neuron is also queried again once the near misses it looked at have cost about as much as a query (rent or buy).
+5. Every pass audits a few neurons against all samples, in turn. A violated certificate raises; it cannot pass silently.
+"""
+
+from math import exp, pi, sqrt
+
+import numpy as np
+
+from fireset.engines.base import EngineWork, Step
+from fireset.engines.candidate_lists import CandidateLists
+from fireset.errors import CertificateError, InputError
+from fireset.hsr import Report, build
+from fireset.parallel import lanes, run
+from fireset.rounding import deciding_band, dot_slack, row_norms
+
+_FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
+_SMALLEST_RADIUS, _LARGEST_RADIUS = 0.005, 1.5
+_REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
+_AUDITS = 1024  # every neuron is audited once in about so many passes
+_AUDITED_PAIRS = 1 << 20
+
+
+class DataSearchEngine:
+    """Algorithm 2 with certificate radii. Memory: 12 bytes per candidate in float32, 20 in float64.
+
+    Parameters
+    ----------
+    radius : "auto" or float
+        R of every neuron. "auto" balances refreshes against near misses for each neuron by its own speed v:
+        R = √(2 v / φ(b)), φ the normal density.
+    """
+
+    name = "data"
+    exact = True
+
+    def __init__(self, radius: float | str = "auto"):
+        if radius != "auto" and not (isinstance(radius, (int, float)) and 0 <= radius < np.inf):
+            raise InputError(f"radius must be 'auto' or a number of at least 0, got {radius!r}")
+        self._radius = radius
+        self.work = EngineWork()
+
+    def start(self, network, X: np.ndarray) -> None:
+        self._network, self._X = network, X
+        self._index = build(X, "scan")
+        self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
+        self._next_audit = 0
+        m = network.width
+        self._radii = np.zeros(m)  # what the list certifies, in units of inner products
+        self._reaches = np.zeros(m)  # what of it is used up
+        self._speeds = np.zeros(m)  # bound on the last ‖Δw_r‖
+        self._misses = np.zeros(m, np.int64)  # near misses looked at since the list was made
+        self._bands = np.zeros(m, network.dtype)
+        self._forward_done = False
+        self._first_lists(_FIRST_RADIUS if self._radius == "auto" else float(self._radius))
+
+    def forward(self) -> np.ndarray:
+        from fireset.kernels.candidates import forward
+
+        network, lists = self._network, self._lists
+        threshold = network.dtype.type(network.threshold)
+
+        def lane_sum(lane: tuple[int, int]):
+            sums = np.zeros((len(self._X), network.n_outputs))
+            counted = forward(
+                self._X,
+                network.weights,
+                network.signs,
+                threshold,
+                lists.starts,
+                lists.counts,
+                lists.samples,
+                lists.references,
+                self._radii,
+                self._reaches,
+                self._bands,
+                lists.looked,
+                lists.excess,
+                sums,
+                *lane,
+            )
+            return sums, counted
+
+        parts = run(lane_sum, lanes(network.width))
+        for _, (_, _, violated) in parts:
+            if violated >= 0:
+                raise CertificateError(
+                    f"neuron {violated} has used {self._reaches[violated]:.3g} of its radius "
+                    f"{self._radii[violated]:.3g} and was not refreshed"
+                )
+        self.work.inner_products += sum(looked for _, (looked, _, _) in parts)
+        self.work.fired_pairs = sum(fired for _, (_, fired, _) in parts)
+        self._forward_done = True
+        self._audit_some()
+        return np.sum([sums for sums, _ in parts], axis=0) / sqrt(network.width)
+
+    def descend(self, residual: np.ndarray, step: Step) -> None:
+        from fireset.kernels.candidates import backward
+
+        if not self._forward_done:
+            self.forward()
+        network, lists = self._network, self._lists
+        dtype = network.dtype.type
+        residual = (residual / sqrt(network.width)).astype(network.dtype)
+        velocity = step.velocity.astype(network.dtype, copy=False).reshape(-1, network.n_features)
+
+        def descend_lane(lane: tuple[int, int]) -> None:
+            backward(
+                self._X,
+                network.weights,
+                velocity,
+                network.signs,
+                residual,
+                lists.starts,
+                lists.samples,
+                lists.looked,
+                lists.excess,
+                dtype(step.rate),
+                dtype(step.momentum),
+                step.nesterov,
+                self._speeds,
+                self._misses,
+                *lane,
+            )
+
+        run(descend_lane, lanes(network.width))
+        self._forward_done = False
+        self._reaches += self._speeds * (self._sample_norm * (1 + 1e-12))
+        due = self._reaches > self._radii
+        if self._radius == "auto":
+            due |= self._misses > len(self._X) // 2
+        neurons = np.flatnonzero(due)
+        self._refresh(neurons, self._wanted_radii(neurons))
+
+    def fire_sets(self):
+        """n × m, from the lists; looks at nothing outside them."""
+        from scipy.sparse import csc_array
+
+        if not self._forward_done:
+            self.forward()
+        neurons = np.arange(self._network.width)
+        owners, samples = self._listed_pairs(neurons)
+        fired = csc_array(
+            (np.ones(len(samples), bool), samples, np.searchsorted(owners, np.arange(len(neurons) + 1))),
+            shape=(len(self._X), len(neurons)),
+        ).tocsr()
+        fired.sort_indices()
+        return fired
+
+    def audit(self, neurons: np.ndarray | None = None) -> None:
+        """Hold the lists of these neurons (all by default) against every sample; raises CertificateError.
+
+        Costs O(d·n) for each neuron. In float32 samples within rounding distance of the threshold are let pass.
+        """
+        from fireset.kernels.firing import activate
+
+        network = self._network
+        if not self._forward_done:
+            self.forward()
+        neurons = np.arange(network.width) if neurons is None else np.asarray(neurons)
+        at_once = max(1, _AUDITED_PAIRS // max(1, len(self._X)))
+        for lo in range(0, len(neurons), at_once):
+            some = neurons[lo : lo + at_once]
+            W = np.ascontiguousarray(network.weights[some])
+            norms = row_norms(W)
+            H = W @ self._X.T
+            bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
+            activate(H, W, self._X, network.dtype.type(network.threshold), bands)
+            owners, samples = self._listed_pairs(some)
+            H[owners, samples] = 0  # what is left are fired pairs that the lists do not have
+            doubt = 2 * dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
+            missed = np.argwhere(H > (doubt if network.dtype == np.float32 else 0 * doubt)[:, None])
+            if len(missed):
+                k, sample = missed[0]
+                raise CertificateError(
+                    f"neuron {some[k]} fires for sample {sample}, ⟨w, x⟩ − b = {H[k, sample]:.3g}, which its candidate "
+                    f"list does not know; were the weights changed from outside? Then call start() again"
+                )
+            self.work.audited += len(some)
+
+    def _audit_some(self) -> None:
+        m = self._network.width
+        share = max(1, min(-(-m // _AUDITS), _AUDITED_PAIRS // max(1, len(self._X))))
+        self.audit((self._next_audit + np.arange(min(share, m))) % m)
+        self._next_audit = (self._next_audit + share) % m
+
+    def _listed_pairs(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Fired pairs of the last forward pass: position in ``neurons`` (ascending) and sample."""
+        lengths = self._lists.looked[neurons]
+        places = self._lists.places(neurons, lengths)
+        owners = np.repeat(np.arange(len(neurons)), lengths)
+        fired = self._lists.excess[places] > 0
+        return owners[fired], self._lists.samples[places[fired]]
+
+    def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
+        if self._radius != "auto":
+            return np.full(len(neurons), float(self._radius))
+        density = exp(-(self._network.threshold**2) / 2) / sqrt(2 * pi)
+        speeds = self._speeds[neurons] * self._sample_norm
+        return np.clip(np.sqrt(2 * speeds / max(density, 1e-6)), _SMALLEST_RADIUS, _LARGEST_RADIUS)
+
+    def _first_lists(self, radius: float) -> None:
+        """Query all neurons; slots are laid out once their sizes are known."""
+        neurons = np.arange(self._network.width)
+        batches = list(self._batches(neurons))
+        found = [(batch, self._query(batch, np.full(len(batch), radius))) for batch in batches]
+        counts = np.concatenate([np.diff(report.indptr) for _, report in found])
+        self._lists = CandidateLists(counts, self._network.dtype)
+        for batch, report in found:
+            self._fill(batch, report)
+
+    def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
+        """Make new lists for these neurons, from where they are now, in batches that feed a GEMM."""
+        position = 0
+        for batch in self._batches(neurons):
+            report = self._query(batch, radii[position : position + len(batch)])
+            position += len(batch)
+            aim = self._radii[batch]
+            self._fill(batch, report)
+            # The list was cut to its slot. That is fine while the radius left is worth having; else the slot must grow.
+            short = self._radii[batch] < np.maximum(aim / 2, self._reaches[batch])
+            if short.any():
+                self._lists.grow(batch[short], np.diff(report.indptr)[short])
+                self._radii[batch[short]] = aim[short]
+                self._fill(batch[short], _selected(report, short))
+
+    def _batches(self, neurons: np.ndarray):
+        size = max(32, min(4096, _REPORTED_PAIRS // max(1, len(self._X))))
+        for lo in range(0, len(neurons), size):
+            yield neurons[lo : lo + size]
+
+    def _query(self, neurons: np.ndarray, radii: np.ndarray) -> Report:
+        """Ask the index for the candidates of these neurons and reset their certificates."""
+        network = self._network
+        W = network.weights[neurons]
+        # Within its radius the neuron's norm grows by at most radius/‖x‖: slack for wherever it may go.
+        norms = row_norms(W) + radii / max(self._sample_norm, 1e-300)
+        slack = dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
+        self._bands[neurons] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
+        self._reaches[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
+        self._radii[neurons] = radii + 2 * slack
+        self._misses[neurons] = 0
+        self.work.refreshes += len(neurons)
+        self.work.inner_products += len(neurons) * len(self._X)
+        return self._index.report(W, network.threshold - self._radii[neurons])
+
+    def _fill(self, neurons: np.ndarray, report: Report) -> None:
+        from fireset.kernels.candidates import fill
+
+        lists = self._lists
+        radii = self._radii[neurons]
+        threshold = self._network.dtype.type(self._network.threshold)
+
+        def fill_some(part: tuple[int, int]) -> None:
+            some = slice(*part)
+            fill(
+                neurons[some],
+                report.indptr[part[0] : part[1] + 1],
+                report.ids,
+                report.values,
+                threshold,
+                radii[some],
+                lists.room[neurons[some]],
+                lists.starts,
+                lists.counts,
+                lists.samples,
+                lists.references,
+            )
+
+        run(fill_some, lanes(len(neurons)))
+        lists.looked[neurons] = 0
+        self._radii[neurons] = radii
+
+
+def _selected(report: Report, chosen: np.ndarray) -> Report:
+    lengths = np.diff(report.indptr)
+    keep = np.repeat(chosen, lengths)
+    indptr = np.concatenate([[0], np.cumsum(lengths[chosen])])
+    return Report(indptr, report.ids[keep], report.values[keep])

@@ -1,0 +1,99 @@
+"""Writing so that nothing is lost, and reading model files as the untrusted input they are.
+
+A model file is a safetensors file: plain arrays, no code. Its metadata holds one JSON text under ``fireset`` with the
+format's version and whatever describes the model besides arrays.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fireset.errors import InputError
+
+FORMAT_VERSION = 1
+_KEY = "fireset"
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; move it into place when the block ends well, remove it otherwise."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}; create it or choose another place")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], description: dict[str, Any]) -> None:
+    """Write arrays and a JSON-able description as one safetensors file, atomically."""
+    from safetensors.numpy import save_file
+
+    text = json.dumps({"version": FORMAT_VERSION, **description})
+    with atomic_path(path) as temporary:
+        save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, temporary, {_KEY: text})
+
+
+def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what ``write_model`` wrote. Refuses other, damaged and newer files with one clear line."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"no such model file: {path}")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a model file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(_KEY)
+            if text is None:
+                raise InputError(f"{path} is not a fireset model (a safetensors file without fireset's header)")
+            description = _description(path, text)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is not a fireset model, or is damaged ({_first_line(error)})") from error
+    return arrays, description
+
+
+def _description(path: Path, text: str) -> dict[str, Any]:
+    try:
+        description = json.loads(text)
+        version = description["version"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: its header cannot be read") from error
+    if not isinstance(description, dict) or not isinstance(version, int) or version < 1:
+        raise InputError(f"{path} is damaged: its header cannot be read")
+    if version > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version}; this fireset reads up to {FORMAT_VERSION}: upgrade fireset"
+        )
+    return description
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,5 @@
+"""Exact half-space reporting: every point with ⟨normal, point⟩ > threshold. Usable without any network."""
+
+from fireset.hsr.base import HalfSpaceIndex, Report, build
+
+__all__ = ["HalfSpaceIndex", "Report", "build"]

@@ -1,0 +1,38 @@
+"""Products with the fire-set kernel H (the paper's "Hessian matrix at time t"), without forming it."""
+
+import numpy as np
+
+from fireset.kernels.compiling import vector
+
+
+@vector
+def tangent_product(X, signs, indptr, samples, direction, product, lo, hi):
+    """Add the share of neurons lo … hi−1 in ``J Jᵀ direction`` to ``product`` (both (n, c); product in float64).
+
+    Column r of the fire sets is ``samples[indptr[r]:indptr[r+1]]``. With ``t_r = Σ_i fired (Σ_c a_rc v_ic) x_i`` the
+    product is ``Σ_r fired a_rc ⟨t_r, x_i⟩``; t_r never leaves the cache. The factor 1/m is left to the caller. Cost
+    O(d · fired pairs).
+    """
+    d = X.shape[1]
+    outputs = signs.shape[1]
+    t = np.empty(d, X.dtype)
+    zero = X.dtype.type(0)
+    for r in range(lo, hi):
+        for j in range(d):
+            t[j] = zero
+        for p in range(indptr[r], indptr[r + 1]):
+            i = samples[p]
+            push = zero
+            for c in range(outputs):
+                push += signs[r, c] * direction[i, c]
+            x = X[i]
+            for j in range(d):
+                t[j] += push * x[j]
+        for p in range(indptr[r], indptr[r + 1]):
+            i = samples[p]
+            x = X[i]
+            total = zero
+            for j in range(d):
+                total += t[j] * x[j]
+            for c in range(outputs):
+                product[i, c] += np.float64(signs[r, c] * total)

@@ -1,0 +1,235 @@
+"""The network 2NN(m, b) of the paper's Definition "prediction function and loss function"."""
+
+import os
+from collections.abc import Iterator
+from math import isfinite, log, sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fireset.errors import InputError
+from fireset.files import read_model, write_model
+from fireset.initialization import draw_signs, draw_weights
+from fireset.parallel import lanes, run
+from fireset.rounding import deciding_band, row_norms
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_TILE_PAIRS = 1 << 20  # pairs in one tile of pre-activations: 4 MB in float32, near the size of an L2 cache
+_TILE_SAMPLES = 8192
+
+
+class Tile(NamedTuple):
+    """``activations[r − neurons.start, i − samples.start] = σ_b(⟨w_r, x_i⟩)``; positive exactly where r fires for i."""
+
+    neurons: slice
+    samples: slice
+    activations: np.ndarray
+
+
+class ShiftedReLUNetwork:
+    """f(x) = (1/√m) Σ_r a_r σ_b(⟨w_r, x⟩), with σ_b(z) = max(z − b, 0), for one or several outputs.
+
+    Attributes
+    ----------
+    weights : (m, d) array
+        w_r, trained in place.
+    signs : (m, c) array
+        a_r = ±1, one for each neuron and output; never trained.
+    threshold : float
+        b. Neuron r *fires* for x when ⟨w_r, x⟩ > b. Representable in the weights' precision.
+    """
+
+    def __init__(self, weights: np.ndarray, signs: np.ndarray, threshold: float):
+        weights, signs = np.asarray(weights), np.asarray(signs)
+        if weights.dtype not in (np.float32, np.float64):
+            raise InputError(f"weights must be float32 or float64, got {weights.dtype}")
+        if weights.ndim != 2 or weights.shape[0] < 2 or weights.shape[1] < 1:
+            raise InputError(f"weights must have shape (width ≥ 2, n_features ≥ 1), got {weights.shape}")
+        if signs.ndim != 2 or signs.shape[0] != weights.shape[0] or signs.shape[1] < 1:
+            raise InputError(f"signs must have shape ({weights.shape[0]}, n_outputs ≥ 1), got {signs.shape}")
+        if not isfinite(threshold):
+            raise InputError(f"threshold must be a finite number, got {threshold}")
+        self.weights = np.require(weights, requirements=["C", "A", "W"])
+        self.signs = np.ascontiguousarray(signs, weights.dtype)
+        self.threshold = float(weights.dtype.type(threshold))
+
+    @classmethod
+    def initialize(
+        cls,
+        width: int,
+        n_features: int,
+        n_outputs: int = 1,
+        *,
+        threshold: float | str = "paper",
+        alpha: float | None = None,
+        seed: int = 0,
+        dtype="float32",
+    ) -> "ShiftedReLUNetwork":
+        """Draw a network: w_r ~ N(0, I_d), a_r = ±1 at random (Definition "weights at initialization").
+
+        The same seed gives the same network in both precisions up to rounding, and any block of its neurons can be
+        drawn on its own (``fireset.initialization``).
+
+        Parameters
+        ----------
+        width : int
+            m, the number of neurons.
+        threshold : "paper" or float
+            b; "paper" is √(0.4 ln m).
+        alpha : float, optional
+            Sets b = √(0.5 (1 − α) ln m) instead; the paper's is α = 0.2. Fewer neurons fire the smaller α is.
+        """
+        width = _whole("width", width, 2)
+        n_features, n_outputs = _whole("n_features", n_features, 1), _whole("n_outputs", n_outputs, 1)
+        seed = _whole("seed", seed, 0)
+        if seed >= 2**64:
+            raise InputError(f"seed must be below 2**64, got {seed}")
+        try:
+            dtype = np.dtype(dtype)
+        except TypeError:
+            raise InputError(f"dtype must be 'float32' or 'float64', got {dtype!r}") from None
+        if dtype not in (np.float32, np.float64):
+            raise InputError(f"dtype must be 'float32' or 'float64', got '{dtype}'")
+        weights = draw_weights(seed, n_features, 0, width, dtype)
+        signs = draw_signs(seed, n_outputs, 0, width, dtype)
+        return cls(weights, signs, choose_threshold(width, threshold, alpha))
+
+    @property
+    def width(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.signs.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.weights.dtype
+
+    def __repr__(self) -> str:
+        return (
+            f"ShiftedReLUNetwork(width={self.width}, n_features={self.n_features}, n_outputs={self.n_outputs}, "
+            f"threshold={self.threshold:.6g}, dtype={self.dtype})"
+        )
+
+    def predict(self, X) -> np.ndarray:
+        """f(x_i) for every row; shape (n, c), float64. Every pair is looked at: 2·n·m·d operations, in tiles."""
+        X = self.check_rows(X)
+
+        def lane_sum(lane: tuple[int, int]) -> np.ndarray:
+            total = np.zeros((len(X), self.n_outputs))
+            for tile in self.tiles(X, *lane):
+                total[tile.samples] += tile.activations.T @ self.signs[tile.neurons]
+            return total
+
+        return np.sum(run(lane_sum, lanes(self.width)), axis=0) / sqrt(self.width)
+
+    def fire_sets(self, X) -> "csr_array":
+        """Who fires for whom: a boolean n × m sparse array, row i holding the paper's S_{i,fire}."""
+        from scipy.sparse import coo_array
+
+        X = self.check_rows(X)
+
+        def lane_pairs(lane: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
+            found = []
+            for tile in self.tiles(X, *lane):
+                neurons, samples = np.nonzero(tile.activations > 0)
+                found.append((neurons + tile.neurons.start, samples + tile.samples.start))
+            return found
+
+        pairs = [pair for found in run(lane_pairs, lanes(self.width)) for pair in found]
+        neurons = np.concatenate([p[0] for p in pairs])
+        samples = np.concatenate([p[1] for p in pairs])
+        fired = coo_array((np.ones(len(neurons), bool), (samples, neurons)), shape=(len(X), self.width)).tocsr()
+        fired.sort_indices()
+        return fired
+
+    def tiles(self, X: np.ndarray, start: int, stop: int) -> Iterator[Tile]:
+        """Activations of neurons ``start … stop−1`` on the rows of X, tile by tile; never an n × m array."""
+        from fireset.kernels.firing import activate
+
+        threshold = self.dtype.type(self.threshold)
+        sample_norm = float(row_norms(X).max(initial=0.0))
+        for neurons, samples in self.tile_slices(len(X), start, stop):
+            W, rows = self.weights[neurons], X[samples]
+            H = W @ rows.T
+            activate(H, W, rows, threshold, deciding_band(self.n_features, self.dtype, row_norms(W), sample_norm))
+            yield Tile(neurons, samples, H)
+
+    @staticmethod
+    def tile_slices(n_samples: int, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
+        """How ``tiles`` cuts n samples × neurons ``start … stop−1``."""
+        per_tile = max(1, min(n_samples, _TILE_SAMPLES))
+        neurons_per_tile = max(1, _TILE_PAIRS // per_tile)
+        for lo in range(start, stop, neurons_per_tile):
+            for i in range(0, n_samples, per_tile):
+                yield slice(lo, min(lo + neurons_per_tile, stop)), slice(i, min(i + per_tile, n_samples))
+
+    def check_rows(self, X, name: str = "X") -> np.ndarray:
+        """X as a C-contiguous matrix in the network's precision, or an InputError that says what is wrong with it."""
+        try:
+            X = np.require(X, self.dtype, ["C", "A", "W"])  # a read-only array would be another type to the kernels
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} must be a matrix of numbers: {error}") from None
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            raise InputError(f"{name} must have shape (n, {self.n_features}), got {X.shape}")
+        if not np.isfinite(X).all():
+            row, column = np.argwhere(~np.isfinite(X))[0]
+            raise InputError(f"{name} holds {X[row, column]} in row {row}, column {column}; remove or impute it")
+        return X
+
+    def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
+        """Write a safetensors file, atomically. Further arrays and a JSON-able description may go with the network."""
+        own = {"weights": self.weights, "signs": self.signs.astype(np.int8)}
+        write_model(path, {**arrays, **own}, {**(description or {}), "threshold": self.threshold})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "ShiftedReLUNetwork":
+        """Read a network that ``save`` (or the command line) wrote."""
+        return cls.from_file(path)[0]
+
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike
+    ) -> tuple["ShiftedReLUNetwork", dict[str, np.ndarray], dict[str, Any]]:
+        """The network of a model file, with the other arrays and the description stored beside it."""
+        arrays, description = read_model(path)
+        try:
+            weights, signs = arrays.pop("weights"), arrays.pop("signs")
+            network = cls(weights, signs, float(description.pop("threshold")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is damaged: {error}") from error
+        if not np.isfinite(weights).all() or not (np.abs(signs.astype(np.int16)) == 1).all():
+            raise InputError(f"{path} is damaged: weights must be finite and signs ±1")
+        return network, arrays, description
+
+
+def choose_threshold(width: int, threshold: float | str = "paper", alpha: float | None = None) -> float:
+    """b from the user's words: "paper" is √(0.4 ln m), α gives √(0.5 (1 − α) ln m), a number is itself."""
+    if alpha is not None:
+        if not 0.0 <= alpha <= 1.0:
+            raise InputError(f"alpha must be between 0 and 1, got {alpha}")
+        if threshold != "paper":
+            raise InputError(f"give threshold or alpha, not both: got threshold={threshold} and alpha={alpha}")
+        return sqrt(0.5 * (1.0 - alpha) * log(width))
+    if isinstance(threshold, str):
+        if threshold != "paper":
+            raise InputError(f"threshold must be 'paper' or a number, got {threshold!r}")
+        return sqrt(0.4 * log(width))
+    if not isfinite(threshold):
+        raise InputError(f"threshold must be 'paper' or a finite number, got {threshold}")
+    return float(threshold)
+
+
+def _whole(name: str, value, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"{name} must be a whole number, got {value!r}")
+    if value < least:
+        raise InputError(f"{name} must be at least {least}, got {value}")
+    return int(value)

@@ -1,0 +1,97 @@
+"""Keeping the best network: through overshoot, divergence and Ctrl-C."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from fireset.history import Iteration
+from fireset.network import ShiftedReLUNetwork
+
+_WORTH_A_COPY = 0.5  # without a validation set the safe copy is renewed when the loss has halved: log₂ many copies
+
+
+class BestWeights:
+    """A safe copy of the weights, and the judgement of when to go back to it.
+
+    With a validation set the copy is that of the lowest validation loss. Without one the current weights are the best,
+    save for overshoot and divergence, and the copy is there to fall back on: its loss is within twice the best seen.
+    """
+
+    def __init__(self, network: ShiftedReLUNetwork, *, by_validation: bool):
+        self._network = network
+        self._by_validation = by_validation
+        self._copy = network.weights.copy()
+        self._current: Iteration | None = None
+        self._best: Iteration | None = None
+
+    @property
+    def best(self) -> Iteration:
+        """The iteration whose weights the copy holds."""
+        assert self._best is not None, "no iteration was seen yet"
+        return self._best
+
+    def see(self, record: Iteration) -> None:
+        """The network's weights are those of ``record`` now."""
+        self._current = record
+        if self._best is None or self._score(record) < self._score(self._best) * (
+            1.0 if self._by_validation else _WORTH_A_COPY
+        ):
+            np.copyto(self._copy, self._network.weights)
+            self._best = record
+
+    def lost(self, record: Iteration) -> bool:
+        """Whether this iteration is so much worse than the copy that going on from it makes no sense."""
+        return not record.loss <= 2.0 * self.best.loss
+
+    def restore(self) -> None:
+        """Go back to the copy."""
+        np.copyto(self._network.weights, self._copy)
+        self._current = self._best
+
+    def finish(self) -> Iteration:
+        """Leave the better of copy and current weights in the network; returns the iteration they are from."""
+        assert self._current is not None, "no iteration was seen yet"
+        if not self._score(self._current) <= self._score(self.best):
+            self.restore()
+        return self._current
+
+    @contextmanager
+    def safe(self) -> Iterator[None]:
+        """If the block is torn down in the middle of a step, leave the copy in the network, not half a step."""
+        try:
+            yield
+        except BaseException:
+            self.restore()
+            raise
+
+    def _score(self, record: Iteration) -> float:
+        loss = record.validation_loss if self._by_validation else record.loss
+        return np.inf if loss is None or np.isnan(loss) else loss
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C sets; a second one raises KeyboardInterrupt as usual.
+
+    Only where Python's own handler is in place, in the main thread: elsewhere Ctrl-C is somebody else's business.
+    """
+    interrupted = threading.Event()
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield interrupted
+        return
+
+    def first_time(*_) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, first_time)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

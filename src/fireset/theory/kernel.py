@@ -1,0 +1,70 @@
+"""The kernels of gradient descent: H^cts in closed form, and the top of H(t) from fire sets."""
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from fireset.parallel import lanes, run
+
+
+def shifted_ntk(X: np.ndarray, threshold: float) -> np.ndarray:
+    """H^cts of the paper for unit rows: ⟨x_i, x_j⟩ · P(⟨w, x_i⟩ > b and ⟨w, x_j⟩ > b), w ~ N(0, I); shape (n, n).
+
+    For standard normals of correlation ρ, P = Φ(−b) − 2 T(b, √((1 − ρ)/(1 + ρ))) with Owen's T. Cost O(n²(d + 1)).
+    """
+    from scipy.special import ndtr, owens_t
+
+    X = np.asarray(X, np.float64)
+    correlation = np.clip(X @ X.T, -1.0, 1.0)
+    np.fill_diagonal(correlation, 1.0)
+    with np.errstate(divide="ignore"):
+        slope = np.sqrt((1.0 - correlation) / (1.0 + correlation))  # ∞ for antipodes, which is Owen's limit too
+    return correlation * (ndtr(-threshold) - 2.0 * owens_t(threshold, slope))
+
+
+def smallest_eigenvalue(kernel: np.ndarray) -> float:
+    """λ = λ_min of a symmetric matrix."""
+    from scipy.linalg import eigvalsh
+
+    return float(eigvalsh(kernel, subset_by_index=(0, 0))[0])
+
+
+def largest_eigenvalue(
+    X: np.ndarray,
+    signs: np.ndarray,
+    fire_sets: csr_array,
+    sample_weight: np.ndarray | None = None,
+    *,
+    tolerance: float = 1e-3,
+    max_products: int = 60,
+) -> float:
+    """λ_max of the fire-set kernel (1/m) J Jᵀ over all outputs, by power iteration from a fixed start.
+
+    With one output and no weights this is H(t). With sample weights it is that of D^½ H D^½. A product costs two
+    passes over the fired pairs, O(d · fired), and needs no n × n matrix. The result is a lower bound that has stopped
+    moving by more than ``tolerance``.
+    """
+    from fireset.kernels.tangent import tangent_product
+
+    n, m = fire_sets.shape
+    columns = fire_sets.tocsc()
+    root = np.ones(n) if sample_weight is None else np.sqrt(sample_weight)
+    vector = np.random.default_rng(0).standard_normal((n, signs.shape[1]))
+    vector += 1.0  # near the top vector when all inner products are positive, as on most real data
+    estimate = 0.0
+    for _ in range(max_products):
+        size = float(np.linalg.norm(vector))
+        if size == 0.0:
+            return 0.0
+        vector /= size
+        direction = (vector * root[:, None]).astype(X.dtype)
+
+        def lane_product(lane: tuple[int, int], direction=direction) -> np.ndarray:
+            product = np.zeros((n, signs.shape[1]))
+            tangent_product(X, signs, columns.indptr, columns.indices, direction, product, *lane)
+            return product
+
+        vector = np.sum(run(lane_product, lanes(m)), axis=0) * root[:, None] / m
+        previous, estimate = estimate, float(np.linalg.norm(vector))
+        if abs(estimate - previous) <= tolerance * estimate:
+            break
+    return estimate

@@ -1,0 +1,264 @@
+"""The one training loop: full-batch gradient descent on W. Knows losses and steps; knows no engine."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+
+from fireset.engines.base import Engine, Step, choose, create
+from fireset.errors import InputError
+from fireset.history import History, Iteration
+from fireset.learning_rate import back_off, choose_learning_rate, grown
+from fireset.losses import get_loss
+from fireset.network import ShiftedReLUNetwork
+from fireset.rounding import row_norms
+from fireset.safety import BestWeights, interruptible
+from fireset.warmup import compile_kernels
+
+_PLATEAU = 10  # iterations over which the loss must improve by tol
+_HOPELESS = 1e6  # times the first loss
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is given. It may return True to stop."""
+
+    record: Iteration
+    network: ShiftedReLUNetwork
+    engine: Engine
+    predictions: np.ndarray
+    residual: np.ndarray
+    max_iter: int
+
+
+StopReason = Literal["max_iter", "tol", "patience", "interrupted", "callback", "diverged"]
+
+
+@dataclass
+class TrainingResult:
+    """How training went. The network itself was trained in place."""
+
+    history: History
+    stop_reason: StopReason
+    engine: str
+    learning_rate: float
+    loss: float  # of the network as it is returned
+    best_iteration: int  # the iteration whose weights it has
+    start_seconds: float  # preprocessing and choosing η; compiling apart
+    compile_seconds: float
+
+
+def train(
+    network: ShiftedReLUNetwork,
+    X,
+    y,
+    *,
+    engine: str | Engine = "auto",
+    loss: str = "squared_error",
+    learning_rate: float | str = "auto",
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    max_iter: int = 500,
+    tol: float = 1e-6,
+    sample_weight=None,
+    validation: tuple[Any, Any] | None = None,
+    patience: int = 20,
+    any_norm: bool = False,
+    callbacks: Sequence[Callable[[Progress], bool | None]] = (),
+) -> TrainingResult:
+    """Train ``network`` in place by full-batch gradient descent.
+
+    Parameters
+    ----------
+    X : (n, d) array
+        Rows of norm 1. ``any_norm=True`` allows others: exactness is kept, but the paper's thresholds assume norm 1.
+    y : (n,) or (n, c) array
+    engine : str or Engine
+        "auto", a name that ``fireset engines`` lists, or an engine object such as ``create("data", radius=0)``.
+    loss : "squared_error" (the paper's ½ Σ (u − y)²) or "log_loss"
+    learning_rate : "auto", "theory" or a number
+        "auto" starts from 1/λ_max of the fire-set kernel, and halves when a step makes the loss grow.
+    momentum, nesterov
+        Heavy-ball or Nesterov momentum; 0 is the paper's plain descent. With learning_rate="auto" a growing loss
+        first stops the momentum, then halves the rate.
+    tol : float
+        Stop when the loss is below tol times the first loss, or improves by less than tol of itself over 10
+        iterations. 0 runs all ``max_iter`` iterations.
+    validation : (X, y), optional
+        Stop when the loss there has not improved for ``patience`` iterations; the weights of the best iteration are
+        kept. The rows ride along in the engine with residual 0, at the price of their fired pairs.
+    callbacks
+        Called with a ``Progress`` after each forward pass.
+
+    Ctrl-C ends training after the current iteration and keeps the best network; a second one ends at once.
+    """
+    _check_settings(momentum, max_iter, tol, patience)
+    loss_function = get_loss(loss)
+    problem = _Problem.make(network, X, y, sample_weight, validation, any_norm)
+    loss_function.check_targets(problem.targets)
+    rows = problem.X
+
+    compile_started = time.perf_counter()
+    if isinstance(engine, str):
+        engine = create(choose(network, len(rows), max_iter) if engine == "auto" else engine)
+    step = Step(0.0, momentum, nesterov)
+    compile_kernels(engine.name, network.dtype)
+    started = time.perf_counter()
+    engine.start(network, rows)
+    step.rate = choose_learning_rate(learning_rate, network, rows, engine, loss_function, problem.weight)
+    if momentum:
+        step.velocity = np.zeros_like(network.weights)
+    ready = time.perf_counter()
+
+    keeper = BestWeights(network, by_validation=validation is not None)
+    history = History()
+    stop_reason: StopReason | None = None
+    products, refreshes = engine.work.inner_products, engine.work.refreshes
+    with interruptible() as interrupted, keeper.safe():
+        for iteration in range(max_iter + 1):
+            u = engine.forward()
+            record = Iteration(
+                iteration=iteration,
+                loss=loss_function.value(u, problem.targets, problem.weight),
+                validation_loss=None
+                if validation is None
+                else loss_function.value(u, problem.targets, problem.held_out),
+                fired_pairs=engine.work.fired_pairs,
+                fired_fraction=engine.work.fired_pairs / (len(rows) * network.width),
+                inner_products=engine.work.inner_products - products,
+                refreshes=engine.work.refreshes - refreshes,
+                learning_rate=step.rate,
+                seconds=time.perf_counter() - ready,
+            )
+            products, refreshes = engine.work.inner_products, engine.work.refreshes
+            history.append(record)
+            keeper.see(record)
+            residual = loss_function.residual(u, problem.targets, problem.weight)
+            stop_reason = _call(callbacks, Progress(record, network, engine, u, residual, max_iter))
+            stop_reason = stop_reason or _why_stop(history, keeper, tol, patience, adaptive=learning_rate == "auto")
+            if interrupted.is_set():
+                stop_reason = "interrupted"
+            if stop_reason or iteration == max_iter:
+                break
+            if learning_rate == "auto" and grown(history):
+                back_off(step, history)
+                if keeper.lost(record):
+                    keeper.restore()
+                    engine.start(network, rows)
+                    continue
+            engine.descend(residual, step)
+    best = keeper.finish()
+    if stop_reason == "diverged":
+        warnings.warn(
+            f"the loss grew beyond all bounds at learning_rate={step.rate:.4g}; the network is that of iteration "
+            f"{best.iteration}. Use learning_rate='auto' or a smaller number",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return TrainingResult(
+        history=history,
+        stop_reason=stop_reason or "max_iter",
+        engine=engine.name,
+        learning_rate=step.rate,
+        loss=best.loss,
+        best_iteration=best.iteration,
+        start_seconds=ready - started,
+        compile_seconds=started - compile_started,
+    )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Checked data; validation rows follow the training rows and have weight 0."""
+
+    X: np.ndarray
+    targets: np.ndarray
+    weight: np.ndarray
+    held_out: np.ndarray
+
+    @classmethod
+    def make(cls, network, X, y, sample_weight, validation, any_norm) -> "_Problem":
+        X, targets = _check_pair(network, X, y, "", any_norm)
+        weight = _check_weight(sample_weight, len(X))
+        if validation is None:
+            return cls(X, targets, weight, np.zeros(len(X)))
+        if len(validation) != 2:
+            raise InputError(f"validation must be a pair (X, y), got {len(validation)} items")
+        rows, held_targets = _check_pair(network, *validation, "validation ", any_norm)
+        return cls(
+            np.concatenate([X, rows]),
+            np.concatenate([targets, held_targets]),
+            np.concatenate([weight, np.zeros(len(rows))]),
+            np.concatenate([np.zeros(len(X)), np.ones(len(rows))]),
+        )
+
+
+def _check_pair(network, X, y, what: str, any_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+    X = network.check_rows(X, f"{what}X")
+    if len(X) == 0:
+        raise InputError(f"{what}X has no rows")
+    norms = row_norms(X)
+    off = np.flatnonzero(np.abs(norms - 1.0) > 1e-4)
+    if len(off) and not any_norm:
+        raise InputError(
+            f"rows of {what}X must have norm 1, row {off[0]} has {norms[off[0]]:.6g}; divide rows by their norm, use "
+            f"the estimators (they do it), or pass any_norm=True"
+        )
+    try:
+        targets = np.asarray(y, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{what}y must hold numbers; code classes as 0/1 or one-hot") from None
+    if targets.ndim == 1:
+        targets = targets[:, None]
+    if targets.shape != (len(X), network.n_outputs):
+        raise InputError(f"{what}y must have shape ({len(X)}, {network.n_outputs}), got {np.shape(y)}")
+    if not np.isfinite(targets).all():
+        raise InputError(f"{what}y must be finite, row {np.argwhere(~np.isfinite(targets))[0][0]} is not")
+    return X, targets
+
+
+def _check_weight(sample_weight, n: int) -> np.ndarray:
+    if sample_weight is None:
+        return np.ones(n)
+    weight = np.asarray(sample_weight, np.float64)
+    if weight.shape != (n,):
+        raise InputError(f"sample_weight must have shape ({n},), got {weight.shape}")
+    if not (np.isfinite(weight).all() and weight.min() >= 0 and weight.max() > 0):
+        raise InputError("sample_weight must be finite, at least 0, and not 0 everywhere")
+    return weight
+
+
+def _check_settings(momentum, max_iter, tol, patience) -> None:
+    if not 0.0 <= momentum < 1.0:
+        raise InputError(f"momentum must be at least 0 and below 1, got {momentum}")
+    if max_iter < 0:
+        raise InputError(f"max_iter must be at least 0, got {max_iter}")
+    if not tol >= 0.0:
+        raise InputError(f"tol must be at least 0, got {tol}")
+    if patience < 1:
+        raise InputError(f"patience must be at least 1, got {patience}")
+
+
+def _call(callbacks, progress: Progress) -> StopReason | None:
+    stop = [bool(callback(progress)) for callback in callbacks]  # all are called, whoever asks to stop
+    return "callback" if any(stop) else None
+
+
+def _why_stop(history: History, keeper: BestWeights, tol, patience, *, adaptive: bool) -> StopReason | None:
+    first, last = history[0], history[-1]
+    if not adaptive and not (isfinite(last.loss) and last.loss <= _HOPELESS * max(first.loss, 1e-300)):
+        return "diverged"
+    if last.validation_loss is not None and last.iteration - keeper.best.iteration >= patience:
+        return "patience"
+    if tol > 0 and last.loss <= tol * first.loss:
+        return "tol"
+    if tol > 0 and len(history) > _PLATEAU:
+        before = min(record.loss for record in history[:-_PLATEAU])
+        now = min(record.loss for record in history[-_PLATEAU:])
+        if before - now <= tol * before:
+            return "tol"
+    return None

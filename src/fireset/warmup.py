@@ -1,0 +1,29 @@
+"""Compiling the kernels on a tiny problem, before anything is timed.
+
+The first time on a machine this takes seconds; later the compiled code is read from disk.
+"""
+
+from functools import cache
+
+import numpy as np
+
+from fireset.engines.base import Step, create, describe
+
+
+@cache
+def compile_kernels(engine: str, dtype) -> None:
+    """Have all that training with this engine and precision needs compiled and loaded. Free the second time."""
+    from fireset.network import ShiftedReLUNetwork
+    from fireset.theory.kernel import largest_eigenvalue
+
+    if engine not in {e["name"] for e in describe()}:
+        return  # an engine of the caller's own
+    network = ShiftedReLUNetwork.initialize(2, 1, threshold=0.0, dtype=dtype)
+    X = np.ones((3, 1), network.dtype)
+    tiny = create(engine)
+    tiny.start(network, X)
+    residual = tiny.forward()
+    largest_eigenvalue(X, network.signs, tiny.fire_sets())
+    tiny.descend(residual, Step(0.1))
+    tiny.forward()
+    tiny.descend(residual, Step(0.1, 0.9, True, np.zeros_like(network.weights)))
