@@ -27,6 +27,7 @@ from fireset.table_encoder import (
     holds_number,
     is_text,
     listed,
+    nan_as_null,
     one_line,
     quoted,
     refuse_missing,
@@ -101,8 +102,9 @@ def split_target(frame: pl.DataFrame, target: str) -> tuple[pl.DataFrame, pl.Ser
     require_column(target, frame.columns, "target")
     if frame.width == 1:
         raise InputError(f"the table has no feature column besides the target {quoted(target)}; add one")
-    refuse_missing(frame[target], _label(frame[target]), "remove those rows")
-    return frame.drop(target), frame[target]
+    column = nan_as_null(frame.select(target)).to_series()
+    refuse_missing(column, _label(column), "remove those rows")
+    return frame.drop(target), column
 
 
 def detect_task(target: pl.Series) -> Literal["classification", "regression"]:
@@ -146,7 +148,7 @@ def class_labels(target: pl.Series) -> tuple[np.ndarray, list[str | int | bool |
     elif target.dtype == pl.Boolean or target.dtype.is_integer():
         values = target.to_list()
     else:
-        values = checked_numbers(target, label).to_list()
+        values = checked_numbers(target, label).tolist()
         if all(value.is_integer() and abs(value) < 2.0**53 for value in values):
             values = [int(value) for value in values]
     classes: list[Any] = sorted(set(values))
@@ -165,7 +167,7 @@ def regression_values(target: pl.Series) -> np.ndarray:
         raise InputError(
             f"{label} holds the text {quoted(value)} in row {row}; regression needs a number in every row"
         )
-    return checked_numbers(target, label).to_numpy().astype(np.float64)
+    return np.array(checked_numbers(target, label))  # a copy, because polars hands out a read-only view
 
 
 def _label(target: pl.Series) -> str:
@@ -177,7 +179,7 @@ def _checked_label(target: pl.Series) -> str:
     label = _label(target)
     if target.len() == 0:
         raise InputError(f"{label} has no rows; give a table with at least one row")
-    refuse_missing(target, label, "remove those rows")
+    refuse_missing(nan_as_null(target.to_frame()).to_series(), label, "remove those rows")
     refuse_type(target, label, "convert it to numbers or text in the file")
     return label
 

@@ -77,9 +77,11 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype == pl.Boolean
 
 
-def nan_as_null(series: pl.Series) -> pl.Series:
-    """The two spellings of a missing value made one."""
-    return series.fill_nan(None) if series.dtype.is_float() else series
+def nan_as_null(table: pl.DataFrame) -> pl.DataFrame:
+    """The two spellings of a missing value made one, for all columns at once: per column it is slow."""
+    from polars import selectors
+
+    return table.with_columns(selectors.float().fill_nan(None))
 
 
 def first_row(mask: pl.Series) -> int:
@@ -108,15 +110,15 @@ def first_text(text: pl.Series) -> tuple[str, int]:
     return text.cast(pl.String)[row - 1], row
 
 
-def checked_numbers(series: pl.Series, label: str) -> pl.Series:
-    """The cells as Float64 with null for missing; infinite and overflowing ones are refused."""
+def checked_numbers(series: pl.Series, label: str) -> np.ndarray:
+    """The cells as float64 with NaN for missing; infinite and overflowing ones are refused."""
     import polars as pl
 
-    numbers = nan_as_null(series.cast(pl.Float64))
-    beyond = numbers.abs() > MAX_MAGNITUDE
+    numbers = series.cast(pl.Float64).to_numpy()
+    beyond = np.abs(numbers) > MAX_MAGNITUDE
     if beyond.any():
-        row = first_row(beyond)
-        value = numbers[row - 1]
+        row = int(beyond.argmax()) + 1
+        value = float(numbers[row - 1])
         if math.isinf(value):
             raise InputError(f"{label} holds {value} in row {row}; put a finite number there")
         limit = f"magnitudes above {MAX_MAGNITUDE:g} overflow when squared"
@@ -135,11 +137,10 @@ def refuse_type(series: pl.Series, label: str, remedy: str) -> None:
 
 
 def refuse_missing(series: pl.Series, label: str, remedy: str) -> None:
-    """Refuse missing cells, saying how many there are and where the first one is."""
-    missing = nan_as_null(series).is_null()
-    if count := int(missing.sum()):
-        values = "value" if count == 1 else "values"
-        raise InputError(f"{label} has {count} missing {values}, first in row {first_row(missing)}; {remedy}")
+    """Refuse null cells, saying how many there are and where the first one is."""
+    if count := series.null_count():
+        values, row = "value" if count == 1 else "values", first_row(series.is_null())
+        raise InputError(f"{label} has {count} missing {values}, first in row {row}; {remedy}")
 
 
 def category_text(series: pl.Series) -> pl.Series:
@@ -150,22 +151,19 @@ def category_text(series: pl.Series) -> pl.Series:
     """
     import polars as pl
 
-    text = nan_as_null(series).cast(pl.String)
     bare = pl.col("bare")
     integer, number = bare.cast(pl.Int64, strict=False), bare.cast(pl.Float64, strict=False)
     whole = (number == number.round(0)) & (number.abs() < 2.0**53)
-    spelled = (
-        pl.when(integer.is_not_null())
-        .then(integer.cast(pl.String))
-        .when(whole)
-        .then(number.cast(pl.Int64, strict=False).cast(pl.String))
-        .when(number.is_finite())
-        .then(number.cast(pl.String))
-        .when(bare.str.to_lowercase().is_in(["true", "false"]))
-        .then(bare.str.to_lowercase())
-        .otherwise(bare)
+    lowered = bare.str.to_lowercase()
+    spelled = pl.coalesce(
+        integer.cast(pl.String),
+        pl.when(whole).then(number.cast(pl.Int64, strict=False).cast(pl.String)),
+        pl.when(number.is_finite()).then(number.cast(pl.String)),
+        pl.when(lowered.is_in(["true", "false"])).then(lowered),
+        bare,
     )
-    return pl.DataFrame({"bare": text.str.strip_chars()}).select(spelled.alias(series.name)).to_series()
+    text = series.cast(pl.String).str.strip_chars()
+    return text.to_frame("bare").select(spelled.alias(series.name)).to_series()
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ class NumberColumn:
                 "store numbers in that column"
             )
         numbers = checked_numbers(series, label)
-        out[:, 0] = (numbers if self.fill is None else numbers.fill_null(self.fill)).to_numpy()
+        out[:, 0] = numbers if self.fill is None else np.where(np.isnan(numbers), self.fill, numbers)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "number", "name": self.name, "fill": self.fill}
@@ -278,7 +276,8 @@ class TableEncoder:
             raise InputError("the table has no feature column; give at least one besides the target")
         if features.height == 0:
             raise InputError("the table has no rows to learn from")
-        return cls(tuple(_learn_column(s, s.name in categorical, impute) for s in features.iter_columns()))
+        columns = nan_as_null(features).iter_columns()
+        return cls(tuple(_learn_column(series, series.name in categorical, impute) for series in columns))
 
     def encode(self, table: pl.DataFrame) -> np.ndarray:
         """The matrix of a table, shape (rows, len(feature_names)), float64, C-contiguous and finite.
@@ -294,11 +293,11 @@ class TableEncoder:
                 f"the table lacks {len(lacking)} of the model's columns: {listed(lacking, 5)}; {counts}; "
                 "name the columns as in the training table"
             )
+        table = nan_as_null(table.select(column.name for column in self.columns))
         matrix = np.empty((table.height, len(self.feature_names)))
         start = 0
-        for column in self.columns:
+        for column, series in zip(self.columns, table.iter_columns(), strict=True):
             stop = start + len(column.feature_names)
-            series = table[column.name]
             label = f"column {quoted(column.name)}"
             refuse_type(series, label, "store it as in the training table")
             if column.fill is None:
@@ -338,14 +337,14 @@ def _learn_column(series: pl.Series, insist: bool, impute: bool) -> NumberColumn
     drop = f"pass {option('--drop', series.name)}"
     as_categories = f"pass {option('--categorical', series.name)} to treat it as categories"
     refuse_type(series, label, f"convert it in the file, or {drop}")
-    if nan_as_null(series).null_count() == series.len():
+    if series.null_count() == series.len():
         raise InputError(f"{label} has no value in any row; {drop}")
     if not impute:
         refuse_missing(series, label, "fill them in, remove those rows, or pass --impute")
     if is_number(series):
-        numbers = checked_numbers(series, label).drop_nulls().to_numpy()
+        numbers = checked_numbers(series, label)
         if not insist:
-            return NumberColumn(series.name, float(np.median(numbers)) if impute else None)
+            return NumberColumn(series.name, float(np.nanmedian(numbers)) if impute else None)
     elif not insist:
         numeric = holds_number(series)
         if 2 * int(numeric.sum()) >= series.len() - series.null_count():

@@ -228,8 +228,9 @@ class DataSearchEngine:
             position += len(batch)
             aim = self._radii[batch]
             self._fill(batch, report)
-            # The list was cut to its slot. That is fine while the radius left is worth having; else the slot must grow.
-            short = self._radii[batch] < np.maximum(aim / 2, self._reaches[batch])
+            # A list may have been cut to its slot. That is fine while the radius left is worth having: a slot that
+            # grows moves, and scattered slots slow every pass. Else the slot must grow.
+            short = self._radii[batch] < np.maximum(aim / 8, self._reaches[batch])
             if short.any():
                 self._lists.grow(batch[short], np.diff(report.indptr)[short])
                 self._radii[batch[short]] = aim[short]

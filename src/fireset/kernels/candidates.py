@@ -14,6 +14,8 @@ import numpy as np
 from fireset.kernels.compiling import vector
 from fireset.kernels.firing import deciding_dot
 
+_SHORT = 64  # lists up to here are sorted by insertion, in place
+
 
 @vector
 def forward(
@@ -43,16 +45,17 @@ def forward(
             k += 1
         looked[r] = k
         looked_at += k
-        w = W[r]
-        band = bands[r]
         for p in range(start, start + k):
-            x = X[samples[p]]
+            i = samples[p]
             total = zero
             for j in range(d):
-                total += w[j] * x[j]
-            if abs(total - threshold) <= band:
-                total = deciding_dot(w, x)
+                total += W[r, j] * X[i, j]
             excess[p] = total - threshold
+        band = bands[r]
+        if band >= zero:
+            for p in range(start, start + k):
+                if abs(excess[p]) <= band:
+                    excess[p] = deciding_dot(W[r], X[samples[p]]) - threshold
         for p in range(start, start + k):
             value = excess[p]
             if not value <= 0:  # this way round a NaN is passed on
@@ -130,19 +133,29 @@ def fill(neurons, indptr, ids, values, threshold, radii, room, starts, counts, s
 
     Neuron ``neurons[k]`` gets ``ids[indptr[k]:indptr[k+1]]``. Where there are more than ``room[k]``, the list is cut to
     that many of the largest and ``radii[k]`` shrinks to what the cut list still certifies: every sample left out has a
-    value of at most b − radius. Returns nothing; the caller looks at ``radii``, which may fall below 0.
+    value of at most b − radius. The caller looks at ``radii``, which may fall below what is worth having.
     """
     for k in range(neurons.shape[0]):
         lo = indptr[k]
         hi = indptr[k + 1]
         r = neurons[k]
         start = starts[r]
-        order = np.argsort(-values[lo:hi], kind="mergesort")
-        kept = hi - lo
-        if kept > room[k]:
-            kept = room[k]
-            radii[k] = np.float64(threshold) - np.float64(values[lo + order[kept]])
-        for p in range(kept):
-            samples[start + p] = ids[lo + order[p]]
-            references[start + p] = values[lo + order[p]]
+        kept = min(hi - lo, room[k])
+        if hi - lo <= _SHORT and kept == hi - lo:
+            for p in range(lo, hi):
+                value = values[p]
+                place = start + p - lo
+                while place > start and references[place - 1] < value:
+                    references[place] = references[place - 1]
+                    samples[place] = samples[place - 1]
+                    place -= 1
+                references[place] = value
+                samples[place] = ids[p]
+        else:
+            order = np.argsort(-values[lo:hi])
+            if kept < hi - lo:
+                radii[k] = np.float64(threshold) - np.float64(values[lo + order[kept]])
+            for p in range(kept):
+                samples[start + p] = ids[lo + order[p]]
+                references[start + p] = values[lo + order[p]]
         counts[r] = kept

@@ -1,0 +1,194 @@
+"""Every exact engine has the dense engine's fire sets at every iteration, and its weights to 1e-9."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from problems import Problem, hard_cases, problems
+
+from fireset import CertificateError, InputError
+from fireset.engines import Step, create, describe
+from fireset.losses import SquaredError
+from fireset.theory import largest_eigenvalue
+
+ENGINES = [("data", {}), ("data", {"radius": 0}), ("data", {"radius": 0.2})]
+STEPS = {
+    "plain": {},
+    "heavy ball": {"momentum": 0.9},
+    "Nesterov": {"momentum": 0.9, "nesterov": True},
+}
+
+
+def run_side_by_side(problem: Problem, engine, iterations: int, step_options: dict, dtype="float64") -> None:
+    """Train with ``engine`` and the dense engine from the same network; compare at every iteration."""
+    networks = [problem.network(dtype), problem.network(dtype)]
+    X = problem.X.astype(dtype)
+    engines = [create("dense"), engine]
+    loss, weight = SquaredError(), np.ones(len(X))
+    for network, each in zip(networks, engines, strict=True):
+        each.start(network, X)
+    top = largest_eigenvalue(X, networks[0].signs, engines[0].fire_sets())
+    rate = 0.7 / max(top, 1e-3)
+    steps = [
+        Step(rate, **step_options, velocity=np.zeros_like(n.weights) if step_options else np.empty((0, 0)))
+        for n in networks
+    ]
+    for _ in range(iterations):
+        predictions = [each.forward() for each in engines]
+        np.testing.assert_allclose(predictions[1], predictions[0], rtol=0, atol=1e-9)
+        expected, found = (each.fire_sets() for each in engines)
+        assert np.array_equal(found.indptr, expected.indptr)
+        assert np.array_equal(found.indices, expected.indices)
+        assert engines[0].work.fired_pairs == engines[1].work.fired_pairs == expected.nnz
+        for u, each, step in zip(predictions, engines, steps, strict=True):
+            each.descend(loss.residual(u, problem.y, weight), step)
+    scale = max(1.0, np.abs(networks[0].weights).max())
+    assert np.abs(networks[1].weights - networks[0].weights).max() <= 1e-9 * scale
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("engine", "options"), ENGINES, ids=lambda v: str(v))
+@pytest.mark.parametrize("case", hard_cases())
+def test_hard_cases_agree_with_dense(case, engine, options, step):
+    run_side_by_side(hard_cases()[case], create(engine, **options), 30, STEPS[step])
+
+
+@settings(max_examples=40)
+@given(problems())
+def test_data_agrees_with_dense_on_random_problems(problem):
+    run_side_by_side(problem, create("data"), 50, {})
+
+
+@settings(max_examples=10)
+@given(problems())
+def test_radius_zero_agrees_with_dense_on_random_problems(problem):
+    run_side_by_side(problem, create("data", radius=0), 20, {"momentum": 0.8})
+
+
+def test_weights_agree_after_200_iterations():
+    run_side_by_side(hard_cases()["random"], create("data"), 200, {})
+
+
+def test_radius_zero_queries_every_moved_neuron():
+    """The paper's Algorithm 2 to the letter: one query for each neuron that fired for anyone, every iteration."""
+    problem = hard_cases()["random"]
+    network, engine = problem.network(), create("data", radius=0)
+    engine.start(network, problem.X)
+    for _ in range(5):
+        u = engine.forward()
+        moved = len(np.unique(engine.fire_sets().indices))
+        before = engine.work.refreshes
+        engine.descend(u - problem.y, Step(0.1))
+        assert engine.work.refreshes - before == moved
+
+
+def test_radius_saves_queries_and_inner_products():
+    problem = hard_cases()["random"]
+    work = {}
+    for radius in (0, "auto"):
+        network, engine = problem.network(), create("data", radius=radius)
+        engine.start(network, problem.X)
+        for _ in range(50):
+            engine.descend(engine.forward() - problem.y, Step(0.1))
+        work[radius] = engine.work
+    assert work["auto"].refreshes < 0.5 * work[0].refreshes
+    assert work["auto"].inner_products < 0.5 * work[0].inner_products
+
+
+def test_dense_step_is_autograd():
+    torch = pytest.importorskip("torch")
+    problem = hard_cases()["several outputs"]
+    network, engine = problem.network(), create("dense")
+    engine.start(network, problem.X)
+    W = torch.tensor(network.weights, requires_grad=True)
+    X, y, signs = (torch.tensor(a) for a in (problem.X, problem.y, network.signs))
+    u = torch.relu(X @ W.T - network.threshold) @ signs / np.sqrt(network.width)
+    (0.5 * ((u - y) ** 2).sum()).backward()
+    assert W.grad is not None
+    predictions = engine.forward()
+    np.testing.assert_allclose(predictions, u.detach().numpy(), rtol=0, atol=1e-10)
+    before = network.weights.copy()
+    engine.descend(predictions - problem.y, Step(0.3))
+    np.testing.assert_allclose(before - network.weights, 0.3 * W.grad.numpy(), rtol=0, atol=1e-10)
+
+
+def test_dense_recomputes_what_it_may_not_keep(monkeypatch):
+    monkeypatch.setattr("fireset.engines.dense._MOST_BITS", 100)
+    frugal = create("dense")
+    run_side_by_side(hard_cases()["several outputs"], frugal, 5, {"momentum": 0.5})
+
+
+@pytest.mark.parametrize("engine", ["dense", "data"])
+def test_float32_fires_up_to_rounding(engine):
+    problem = hard_cases()["random"]
+    network = problem.network("float32")
+    each = create(engine)
+    each.start(network, problem.X.astype(np.float32))
+    for _ in range(20):
+        each.descend(each.forward() - problem.y, Step(0.1))
+    X = problem.X.astype(np.float32).astype(np.float64)
+    margin = X @ network.weights.astype(np.float64).T - network.threshold
+    fires = each.fire_sets().toarray()
+    clear = np.abs(margin) > 1e-5
+    assert np.array_equal(fires[clear], margin[clear] > 0)
+
+
+def started(case="random"):
+    problem = hard_cases()[case]
+    network, engine = problem.network(), create("data")
+    engine.start(network, problem.X)
+    engine.forward()
+    return problem, network, engine
+
+
+def test_audit_catches_weights_moved_behind_the_engine():
+    problem, network, engine = started()
+    engine.audit()  # sound so far
+    silent = np.flatnonzero(np.bincount(engine.fire_sets().indices, minlength=network.width) == 0)[0]
+    network.weights[silent] = 5 * problem.X[0]
+    engine.forward()
+    with pytest.raises(CertificateError, match=rf"neuron {silent} fires for sample 0.*start\(\) again"):
+        engine.audit()
+    engine.start(network, problem.X)
+    engine.forward()
+    engine.audit()
+
+
+def test_every_pass_audits_so_that_a_planted_violation_surfaces_by_itself():
+    problem, network, engine = started()
+    network.weights[7] = 5 * problem.X[0]
+    with pytest.raises(CertificateError, match="neuron 7 fires for sample"):
+        for _ in range(network.width):
+            engine.forward()
+
+
+def test_a_neuron_beyond_its_radius_is_refused():
+    _, _, engine = started()
+    engine._reaches[5] = engine._radii[5] + 0.1
+    with pytest.raises(CertificateError, match="neuron 5 has used"):
+        engine.forward()
+
+
+def test_lists_outgrow_their_slots():
+    """All neurons turn to where all samples are: every list must grow, most of them several times."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 6)) * 0.1 + np.eye(6)[0]
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    problem = Problem(X, np.full((300, 1), 50.0), 200, 1.5)
+    run_side_by_side(problem, create("data"), 30, {})
+    run_side_by_side(problem, create("data", radius=0), 30, {"momentum": 0.9})
+
+
+def test_unknown_engine_and_options():
+    with pytest.raises(InputError, match="^engine must be one of auto, data, dense; got 'fast'$"):
+        create("fast")
+    with pytest.raises(InputError, match="^engine 'dense' does not take radius$"):
+        create("dense", radius=1)
+    with pytest.raises(InputError, match="^radius must be 'auto' or a number of at least 0, got -1$"):
+        create("data", radius=-1)
+
+
+def test_describe_matches_what_is_created():
+    for entry in describe():
+        engine = create(str(entry["name"]))
+        assert engine.name == entry["name"]
+        assert engine.exact == entry["exact"]
