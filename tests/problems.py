@@ -20,7 +20,12 @@ class Problem:
 
     def network(self, dtype="float64") -> ShiftedReLUNetwork:
         network = ShiftedReLUNetwork.initialize(
-            self.width, self.X.shape[1], self.y.shape[1], threshold=self.threshold, seed=self.seed, dtype=dtype
+            self.width,
+            self.X.shape[1],
+            self.y.shape[1],
+            threshold=self.threshold,
+            seed=self.seed,
+            dtype=dtype,
         )
         if self.plant:
             plant_on_threshold(network, self.X)
@@ -73,5 +78,10 @@ def problems(draw) -> Problem:
     if draw(st.booleans()):
         X = X[rng.integers(0, n, n)]  # duplicates
     return Problem(
-        X, rng.standard_normal((n, outputs)), width, threshold, draw(st.integers(0, 2**32)), draw(st.booleans())
+        X,
+        rng.standard_normal((n, outputs)),
+        width,
+        threshold,
+        draw(st.integers(0, 2**32)),
+        draw(st.booleans()),
     )

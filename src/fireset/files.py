@@ -25,7 +25,9 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; move it into place when the block ends well, remove it otherwise."""
     path = Path(path)
     if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}; create it or choose another place")
+        raise InputError(
+            f"cannot write {path}: there is no folder {path.parent}; create it or choose another place"
+        )
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     except OSError as error:
@@ -44,7 +46,9 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], description: dict[str, Any]) -> None:
+def write_model(
+    path: str | os.PathLike, arrays: Mapping[str, np.ndarray], description: dict[str, Any]
+) -> None:
     """Write arrays and a JSON-able description as one safetensors file, atomically."""
     from safetensors.numpy import save_file
 
@@ -66,7 +70,9 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_KEY)
             if text is None:
-                raise InputError(f"{path} is not a fireset model (a safetensors file without fireset's header)")
+                raise InputError(
+                    f"{path} is not a fireset model (a safetensors file without fireset's header)"
+                )
             description = _description(path, text)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, TypeError, KeyError) as error:

@@ -16,7 +16,12 @@ _FLOOR = 1e-10  # this much of the first loss, to count as grown: float32 predic
 
 
 def choose_learning_rate(
-    asked: float | str, network: ShiftedReLUNetwork, X: np.ndarray, engine: Engine, loss: Loss, weight: np.ndarray
+    asked: float | str,
+    network: ShiftedReLUNetwork,
+    X: np.ndarray,
+    engine: Engine,
+    loss: Loss,
+    weight: np.ndarray,
 ) -> float:
     """η from the user's words.
 

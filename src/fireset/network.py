@@ -146,7 +146,9 @@ class ShiftedReLUNetwork:
         pairs = [pair for found in run(lane_pairs, lanes(self.width)) for pair in found]
         neurons = np.concatenate([p[0] for p in pairs])
         samples = np.concatenate([p[1] for p in pairs])
-        fired = coo_array((np.ones(len(neurons), bool), (samples, neurons)), shape=(len(X), self.width)).tocsr()
+        fired = coo_array(
+            (np.ones(len(neurons), bool), (samples, neurons)), shape=(len(X), self.width)
+        ).tocsr()
         fired.sort_indices()
         return fired
 
@@ -159,7 +161,9 @@ class ShiftedReLUNetwork:
         for neurons, samples in self.tile_slices(len(X), start, stop):
             W, rows = self.weights[neurons], X[samples]
             H = W @ rows.T
-            activate(H, W, rows, threshold, deciding_band(self.n_features, self.dtype, row_norms(W), sample_norm))
+            activate(
+                H, W, rows, threshold, deciding_band(self.n_features, self.dtype, row_norms(W), sample_norm)
+            )
             yield Tile(neurons, samples, H)
 
     @staticmethod
@@ -174,17 +178,23 @@ class ShiftedReLUNetwork:
     def check_rows(self, X, name: str = "X") -> np.ndarray:
         """X as a C-contiguous matrix in the network's precision, or an InputError that says what is wrong with it."""
         try:
-            X = np.require(X, self.dtype, ["C", "A", "W"])  # a read-only array would be another type to the kernels
+            X = np.require(
+                X, self.dtype, ["C", "A", "W"]
+            )  # a read-only array would be another type to the kernels
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if X.ndim != 2 or X.shape[1] != self.n_features:
             raise InputError(f"{name} must have shape (n, {self.n_features}), got {X.shape}")
         if not np.isfinite(X).all():
             row, column = np.argwhere(~np.isfinite(X))[0]
-            raise InputError(f"{name} holds {X[row, column]} in row {row}, column {column}; remove or impute it")
+            raise InputError(
+                f"{name} holds {X[row, column]} in row {row}, column {column}; remove or impute it"
+            )
         return X
 
-    def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
+    def save(
+        self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray
+    ) -> None:
         """Write a safetensors file, atomically. Further arrays and a JSON-able description may go with the network."""
         own = {"weights": self.weights, "signs": self.signs.astype(np.int8)}
         write_model(path, {**arrays, **own}, {**(description or {}), "threshold": self.threshold})
@@ -216,7 +226,9 @@ def choose_threshold(width: int, threshold: float | str = "paper", alpha: float 
         if not 0.0 <= alpha <= 1.0:
             raise InputError(f"alpha must be between 0 and 1, got {alpha}")
         if threshold != "paper":
-            raise InputError(f"give threshold or alpha, not both: got threshold={threshold} and alpha={alpha}")
+            raise InputError(
+                f"give threshold or alpha, not both: got threshold={threshold} and alpha={alpha}"
+            )
         return sqrt(0.5 * (1.0 - alpha) * log(width))
     if isinstance(threshold, str):
         if threshold != "paper":

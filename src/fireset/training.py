@@ -118,6 +118,7 @@ def train(
     history = History()
     stop_reason: StopReason | None = None
     products, refreshes = engine.work.inner_products, engine.work.refreshes
+    settled = 0  # iteration since which rate and momentum have been left alone
     with interruptible() as interrupted, keeper.safe():
         for iteration in range(max_iter + 1):
             u = engine.forward()
@@ -139,13 +140,16 @@ def train(
             keeper.see(record)
             residual = loss_function.residual(u, problem.targets, problem.weight)
             stop_reason = _call(callbacks, Progress(record, network, engine, u, residual, max_iter))
-            stop_reason = stop_reason or _why_stop(history, keeper, tol, patience, adaptive=learning_rate == "auto")
+            stop_reason = stop_reason or _why_stop(
+                history, keeper, settled, tol, patience, adaptive=learning_rate == "auto"
+            )
             if interrupted.is_set():
                 stop_reason = "interrupted"
             if stop_reason or iteration == max_iter:
                 break
             if learning_rate == "auto" and grown(history):
                 back_off(step, history)
+                settled = iteration + 1
                 if keeper.lost(record):
                     keeper.restore()
                     engine.start(network, rows)
@@ -248,7 +252,9 @@ def _call(callbacks, progress: Progress) -> StopReason | None:
     return "callback" if any(stop) else None
 
 
-def _why_stop(history: History, keeper: BestWeights, tol, patience, *, adaptive: bool) -> StopReason | None:
+def _why_stop(
+    history: History, keeper: BestWeights, settled, tol, patience, *, adaptive: bool
+) -> StopReason | None:
     first, last = history[0], history[-1]
     if not adaptive and not (isfinite(last.loss) and last.loss <= _HOPELESS * max(first.loss, 1e-300)):
         return "diverged"
@@ -256,8 +262,8 @@ def _why_stop(history: History, keeper: BestWeights, tol, patience, *, adaptive:
         return "patience"
     if tol > 0 and last.loss <= tol * first.loss:
         return "tol"
-    if tol > 0 and len(history) > _PLATEAU:
-        before = min(record.loss for record in history[:-_PLATEAU])
+    if tol > 0 and len(history) - settled > _PLATEAU:
+        before = min(record.loss for record in history[settled:-_PLATEAU])
         now = min(record.loss for record in history[-_PLATEAU:])
         if before - now <= tol * before:
             return "tol"

@@ -25,7 +25,9 @@ from fireset.hsr import Report, build
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, dot_slack, row_norms
 
-_FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
+_FIRST_RADIUS = (
+    0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
+)
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 0.005, 1.5
 _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 _AUDITS = 1024  # every neuron is audited once in about so many passes
@@ -249,7 +251,9 @@ class DataSearchEngine:
         norms = row_norms(W) + radii / max(self._sample_norm, 1e-300)
         slack = dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
         self._bands[neurons] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        self._reaches[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
+        self._reaches[neurons] = (
+            2 * slack
+        )  # the rounding of the reference value and of the value to be compared
         self._radii[neurons] = radii + 2 * slack
         self._misses[neurons] = 0
         self.work.refreshes += len(neurons)

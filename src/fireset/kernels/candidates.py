@@ -19,7 +19,22 @@ _SHORT = 64  # lists up to here are sorted by insertion, in place
 
 @vector
 def forward(
-    X, W, signs, threshold, starts, counts, samples, references, radii, reaches, bands, looked, excess, sums, lo, hi
+    X,
+    W,
+    signs,
+    threshold,
+    starts,
+    counts,
+    samples,
+    references,
+    radii,
+    reaches,
+    bands,
+    looked,
+    excess,
+    sums,
+    lo,
+    hi,
 ):
     """Add a_r σ_b(⟨w_r, x_i⟩) of neurons lo … hi−1 to ``sums`` (n, c) in float64.
 
@@ -68,7 +83,22 @@ def forward(
 
 @vector
 def backward(
-    X, W, V, signs, residual, starts, samples, looked, excess, rate, momentum, nesterov, speeds, misses, lo, hi
+    X,
+    W,
+    V,
+    signs,
+    residual,
+    starts,
+    samples,
+    looked,
+    excess,
+    rate,
+    momentum,
+    nesterov,
+    speeds,
+    misses,
+    lo,
+    hi,
 ):
     """One gradient step on neurons lo … hi−1, on the fired pairs that ``forward`` left in ``excess``.
 

@@ -17,7 +17,9 @@ def shifted_ntk(X: np.ndarray, threshold: float) -> np.ndarray:
     correlation = np.clip(X @ X.T, -1.0, 1.0)
     np.fill_diagonal(correlation, 1.0)
     with np.errstate(divide="ignore"):
-        slope = np.sqrt((1.0 - correlation) / (1.0 + correlation))  # ∞ for antipodes, which is Owen's limit too
+        slope = np.sqrt(
+            (1.0 - correlation) / (1.0 + correlation)
+        )  # ∞ for antipodes, which is Owen's limit too
     return correlation * (ndtr(-threshold) - 2.0 * owens_t(threshold, slope))
 
 
@@ -48,8 +50,10 @@ def largest_eigenvalue(
     n, m = fire_sets.shape
     columns = fire_sets.tocsc()
     root = np.ones(n) if sample_weight is None else np.sqrt(sample_weight)
-    vector = np.random.default_rng(0).standard_normal((n, signs.shape[1]))
-    vector += 1.0  # near the top vector when all inner products are positive, as on most real data
+    # A start that depends on the rows, not on their order or number: a row of weight 2 acts as two rows. The constant
+    # is near the top vector where all inner products are positive, as on most real data; the rest meets the others.
+    spread = np.random.default_rng(0).standard_normal((X.shape[1], signs.shape[1]))
+    vector = root[:, None] * (1.0 + X.astype(np.float64) @ spread)
     estimate = 0.0
     for _ in range(max_products):
         size = float(np.linalg.norm(vector))

@@ -1,0 +1,194 @@
+"""The command line. Commands read their arguments and print; ``tasks.py`` does the work.
+
+Nothing heavy is imported at the top: ``fireset --help`` has to answer at once.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fireset.errors import InputError
+
+app = typer.Typer(
+    name="fireset",
+    help="Train very wide shifted-ReLU networks exactly, paying only for the neurons that fire.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Seed = Annotated[int, typer.Option(help="Seed of the network and of the hold-out split.")]
+Engine = Annotated[str, typer.Option(help="How the fire sets are found; `fireset engines` lists them.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fireset import __version__
+
+        print(f"fireset {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, NPZ or svmlight file.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    out: Annotated[Path | None, typer.Option(help="Model file; FILE's name with .safetensors by default.")] = None,
+    task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto",
+    width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
+    engine: Engine = "auto",
+    loss: Annotated[str, typer.Option(help="squared_error, or log_loss for probabilities.")] = "squared_error",
+    max_iter: Annotated[int, typer.Option(help="Iterations at most, each over all rows.")] = 300,
+    tol: Annotated[float, typer.Option(help="Stop when the loss gains less than this; 0 never.")] = 1e-4,
+    learning_rate: Annotated[str, typer.Option(help="auto, theory or a number.")] = "auto",
+    momentum: Annotated[float, typer.Option(help="Nesterov momentum; 0 is the paper's plain descent.")] = 0.9,
+    threshold: Annotated[str, typer.Option(help="paper or a number.")] = "paper",
+    bias: Annotated[float | None, typer.Option(help="Size of the constant coordinate; larger is smoother.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    early_stopping: Annotated[bool, typer.Option(help="Stop by a validation split of a tenth.")] = False,
+    holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
+    categorical: Annotated[list[str] | None, typer.Option(help="Column of categories; may be repeated.")] = None,
+    impute: Annotated[bool, typer.Option(help="Fill missing values (median, or most frequent).")] = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train on a table and write a model file."""
+    from fireset.tasks import train_table
+
+    settings: dict[str, Any] = {
+        "width": width,
+        "engine": engine,
+        "max_iter": max_iter,
+        "tol": tol,
+        "learning_rate": _number_or_word("learning_rate", learning_rate, ("auto", "theory")),
+        "momentum": momentum,
+        "nesterov": momentum > 0,
+        "threshold": _number_or_word("threshold", threshold, ("paper",)),
+        "dtype": dtype,
+        "early_stopping": early_stopping,
+        "random_state": seed,
+        "verbose": not quiet,
+    }
+    if bias is not None:
+        settings["bias"] = bias
+    summary = train_table(
+        file,
+        target,
+        out=out,
+        task=task,
+        loss=loss,
+        holdout=holdout,
+        drop=drop or [],
+        categorical=categorical or [],
+        impute=impute,
+        settings=settings,
+    )
+    _show(summary, as_json)
+    if summary["stop_reason"] == "interrupted":
+        from fireset.__main__ import INTERRUPTED
+
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A file that `fireset train` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A table with the columns that the model was trained on.")],
+    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; standard output by default.")] = None,
+    proba: Annotated[bool, typer.Option(help="Probability of each class too (models with log_loss).")] = False,
+    as_json: Json = False,
+) -> None:
+    """Predict the target for every row of a table."""
+    from fireset.tasks import predict_table, write_csv
+
+    columns, summary = predict_table(model, file, proba=proba)
+    if as_json:
+        if out is not None:
+            write_csv(columns, out)
+        _show({**summary, **({"out": str(out)} if out else columns)}, as_json)
+        return
+    write_csv(columns, out)
+    notes = [f"{key} {value:.4g}" for key, value in summary.items() if key in ("accuracy", "r2", "rmse")]
+    if out is not None:
+        notes.append(f"predictions in {out}")
+    if notes:
+        print("; ".join(notes), file=sys.stderr)
+
+
+@app.command()
+def info(
+    model: Annotated[Path, typer.Argument(help="A file that `fireset train` or `ShiftedReLUNetwork.save` wrote.")],
+    as_json: Json = False,
+) -> None:
+    """Say what is in a model file."""
+    from fireset.tasks import describe_model
+
+    _show(describe_model(model), as_json)
+
+
+@app.command()
+def engines(as_json: Json = False) -> None:
+    """List the engines: the ways to find who fires."""
+    from fireset.engines import describe
+
+    if as_json:
+        print(json.dumps(describe()))
+        return
+    for engine in describe():
+        kind = "exact" if engine["exact"] else "approximate"
+        print(f"{engine['name']:10} {kind:12} {engine['summary']}")
+    print(f"{'auto':10} {'':12} chooses among them by the size of the problem")
+
+
+@app.command()
+def demo(
+    width: Annotated[int, typer.Option(help="Number of neurons.")] = 20_000,
+    out: Annotated[Path, typer.Option(help="Where to write the model.")] = Path("fireset-demo.safetensors"),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train on scikit-learn's handwritten digits and time it against the dense engine."""
+    from fireset.demo import run_demo
+
+    _show(run_demo(width=width, out=out, seed=seed, verbose=not quiet), as_json)
+
+
+def _number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str:
+    if text in words:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{name} must be {' or '.join(words)} or a number, got {text!r}") from None
+
+
+def _show(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary, default=str))
+        return
+    labels = {key: key.replace("_", " ") for key in summary}
+    widest = max(map(len, labels.values()))
+    for key, value in summary.items():
+        if isinstance(value, float):
+            value = f"{value:.2%}" if key.endswith("fraction") else f"{value:.4g}"
+        elif isinstance(value, int) and not isinstance(value, bool):
+            value = f"{value:,}"
+        elif isinstance(value, list):
+            value = ", ".join(map(str, value[:12])) + (f" … ({len(value)})" if len(value) > 12 else "")
+        print(f"{labels[key]:{widest}}  {value}")

@@ -1,0 +1,64 @@
+"""A progress bar for training: loss, fired fraction, time left. On standard error, so that output can be piped."""
+
+import sys
+import time
+
+from fireset.training import Progress
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class ProgressBar:
+    """A callback for ``train``, used in a ``with`` block. Where there is no terminal it prints a line now and then."""
+
+    def __init__(self, title: str = "training"):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as Bar
+
+        self._console = Console(stderr=True)
+        self._bar = Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._title = title
+        self._task = self._bar.add_task(
+            title, total=None, state="preparing (the first time, kernels are compiled)"
+        )
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> "ProgressBar":
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        record = progress.record
+        state = f"loss {record.loss:.4g}  fired {record.fired_fraction:.2%}"
+        if record.validation_loss is not None:
+            state += f"  held out {record.validation_loss:.4g}"
+        if self._console.is_terminal:
+            self._bar.update(self._task, total=progress.max_iter, completed=record.iteration, state=state)
+        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            left = (progress.max_iter - record.iteration) * record.seconds / max(1, record.iteration)
+            print(
+                f"{self._title}: {record.iteration}/{progress.max_iter}  {state}  {left:.0f} s left at most",
+                file=sys.stderr,
+            )
