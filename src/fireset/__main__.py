@@ -10,20 +10,20 @@ INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C
 
 def main() -> None:
     """Run the command line. A user's mistake is one line on standard error and exit code 2."""
-    from fireset.cli import app
-
-    warnings.showwarning = _show_warning
     try:
-        app()
+        from fireset.cli import app
+
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
     except InputError as error:
         _say(f"error: {error}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        _say("interrupted")
+    except MemoryError as error:
+        _say(f"error: not enough memory ({error}); give fewer rows or a smaller --width")
+        sys.exit(2)
+    except KeyboardInterrupt:  # outside of a command; typer gives this exit code itself inside
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does; nobody is left to tell
-        sys.stderr.close()
-        sys.exit(1)
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:  # noqa: ARG001
@@ -31,7 +31,8 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 
 
 def _say(text: str) -> None:
-    print(f"fireset: {text}", file=sys.stderr)
+    """One line, whatever the names of files and columns hold."""
+    print("fireset: " + "\\n".join(text.splitlines()), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -20,30 +20,55 @@ FORMAT_VERSION = 1
 _KEY = "fireset"
 
 
+def check_writable(path: str | os.PathLike) -> None:
+    """Refuse a place that cannot be written, before hours of work go into what is to be written. Leaves no trace."""
+    target = _target(path)
+    try:
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
+
+
 @contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; move it into place when the block ends well, remove it otherwise."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise InputError(
-            f"cannot write {path}: there is no folder {path.parent}; create it or choose another place"
-        )
+    from safetensors import SafetensorError  # what safetensors makes of a full disk
+
+    target = _target(path)
+    temporary = None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        os.replace(temporary, target)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _target(path: str | os.PathLike) -> Path:
+    """The file that ``path`` leads to, existing or not. A link is followed: what it points to is replaced, not it."""
+    try:
+        target = Path(path).resolve()
+        folder, anything, ordinary = target.is_dir(), target.exists(), target.is_file()
+        home = target.parent.is_dir()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
+    if folder:
+        raise InputError(f"cannot write {path}: it is a folder; add the name of a file")
+    if anything and not ordinary:  # moving a file over /dev/null would destroy it
+        raise InputError(f"cannot write {path}: it is a device or a pipe; give an ordinary file")
+    if not home:
+        raise InputError(
+            f"cannot write {path}: there is no folder {Path(path).parent}; create it or choose another place"
+        )
+    return target
 
 
 def write_model(
@@ -62,11 +87,11 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    if not path.exists():
-        raise InputError(f"no such model file: {path}")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, not a model file")
     try:
+        if not path.exists():
+            raise InputError(f"no such model file: {path}")
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise InputError(f"{path} is not a file; give a model file that `fireset train` wrote")
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_KEY)
             if text is None:
@@ -76,7 +101,7 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str
             description = _description(path, text)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not a fireset model, or is damaged ({_first_line(error)})") from error
+        raise InputError(f"{path} is not a fireset model, or is damaged ({_reason(error)})") from error
     return arrays, description
 
 
@@ -95,8 +120,10 @@ def _description(path: Path, text: str) -> dict[str, Any]:
     return description
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def _reason(error: Exception) -> str:
+    """One line: the system's words where it has some."""
+    text = getattr(error, "strerror", None) or str(error)
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _umask() -> int:

@@ -16,11 +16,12 @@ def with_room(counts: np.ndarray) -> np.ndarray:
 
 
 class CandidateLists:
-    """Arrays in the layout that ``fireset.kernels.candidates`` describes. 12 bytes per place in float32."""
+    """Arrays in the layout that ``fireset.kernels.candidates`` describes. 12 bytes per place in float32, 16 in float64."""
 
     def __init__(self, counts: np.ndarray, dtype):
         self.counts = np.zeros(len(counts), np.int64)
         self.looked = np.zeros(len(counts), np.int64)
+        self.fired_counts = np.zeros(len(counts), np.int64)
         self.room = with_room(counts)
         self._dtype = dtype
         self._lay_out()
@@ -31,20 +32,19 @@ class CandidateLists:
         places = self.used + self.used // 16
         self.samples = np.empty(places, np.int32)
         self.references = np.empty(places, self._dtype)
-        self.excess = np.empty(places, self._dtype)
+        self.fired = np.empty(places, np.int32)
 
     def grow(self, neurons: np.ndarray, needed: np.ndarray) -> None:
-        """Give these neurons slots for at least ``needed`` candidates. Their lists are lost; all others are kept."""
+        """Give these neurons slots for at least ``needed`` candidates. Their lists are lost, all others kept; ``fired`` is void."""
         self.counts[neurons] = 0
         sizes = with_room(needed)
         self.room[neurons] = sizes
         if self.used + int(sizes.sum()) > len(self.samples):
             kept = self.places(np.arange(len(self.room)), self.counts)
-            contents = [array[kept] for array in (self.samples, self.references, self.excess)]
+            samples, references = self.samples[kept], self.references[kept]
             self._lay_out()
             kept = self.places(np.arange(len(self.room)), self.counts)
-            for array, content in zip((self.samples, self.references, self.excess), contents, strict=True):
-                array[kept] = content
+            self.samples[kept], self.references[kept] = samples, references
         else:
             self.starts[neurons] = self.used + np.cumsum(sizes) - sizes
             self.used += int(sizes.sum())

@@ -35,7 +35,7 @@ _AUDITED_PAIRS = 1 << 20
 
 
 class DataSearchEngine:
-    """Algorithm 2 with certificate radii. Memory: 12 bytes per candidate in float32, 20 in float64.
+    """Algorithm 2 with certificate radii. Memory: 12 bytes per candidate in float32, 16 in float64.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class DataSearchEngine:
         m = network.width
         self._radii = np.zeros(m)  # what the list certifies, in units of inner products
         self._reaches = np.zeros(m)  # what of it is used up
-        self._speeds = np.zeros(m)  # bound on the last ‖Δw_r‖
+        self._speeds = np.full(m, np.inf)  # bound on the last ‖Δw_r‖; not known yet, so nobody is at rest
         self._misses = np.zeros(m, np.int64)  # near misses looked at since the list was made
         self._bands = np.zeros(m, network.dtype)
         self._forward_done = False
@@ -74,7 +74,8 @@ class DataSearchEngine:
         threshold = network.dtype.type(network.threshold)
 
         def lane_sum(lane: tuple[int, int]):
-            sums = np.zeros((len(self._X), network.n_outputs))
+            # A lane adds up at most an eighth of the neurons in their own precision; lanes are added up in float64.
+            sums = np.zeros((len(self._X), network.n_outputs), network.dtype)
             counted = forward(
                 self._X,
                 network.weights,
@@ -88,7 +89,9 @@ class DataSearchEngine:
                 self._reaches,
                 self._bands,
                 lists.looked,
-                lists.excess,
+                lists.fired,
+                lists.fired_counts,
+                np.empty(len(self._X), network.dtype),
                 sums,
                 *lane,
             )
@@ -105,7 +108,7 @@ class DataSearchEngine:
         self.work.fired_pairs = sum(fired for _, (_, fired, _) in parts)
         self._forward_done = True
         self._audit_some()
-        return np.sum([sums for sums, _ in parts], axis=0) / sqrt(network.width)
+        return np.sum([sums for sums, _ in parts], axis=0, dtype=np.float64) / sqrt(network.width)
 
     def descend(self, residual: np.ndarray, step: Step) -> None:
         from fireset.kernels.candidates import backward
@@ -125,9 +128,10 @@ class DataSearchEngine:
                 network.signs,
                 residual,
                 lists.starts,
-                lists.samples,
                 lists.looked,
-                lists.excess,
+                lists.fired,
+                lists.fired_counts,
+                np.empty(len(self._X), network.dtype),
                 dtype(step.rate),
                 dtype(step.momentum),
                 step.nesterov,
@@ -199,11 +203,8 @@ class DataSearchEngine:
 
     def _listed_pairs(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fired pairs of the last forward pass: position in ``neurons`` (ascending) and sample."""
-        lengths = self._lists.looked[neurons]
-        places = self._lists.places(neurons, lengths)
-        owners = np.repeat(np.arange(len(neurons)), lengths)
-        fired = self._lists.excess[places] > 0
-        return owners[fired], self._lists.samples[places[fired]]
+        lengths = self._lists.fired_counts[neurons]
+        return np.repeat(np.arange(len(neurons)), lengths), self._lists.fired[self._lists.places(neurons, lengths)]
 
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
         if self._radius != "auto":
@@ -266,6 +267,7 @@ class DataSearchEngine:
         lists = self._lists
         radii = self._radii[neurons]
         threshold = self._network.dtype.type(self._network.threshold)
+        slack = 4 * float(np.finfo(self._network.dtype).eps) * (abs(self._network.threshold) + float(radii.max(initial=1.0)))
 
         def fill_some(part: tuple[int, int]) -> None:
             some = slice(*part)
@@ -275,6 +277,7 @@ class DataSearchEngine:
                 report.ids,
                 report.values,
                 threshold,
+                slack,
                 radii[some],
                 lists.room[neurons[some]],
                 lists.starts,
