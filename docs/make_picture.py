@@ -58,13 +58,13 @@ def draw_times(axes) -> None:
         seconds = []
         for width in widths:
             steps = 10 if engine == "dense" else 100
-            result = train(
-                ShiftedReLUNetwork.initialize(width, 64), X, y, engine=engine, max_iter=steps, tol=0
-            )
+            result = train(ShiftedReLUNetwork.initialize(width, 64), X, y, engine=engine, max_iter=steps, tol=0)
             seconds.append(result.history[-1].seconds / steps)
         name = {"dense": "every pair (dense engine)", "data": "only what may fire (data engine)"}[engine]
         axes.loglog(widths, seconds, "o-", color=color, label=name)
-        axes.annotate(f"{seconds[-1]:.3f} s", (widths[-1], seconds[-1]), (-10, -4), textcoords="offset points", ha="right")
+        axes.annotate(
+            f"{seconds[-1]:.3f} s", (widths[-1], seconds[-1]), (-10, -4), textcoords="offset points", ha="right"
+        )
     axes.set(xlabel="width m", ylabel="seconds per iteration", title="Same result, less time (n = 1000, d = 64)")
     axes.legend(frameon=False, fontsize=9)
     axes.grid(alpha=0.25, which="both", lw=0.5)

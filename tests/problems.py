@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from conftest import sphere
 from hypothesis import strategies as st
 
+from conftest import sphere
 from fireset import ShiftedReLUNetwork
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from problems import Problem, hard_cases, problems
 
 from fireset import CertificateError, InputError
 from fireset.engines import Step, create, describe
 from fireset.losses import SquaredError
 from fireset.theory import largest_eigenvalue
+from problems import Problem, hard_cases, problems
 
 ENGINES = [("data", {}), ("data", {"radius": 0}), ("data", {"radius": 0.2})]
 STEPS = {
@@ -179,11 +179,11 @@ def test_lists_outgrow_their_slots():
 
 
 def test_unknown_engine_and_options():
-    with pytest.raises(InputError, match="^engine must be one of auto, data, dense; got 'fast'$"):
+    with pytest.raises(InputError, match=r"^engine must be one of auto, data, dense; got 'fast'$"):
         create("fast")
-    with pytest.raises(InputError, match="^engine 'dense' does not take radius$"):
+    with pytest.raises(InputError, match=r"^engine 'dense' does not take radius$"):
         create("dense", radius=1)
-    with pytest.raises(InputError, match="^radius must be 'auto' or a number of at least 0, got -1$"):
+    with pytest.raises(InputError, match=r"^radius must be 'auto' or a number of at least 0, got -1$"):
         create("data", radius=-1)
 
 

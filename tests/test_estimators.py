@@ -14,7 +14,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
 
-
 # In float32 the results of two mathematically equal computations differ by more than the 1e-7 that these checks allow.
 # In float64 there is no exception.
 FLOAT32_EXCEPTIONS = {
@@ -47,7 +46,9 @@ def held_out(load):
 
 
 @pytest.mark.parametrize(
-    ("load", "least"), [(load_digits, 0.985), (load_breast_cancer, 0.95), (load_wine, 0.97)], ids=["digits", "cancer", "wine"]
+    ("load", "least"),
+    [(load_digits, 0.985), (load_breast_cancer, 0.95), (load_wine, 0.97)],
+    ids=["digits", "cancer", "wine"],
 )
 def test_accuracy_with_default_settings(load, least):
     X_train, X_test, y_train, y_test = held_out(load)
@@ -110,7 +111,7 @@ def test_warm_start_goes_on():
 def test_partial_fit_learns_and_knows_its_classes():
     X, y = load_wine(return_X_y=True)
     model = small()
-    with pytest.raises(InputError, match="^classes must be given in the first call of partial_fit$"):
+    with pytest.raises(InputError, match=r"^classes must be given in the first call of partial_fit$"):
         model.partial_fit(X, y)
     for _ in range(60):
         model.partial_fit(X[::2], y[::2], classes=[0, 1, 2]).partial_fit(X[1::2], y[1::2])
@@ -160,7 +161,7 @@ def test_bad_settings(options, message):
 
 
 def test_single_class_is_refused():
-    with pytest.raises(InputError, match="^y must hold at least 2 classes, got 1 class: 'a'$"):
+    with pytest.raises(InputError, match=r"^y must hold at least 2 classes, got 1 class: 'a'$"):
         small().fit([[1.0], [2.0]], ["a", "a"])
 
 

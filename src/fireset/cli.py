@@ -12,6 +12,8 @@ import typer
 
 from fireset.errors import InputError
 
+_MOST_LISTED = 12  # columns or classes on one line
+
 app = typer.Typer(
     name="fireset",
     help="Train very wide shifted-ReLU networks exactly, paying only for the neurons that fire.",
@@ -37,7 +39,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -45,8 +49,10 @@ def _root(
 @app.command()
 def train(
     file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, NPZ or svmlight file.")],
-    target: Annotated[str, typer.Option(help="The column to predict.")],
-    out: Annotated[Path | None, typer.Option(help="Model file; FILE's name with .safetensors by default.")] = None,
+    target: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Model file; by default FILE's name with .safetensors, here.")
+    ] = None,
     task: Annotated[str, typer.Option(help="auto, classification or regression.")] = "auto",
     width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
     engine: Engine = "auto",
@@ -60,8 +66,11 @@ def train(
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     early_stopping: Annotated[bool, typer.Option(help="Stop by a validation split of a tenth.")] = False,
     holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
-    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
-    categorical: Annotated[list[str] | None, typer.Option(help="Column of categories; may be repeated.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave it out; may be repeated.")] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Numbers that name categories; may be repeated."),
+    ] = None,
     impute: Annotated[bool, typer.Option(help="Fill missing values (median, or most frequent).")] = False,
     seed: Seed = 0,
     quiet: Quiet = False,
@@ -114,8 +123,12 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict the target for every row of a table."""
-    from fireset.tasks import predict_table, write_csv
+    from fireset.files import check_writable
+    from fireset.tasks import predict_table, spare_inputs, write_csv
 
+    spare_inputs(out, model, file)
+    if out is not None:
+        check_writable(out)
     columns, summary = predict_table(model, file, proba=proba)
     if as_json:
         if out is not None:
@@ -123,11 +136,11 @@ def predict(
         _show({**summary, **({"out": str(out)} if out else columns)}, as_json)
         return
     write_csv(columns, out)
-    notes = [f"{key} {value:.4g}" for key, value in summary.items() if key in ("accuracy", "r2", "rmse")]
+    notes = [" ".join(_readable(key, value)) for key, value in summary.items() if key != "rows"]
     if out is not None:
-        notes.append(f"predictions in {out}")
+        notes.append(f"{summary['rows']:,} predictions in {out}")
     if notes:
-        print("; ".join(notes), file=sys.stderr)
+        print(", ".join(notes), file=sys.stderr)
 
 
 @app.command()
@@ -163,7 +176,7 @@ def demo(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train on scikit-learn's handwritten digits and time it against the dense engine."""
+    """Train on handwritten digits; compare with a dense run."""
     from fireset.demo import run_demo
 
     _show(run_demo(width=width, out=out, seed=seed, verbose=not quiet), as_json)
@@ -175,20 +188,47 @@ def _number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{name} must be {' or '.join(words)} or a number, got {text!r}") from None
+        raise InputError(f"{name} must be {', '.join(words)} or a number, got {text!r}") from None
 
 
 def _show(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(summary, default=str))
+        print(json.dumps(summary), flush=True)
         return
-    labels = {key: key.replace("_", " ") for key in summary}
-    widest = max(map(len, labels.values()))
-    for key, value in summary.items():
-        if isinstance(value, float):
-            value = f"{value:.2%}" if key.endswith("fraction") else f"{value:.4g}"
-        elif isinstance(value, int) and not isinstance(value, bool):
-            value = f"{value:,}"
-        elif isinstance(value, list):
-            value = ", ".join(map(str, value[:12])) + (f" … ({len(value)})" if len(value) > 12 else "")
-        print(f"{labels[key]:{widest}}  {value}")
+    lines = [_readable(key, value) for key, value in summary.items()]
+    widest = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        print(f"{label:{widest}}  {text}")
+    sys.stdout.flush()  # here, where a reader that has gone (`head`) is handled
+
+
+_STOP_REASONS = {
+    "max_iter": "all iterations done; --max-iter allows more",
+    "tol": "the loss no longer improves; see --tol",
+    "patience": "the loss on the validation rows no longer improves",
+    "interrupted": "interrupted; the best network so far was kept",
+    "diverged": "the loss grew without bound; give a smaller --learning-rate, or auto",
+}
+_NAMES = {"r2": "R²", "held_out_r2": "held out R²", "rmse": "RMSE", "held_out_rmse": "held out RMSE"}
+
+
+def _readable(key: str, value: Any) -> tuple[str, str]:
+    """A label and a value for people; ``--json`` has the exact ones."""
+    label = _NAMES.get(key, key.replace("_", " "))
+    if key == "stop_reason":
+        return label, _STOP_REASONS.get(value, str(value))
+    if key == "bytes":
+        return "size", f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
+    if isinstance(value, bool) or not isinstance(value, int | float | list):
+        return label, str(value)
+    if isinstance(value, list):
+        more = f", … ({len(value)} in all)" if len(value) > _MOST_LISTED else ""
+        return label, ", ".join(map(str, value[:_MOST_LISTED])) + more
+    if isinstance(value, int):
+        return label, f"{value:,}"
+    if key.endswith(("fraction", "accuracy")):
+        return label, f"{value:.2%}"
+    if "seconds" in key:
+        label = label.replace(" seconds", "").replace("seconds ", "time ")
+        return label, f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    return label, f"{value:.4g}"

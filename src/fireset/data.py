@@ -164,9 +164,7 @@ def regression_values(target: pl.Series) -> np.ndarray:
     label = _checked_label(target)
     if is_text(target):
         value, row = first_text(target)
-        raise InputError(
-            f"{label} holds the text {quoted(value)} in row {row}; regression needs a number in every row"
-        )
+        raise InputError(f"{label} holds the text {quoted(value)} in row {row}; regression needs a number in every row")
     return np.array(checked_numbers(target, label))  # a copy, because polars hands out a read-only view
 
 
@@ -238,9 +236,7 @@ def _read_csv(file: Path) -> pl.DataFrame:
     try:
         # Everything as text first, header included: polars would rename duplicate names, keep the spaces that
         # turn a number column into text, and fail on whole numbers of more than 38 digits.
-        cells = pl.read_csv(
-            data.strip(b" \r\n"), has_header=False, infer_schema=False, separator=separator, glob=False
-        )
+        cells = pl.read_csv(data.strip(b" \r\n"), has_header=False, infer_schema=False, separator=separator, glob=False)
     except pl.exceptions.PolarsError as failure:
         if reason := _csv_fault(text, separator):
             raise InputError(f"{shown}: {reason}") from failure
@@ -250,9 +246,7 @@ def _read_csv(file: Path) -> pl.DataFrame:
     if cells.height == 1:
         raise InputError(f"{shown} has a header but no rows; give a table with at least one row")
     rows = cells[1:]
-    return pl.DataFrame(
-        [_typed(column.rename(name)) for name, column in zip(names, rows.iter_columns(), strict=True)]
-    )
+    return pl.DataFrame([_typed(column.rename(name)) for name, column in zip(names, rows.iter_columns(), strict=True)])
 
 
 def _csv_fault(text: str, separator: str) -> str | None:
@@ -277,9 +271,7 @@ def _check_names(names: list[str], shown: str) -> None:
         raise InputError(f"{shown}: {place}; name it, or save without the row index (pandas: index=False)")
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
-        raise InputError(
-            f"{shown}: the column name {quoted(name)} appears {count} times; make the names differ"
-        )
+        raise InputError(f"{shown}: the column name {quoted(name)} appears {count} times; make the names differ")
     # 0, 1, 2, … is how pandas names the columns of a plain matrix.
     if all(map(_spells_number, names)) and names != [str(i) for i in range(len(names))]:
         raise InputError(f"{shown}: the first line holds numbers, not column names; add a header line")

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
 
 from fireset.estimators import ShiftedReLUClassifier
+from fireset.files import check_writable
 from fireset.model import Model
 from fireset.network import ShiftedReLUNetwork
 from fireset.table_encoder import TableEncoder
-from fireset.training import train
+from fireset.training import TrainingResult, train
 
 _DENSE_ITERATIONS = 8
 
@@ -20,11 +22,12 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
     """Train with the ``data`` engine, then time the first steps of the same run with the dense engine."""
     import polars as pl
 
+    check_writable(out)
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
     estimator = ShiftedReLUClassifier(width=width, engine="data", max_iter=250, random_state=seed, verbose=verbose)
     estimator.fit(X_train, y_train)
-    result = estimator.result_
+    result = _complete(estimator.result_)
     iterations = max(1, len(result.history) - 1)
     sparse = result.history[-1].seconds / iterations
 
@@ -50,24 +53,33 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
 
 
 def _time_dense(estimator: ShiftedReLUClassifier, X, y) -> tuple[float, float]:
-    """Seconds per iteration of the dense engine, from the same start, and how far its losses are from ours."""
+    """Seconds per iteration of the dense engine from the same start, and how far its losses are from ours."""
     network = ShiftedReLUNetwork.initialize(
         estimator.width,
         estimator.network_.n_features,
         estimator.network_.n_outputs,
-        seed=int(np.random.RandomState(estimator.random_state).randint(2**31)),  # noqa: NPY002 - as the estimator does
+        seed=int(check_random_state(estimator.random_state).randint(2**31)),  # as the estimator draws it
     )
-    result = train(
-        network,
-        estimator.sphere_(X),
-        estimator._to_targets(estimator._codes(y)),
-        engine="dense",
-        momentum=estimator.momentum,
-        nesterov=estimator.nesterov,
-        max_iter=_DENSE_ITERATIONS,
-        tol=0,
+    result = _complete(
+        train(
+            network,
+            estimator.sphere_(X),
+            estimator._to_targets(estimator._codes(y)),
+            engine="dense",
+            momentum=estimator.momentum,
+            nesterov=estimator.nesterov,
+            max_iter=_DENSE_ITERATIONS,
+            tol=0,
+        )
     )
     losses = result.history.column("loss")
     ours = estimator.result_.history.column("loss")[: len(losses)]
     seconds = result.history.column("seconds")
     return float(seconds[-1] / _DENSE_ITERATIONS), float(np.max(np.abs(losses[: len(ours)] / ours - 1)))
+
+
+def _complete(result: TrainingResult) -> TrainingResult:
+    """Half a run shows nothing: Ctrl-C ends the demonstration, where elsewhere it only ends the training."""
+    if result.stop_reason == "interrupted":
+        raise KeyboardInterrupt
+    return result

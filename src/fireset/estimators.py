@@ -42,6 +42,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
     warm_start: bool
     random_state: Any
     verbose: bool
+    n_features_in_: int
 
     def _more_checks(self) -> None:
         if isinstance(self.bias, bool) or not isinstance(self.bias, Real) or not 0 < self.bias < np.inf:
@@ -49,9 +50,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
         if not isinstance(self.max_iter, Integral) or self.max_iter < 1:
             raise InputError(f"max_iter must be a whole number of at least 1, got {self.max_iter!r}")
         if not 0 < self.validation_fraction < 1:
-            raise InputError(
-                f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}"
-            )
+            raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
 
     def _begin(self, X: np.ndarray, weight: np.ndarray, n_outputs: int) -> None:
         """A new map and a new network."""
@@ -94,9 +93,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
             )
         self.n_iter_ += len(self.result_.history) - 1
         if self.result_.stop_reason == "interrupted":
-            warnings.warn(
-                f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3
-            )
+            warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
 
     def _split(self, n: int, stratify) -> tuple[np.ndarray, np.ndarray]:
         try:
@@ -110,7 +107,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
             raise InputError(
                 f"early_stopping cannot hold out {self.validation_fraction:g} of {n} rows: {error}"
             ) from None
-        return kept, held
+        return np.asarray(kept), np.asarray(held)
 
     def _step(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
         """One plain gradient step on one batch."""
@@ -129,7 +126,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
 
     def _outputs(self, X) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
         return self.network_.predict(self.sphere_(X))
 
     def _check_weight(self, sample_weight, X) -> np.ndarray:
@@ -248,7 +245,7 @@ class ShiftedReLURegressor(RegressorMixin, _ShiftedReLUEstimator):
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset)
-        return X, np.asarray(y, np.float64), self._check_weight(sample_weight, X)
+        return np.asarray(X), np.asarray(y, np.float64), self._check_weight(sample_weight, X)
 
     def _begin_regression(self, X, y, weight) -> None:
         self._many_targets = y.ndim == 2
@@ -261,9 +258,7 @@ class ShiftedReLURegressor(RegressorMixin, _ShiftedReLUEstimator):
     def _to_targets(self, y) -> np.ndarray:
         columns = y.reshape(len(y), -1)
         if columns.shape[1] != len(self.target_mean_):
-            raise InputError(
-                f"y must have {len(self.target_mean_)} columns as before, got {columns.shape[1]}"
-            )
+            raise InputError(f"y must have {len(self.target_mean_)} columns as before, got {columns.shape[1]}")
         return (columns - self.target_mean_) / self.target_scale_
 
 
@@ -345,9 +340,7 @@ class ShiftedReLUClassifier(ClassifierMixin, _ShiftedReLUEstimator):
                 raise InputError("classes must be given in the first call of partial_fit")
             self._begin_classification(X, np.unique(classes), weight)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise InputError(
-                f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}"
-            )
+            raise InputError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
         self._step(X, self._to_targets(self._codes(y)), weight)
         return self
 
@@ -371,7 +364,7 @@ class ShiftedReLUClassifier(ClassifierMixin, _ShiftedReLUEstimator):
     def _checked(self, X, y, sample_weight, *, reset: bool):
         X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
         check_classification_targets(y)
-        return X, y, self._check_weight(sample_weight, X)
+        return np.asarray(X), np.asarray(y), self._check_weight(sample_weight, X)
 
     def _begin_classification(self, X, classes, weight) -> None:
         if len(classes) < 2:

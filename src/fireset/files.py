@@ -1,7 +1,7 @@
 """Writing so that nothing is lost, and reading model files as the untrusted input they are.
 
-A model file is a safetensors file: plain arrays, no code. Its metadata holds one JSON text under ``fireset`` with the
-format's version and whatever describes the model besides arrays.
+A model file is a safetensors file: plain arrays, no code. Its metadata holds one JSON text under ``fireset``
+with the format's version and whatever describes the model besides arrays.
 """
 
 import json
@@ -21,7 +21,7 @@ _KEY = "fireset"
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Refuse a place that cannot be written, before hours of work go into what is to be written. Leaves no trace."""
+    """Refuse a place that cannot be written, before hours of work go into the file. Leaves no trace."""
     target = _target(path)
     try:
         tempfile.TemporaryFile(dir=target.parent).close()
@@ -31,7 +31,7 @@ def check_writable(path: str | os.PathLike) -> None:
 
 @contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; move it into place when the block ends well, remove it otherwise."""
+    """Yield a temporary path beside ``path``; moved into place if the block ends well, removed otherwise."""
     from safetensors import SafetensorError  # what safetensors makes of a full disk
 
     target = _target(path)
@@ -53,7 +53,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def _target(path: str | os.PathLike) -> Path:
-    """The file that ``path`` leads to, existing or not. A link is followed: what it points to is replaced, not it."""
+    """The file that ``path`` leads to, existing or not. A link is followed: its end is replaced, not it."""
     try:
         target = Path(path).resolve()
         folder, anything, ordinary = target.is_dir(), target.exists(), target.is_file()
@@ -71,9 +71,7 @@ def _target(path: str | os.PathLike) -> Path:
     return target
 
 
-def write_model(
-    path: str | os.PathLike, arrays: Mapping[str, np.ndarray], description: dict[str, Any]
-) -> None:
+def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], description: dict[str, Any]) -> None:
     """Write arrays and a JSON-able description as one safetensors file, atomically."""
     from safetensors.numpy import save_file
 
@@ -95,9 +93,7 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_KEY)
             if text is None:
-                raise InputError(
-                    f"{path} is not a fireset model (a safetensors file without fireset's header)"
-                )
+                raise InputError(f"{path} is not a fireset model (a safetensors file without fireset's header)")
             description = _description(path, text)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, TypeError, KeyError) as error:
@@ -107,7 +103,7 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str
 
 def _description(path: Path, text: str) -> dict[str, Any]:
     try:
-        description = json.loads(text)
+        description = json.loads(text, parse_int=_whole_number)
         version = description["version"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is damaged: its header cannot be read") from error
@@ -118,6 +114,14 @@ def _description(path: Path, text: str) -> dict[str, Any]:
             f"{path} has format version {version}; this fireset reads up to {FORMAT_VERSION}: upgrade fireset"
         )
     return description
+
+
+def _whole_number(digits: str) -> int:
+    """No setting and no label is larger than 64 bits, and float() fails on a number that is much larger."""
+    number = int(digits)
+    if abs(number) >= 2**64:
+        raise ValueError(f"{len(digits)} digits are too many")
+    return number
 
 
 def _reason(error: Exception) -> str:

@@ -8,11 +8,12 @@ import numpy as np
 
 from fireset.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.losses import get_loss
 from fireset.network import ShiftedReLUNetwork
 from fireset.sphere import SphereMap
-from fireset.table_encoder import TableEncoder
+from fireset.table_encoder import TableEncoder, one_line, quoted
 
-_KINDS = {"classification": ShiftedReLUClassifier, "regression": ShiftedReLURegressor}
+_TASKS = ("classification", "regression")
 
 
 @dataclass
@@ -49,20 +50,22 @@ class Model:
         network, arrays, description = ShiftedReLUNetwork.from_file(path)
         if "task" not in description:
             raise InputError(
-                f"{path} holds a network without a table's columns; load it with fireset.ShiftedReLUNetwork.load, or "
-                f"make a model with fireset train"
+                f"{path} holds a network without a table's columns; "
+                "load it with fireset.ShiftedReLUNetwork.load, or make a model with fireset train"
             )
         try:
             return cls._restore(network, arrays, description)
         except InputError as error:
             raise InputError(f"{path} is damaged: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{path} is damaged: {type(error).__name__} on {error}") from error
+        except KeyError as error:
+            raise InputError(f"{path} is damaged: it has no {quoted(error.args[0])}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path} is damaged: {one_line(error)[:200]}") from error
 
     @classmethod
     def _restore(cls, network: ShiftedReLUNetwork, arrays: dict, description: dict) -> "Model":
         task, target, training = description["task"], description["target"], description["training"]
-        if task not in _KINDS or not isinstance(target, str) or not isinstance(training, dict):
+        if task not in _TASKS or not isinstance(target, str) or not isinstance(training, dict):
             raise InputError("task, target or training is not what it should be")
         encoder = TableEncoder.from_dict(description["encoder"])
         columns = len(encoder.feature_names)
@@ -73,11 +76,10 @@ class Model:
         if not (scale.min(initial=1.0) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
             raise InputError("the scales of the columns must be positive")
         if task == "classification":
+            get_loss(description["loss"])  # refuses an unknown one
             estimator = ShiftedReLUClassifier(loss=description["loss"])
             classes = description["classes"]
-            if not isinstance(classes, list) or len(set(classes)) != len(classes) or len(classes) < 2:
-                raise InputError("classes must be a list of different labels")
-            estimator.classes_ = np.array(classes)
+            estimator.classes_ = _labels(classes)
             outputs = 1 if len(classes) == 2 else len(classes)
         else:
             estimator = ShiftedReLURegressor()
@@ -89,8 +91,17 @@ class Model:
             raise InputError(f"a network of {network.n_outputs} outputs does not go with {outputs} targets")
         estimator.network_ = network
         estimator.sphere_ = SphereMap(mean, scale, typical, bias)
-        estimator.n_features_in_ = columns
+        # scikit-learn sets it in fit, and declares it nowhere
+        estimator.n_features_in_ = columns  # pyright: ignore[reportAttributeAccessIssue]
         return cls(task, target, estimator, encoder, training)
+
+
+def _labels(classes: Any) -> np.ndarray:
+    """Labels out of a model file: all of one kind, so that the array of them holds what the list held."""
+    kinds = {type(label) for label in classes} if isinstance(classes, list) else set()
+    if len(kinds) != 1 or not kinds <= {str, int, float, bool} or len(classes) < 2 or classes != sorted(set(classes)):
+        raise InputError(f"classes must be sorted, different labels of one kind, got {quoted(classes)}")
+    return np.array(classes)
 
 
 def _numbers(array: np.ndarray, length: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A progress bar for training: loss, fired fraction, time left. On standard error, so that output can be piped."""
+"""A progress bar for training: loss, fired fraction, time left. On standard error: output can be piped."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 class ProgressBar:
-    """A callback for ``train``, used in a ``with`` block. Where there is no terminal it prints a line now and then."""
+    """A callback for ``train``, for a ``with`` block. Without a terminal it prints a line now and then."""
 
     def __init__(self, title: str = "training"):
         from rich.console import Console
@@ -34,10 +34,8 @@ class ProgressBar:
             transient=True,
         )
         self._title = title
-        self._task = self._bar.add_task(
-            title, total=None, state="preparing (the first time, kernels are compiled)"
-        )
-        self._last_line = time.monotonic()
+        self._task = self._bar.add_task(title, total=None, state="preparing (the first time, kernels are compiled)")
+        self._next_line = 0.0  # the first line comes at once: preparing has ended, training runs
 
     def __enter__(self) -> "ProgressBar":
         if self._console.is_terminal:
@@ -55,10 +53,10 @@ class ProgressBar:
             state += f"  held out {record.validation_loss:.4g}"
         if self._console.is_terminal:
             self._bar.update(self._task, total=progress.max_iter, completed=record.iteration, state=state)
-        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            left = (progress.max_iter - record.iteration) * record.seconds / max(1, record.iteration)
-            print(
-                f"{self._title}: {record.iteration}/{progress.max_iter}  {state}  {left:.0f} s left at most",
-                file=sys.stderr,
-            )
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+            line = f"{self._title}: {record.iteration}/{progress.max_iter}  {state}"
+            if record.iteration:
+                left = (progress.max_iter - record.iteration) * record.seconds / record.iteration
+                line += f"  {left:.0f} s left at most"
+            print(line, file=sys.stderr, flush=True)

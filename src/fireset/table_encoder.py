@@ -131,9 +131,7 @@ def refuse_type(series: pl.Series, label: str, remedy: str) -> None:
     import polars as pl
 
     if not (is_number(series) or is_text(series) or series.dtype == pl.Null):
-        raise InputError(
-            f"{label} has the type {quoted(series.dtype)}, which is neither number nor text; {remedy}"
-        )
+        raise InputError(f"{label} has the type {quoted(series.dtype)}, which is neither number nor text; {remedy}")
 
 
 def refuse_missing(series: pl.Series, label: str, remedy: str) -> None:
@@ -252,9 +250,7 @@ class TableEncoder:
     columns: tuple[NumberColumn | CategoryColumn, ...]
 
     @classmethod
-    def learn(
-        cls, features: pl.DataFrame, *, categorical: Sequence[str] = (), impute: bool = False
-    ) -> TableEncoder:
+    def learn(cls, features: pl.DataFrame, *, categorical: Sequence[str] = (), impute: bool = False) -> TableEncoder:
         """Decide from the training table what each column becomes.
 
         Parameters
@@ -318,13 +314,9 @@ class TableEncoder:
     @classmethod
     def from_dict(cls, stored: Any) -> TableEncoder:
         """Restore what :meth:`to_dict` gave. The model file is untrusted, so every part is checked."""
-        _expect(
-            isinstance(stored, dict) and set(stored) == {"columns"}, "it must hold exactly 'columns'", stored
-        )
+        _expect(isinstance(stored, dict) and set(stored) == {"columns"}, "it must hold exactly 'columns'", stored)
         columns = stored["columns"]
-        _expect(
-            isinstance(columns, list) and len(columns) > 0, "'columns' must be a list, not empty", columns
-        )
+        _expect(isinstance(columns, list) and len(columns) > 0, "'columns' must be a list, not empty", columns)
         restored = tuple(_restore_column(column) for column in columns)
         names = [column.name for column in restored]
         _expect(len(set(names)) == len(names), "its column names must differ", names)
@@ -366,13 +358,9 @@ def _restore_column(stored: Any) -> NumberColumn | CategoryColumn:
     kind, name, fill = stored.get("kind"), stored.get("name"), stored.get("fill")
     _expect(_is_unicode(name), "a column's 'name' must be text", name)
     if kind == "number":
-        _expect(
-            set(stored) == {"kind", "name", "fill"}, "a number column has 'kind', 'name' and 'fill'", stored
-        )
+        _expect(set(stored) == {"kind", "name", "fill"}, "a number column has 'kind', 'name' and 'fill'", stored)
         numeric = isinstance(fill, int | float) and not isinstance(fill, bool) and abs(fill) <= MAX_MAGNITUDE
-        _expect(
-            fill is None or numeric, "the 'fill' of a number column must be a finite number or null", fill
-        )
+        _expect(fill is None or numeric, "the 'fill' of a number column must be a finite number or null", fill)
         return NumberColumn(name, None if fill is None else float(fill))
     _expect(kind == "category", "a column's 'kind' must be 'number' or 'category'", kind)
     parts = {"kind", "name", "categories", "fill"}
@@ -393,6 +381,4 @@ def _is_unicode(value: Any) -> bool:
 
 def _expect(holds: bool, rule: str, value: object) -> None:
     if not holds:
-        raise InputError(
-            f"the model's table encoder is damaged: {rule}, got {quoted(value)}; train the model again"
-        )
+        raise InputError(f"the model's table encoder is damaged: {rule}, got {quoted(value)}; train the model again")

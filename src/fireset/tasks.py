@@ -1,6 +1,8 @@
 """What the command line does: train on a file, predict for a file, describe a model."""
 
 import sys
+import warnings
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +18,20 @@ from fireset.data import (
 )
 from fireset.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
-from fireset.files import atomic_path
+from fireset.files import atomic_path, check_writable
 from fireset.model import Model
 from fireset.network import ShiftedReLUNetwork
-from fireset.table_encoder import require_column
+from fireset.table_encoder import (
+    category_text,
+    is_text,
+    listed,
+    nan_as_null,
+    option,
+    quoted,
+    refuse_missing,
+    refuse_type,
+    require_column,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,36 +52,40 @@ def train_table(
     impute: bool,
     settings: dict[str, Any],
 ) -> dict[str, Any]:
-    """Read, encode, train, score on the rows held out, save; returns what to show. Checks all it can before training."""
+    """Read, encode, train, score on the rows held out, save; returns what to show.
+
+    Checks all it can before training.
+    """
     if task not in _TASKS:
         raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
-    out = out or Path(file.name.split(".")[0] + ".safetensors")
-    with atomic_path(out) as probe:  # a place that cannot be written is better known before the training than after
-        if out.exists():
-            probe.write_bytes(out.read_bytes())
-    if not out.stat().st_size:
-        out.unlink()
+    if not 0 <= settings["random_state"] < 2**32:
+        raise InputError(f"seed must be at least 0 and below 2**32, got {settings['random_state']}")
+    out = out or Path(_stem(file) + ".safetensors")
+    spare_inputs(out, file)
+    check_writable(out)
 
     features, answers = _features(file, target, drop)
     if task == "auto":
         task = detect_task(answers)
     encoder = TableEncoder.learn(features, categorical=categorical, impute=impute)
     X = encoder.encode(features)
+    if len(X) < 2:
+        raise InputError(f"the table must have at least 2 rows, got {len(X)}")
     if task == "classification":
-        codes, classes = class_labels(answers)
-        y = np.array(classes)[codes]
+        y, classes = class_labels(answers)  # trained on the codes: scikit-learn refuses some labels, such as 0.5
         estimator = ShiftedReLUClassifier(loss=loss, **settings)
-        stratify = codes
     else:
         if loss != "squared_error":
             raise InputError(f"loss must be squared_error for regression, got {loss!r}; or give --task classification")
-        y = regression_values(answers)
+        y, classes = regression_values(answers), None
         estimator = ShiftedReLURegressor(**settings)
-        stratify = None
-    kept, held = _hold_out(len(y), holdout, stratify, settings["random_state"])
+    kept, held = _hold_out(y, classes, holdout, settings["random_state"])
     estimator.fit(X[kept], y[kept])
+    if isinstance(estimator, ShiftedReLUClassifier):
+        estimator.classes_ = np.array(classes)
+        y = estimator.classes_[y]
 
     result = estimator.result_
     last = result.history[-1]
@@ -93,7 +109,7 @@ def train_table(
         summary["held_out_rows"] = len(held)
         scores = _scores(task, y[held], estimator.predict(X[held]))
         summary |= {f"held_out_{name}": value for name, value in scores.items()}
-    training = {**summary, "file": file.name, "settings": {"loss": loss, **settings}}
+    training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
     Model(task, target, estimator, encoder, training).save(out)
     return {**summary, "model": str(out)}
 
@@ -101,21 +117,23 @@ def train_table(
 def predict_table(path: Path, file: Path, *, proba: bool) -> tuple[dict[str, list], dict[str, Any]]:
     """Columns of predictions for a table, and the scores if the table has the target."""
     model = Model.load(path)
+    estimator = model.estimator
+    if proba and not (isinstance(estimator, ShiftedReLUClassifier) and estimator.loss == "log_loss"):
+        raise InputError(f"{path} gives no probabilities; train a classifier with --loss log_loss for them")
     table = read_table(file)
     X = model.encoder.encode(table)
-    predictions = model.estimator.predict(X)
+    _warn_of_strangers(model, table.columns)
+    predictions = estimator.predict(X)
     columns: dict[str, list] = {"prediction": predictions.tolist()}
-    if proba:
-        estimator = model.estimator
-        if not isinstance(estimator, ShiftedReLUClassifier) or estimator.loss != "log_loss":
-            raise InputError(f"{path} gives no probabilities; train a classifier with --loss log_loss for them")
+    if proba and isinstance(estimator, ShiftedReLUClassifier):
         for label, column in zip(estimator.classes_.tolist(), estimator.predict_proba(X).T, strict=True):
             columns[f"p({label})"] = column.tolist()
     summary: dict[str, Any] = {"rows": len(X)}
     if model.target in table.columns:
-        answers = table[model.target]
-        if answers.null_count() == 0:
-            summary |= _scores(model.task, _comparable(model, answers), predictions)
+        try:
+            summary |= _scores(model.task, _comparable(model, table[model.target]), predictions)
+        except InputError as error:  # the predictions do not need the answers
+            warnings.warn(f"no score: {error}", stacklevel=2)
     return columns, summary
 
 
@@ -148,9 +166,25 @@ def write_csv(columns: dict[str, list], out: Path | None) -> None:
     text = pl.DataFrame(columns).write_csv()
     if out is None:
         sys.stdout.write(text)
+        sys.stdout.flush()  # here, where a reader that has gone (`head`) is handled
         return
     with atomic_path(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def spare_inputs(out: Path | None, *inputs: Path) -> None:
+    """Refuse to write over a file that is being read."""
+    for file in inputs:
+        if out is not None and out.exists() and file.exists() and out.samefile(file):
+            raise InputError(f"--out {out} would overwrite the input {file}; choose another name")
+
+
+def _stem(file: Path) -> str:
+    """A file's name without the suffixes of its format: my.digits of my.digits.csv.gz."""
+    name = file.name
+    for packed in (".gz", ".bz2"):
+        name = name.removesuffix(packed)
+    return Path(name).stem
 
 
 def _features(file: Path, target: str, drop: list[str]) -> tuple["pl.DataFrame", "pl.Series"]:
@@ -158,21 +192,43 @@ def _features(file: Path, target: str, drop: list[str]) -> tuple["pl.DataFrame",
     for name in drop:
         require_column(name, table.columns, "--drop")
         if name == target:
-            raise InputError(f"--drop {name} would drop the target")
+            raise InputError(f"{option('--drop', name)} would drop the target; drop other columns")
+    require_column(target, table.columns, "--target")
     return split_target(table.drop(drop), target)
 
 
-def _hold_out(n: int, share: float, stratify, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _hold_out(y: np.ndarray, classes: list | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers to train on and to score on; with ``classes`` (y holds codes) each class is split alike."""
     from sklearn.model_selection import train_test_split
 
-    if n < 2:
-        raise InputError(f"the table must have at least 2 rows, got {n}")
+    n = len(y)
     if share == 0:
         return np.arange(n), np.empty(0, np.int64)
-    try:
-        kept, held = train_test_split(np.arange(n), test_size=share, random_state=seed, stratify=stratify)
-    except ValueError as error:
-        raise InputError(f"cannot hold out {share:g} of {n} rows ({error}); give --holdout 0 or more rows") from None
+    held = ceil(share * n)  # as scikit-learn rounds
+    if held == n:
+        raise InputError(f"--holdout {share:g} leaves none of the {n} rows to train on; give a smaller share")
+    if classes is not None:
+        rarest = np.bincount(y).argmin()
+        if (y == rarest).sum() < 2:
+            raise InputError(
+                f"the class {quoted(classes[rarest])} has a single row, which cannot be both trained on and "
+                "held out; give --holdout 0, or more rows of that class"
+            )
+        if min(held, n - held) < len(classes):
+            raise InputError(
+                f"--holdout {share:g} splits {n} rows into {n - held} to train on and {held} held out, "
+                f"too few for {len(classes)} classes; give --holdout 0 or another share"
+            )
+    codes = None if classes is None else y
+    split = train_test_split(np.arange(n), test_size=held, random_state=seed, stratify=codes)
+    kept, held = np.asarray(split[0]), np.asarray(split[1])
+    if classes is not None:
+        lost = np.flatnonzero(np.bincount(y[kept], minlength=len(classes)) == 0)
+        if len(lost):
+            raise InputError(
+                f"--holdout {share:g} leaves no row of the class {quoted(classes[lost[0]])} to train on; "
+                "give a smaller share"
+            )
     return kept, held
 
 
@@ -188,9 +244,32 @@ def _scores(task: str, answers: np.ndarray, predictions: np.ndarray) -> dict[str
 
 
 def _comparable(model: Model, answers: "pl.Series") -> np.ndarray:
-    """The target column in the form of the predictions."""
-    if model.task == "regression":
+    """The target column in the form of the predictions; refuses one that cannot be compared with them."""
+    import polars as pl
+
+    if not isinstance(model.estimator, ShiftedReLUClassifier):
         return regression_values(answers)
-    kind = model.estimator.classes_.dtype.kind
-    values = answers.to_numpy()
-    return values.astype(str) if kind == "U" else values
+    classes = model.estimator.classes_
+    label = f"target column {quoted(answers.name)}"
+    refuse_type(answers, label, "store it as in the training table")
+    refuse_missing(nan_as_null(answers.to_frame()).to_series(), label, "remove those rows for a score")
+    # A column may be read as another type than in training: 1, 2 and "x" there, only 1 and 2 here.
+    known = pl.Series(classes.tolist())
+    if not (is_text(answers) and is_text(known)):
+        answers, known = category_text(answers), category_text(known)
+    place = {value: number for number, value in enumerate(known.to_list())}
+    codes = np.array([place.get(value, -1) for value in answers.to_list()])
+    if (codes < 0).all():
+        raise InputError(f"{label} holds none of the model's classes, {listed(classes.tolist(), 5)}")
+    # Whatever the model predicts for a class that training did not have is wrong: None equals no label.
+    return np.array([classes[code] if code >= 0 else None for code in codes], object)
+
+
+def _warn_of_strangers(model: Model, columns: list[str]) -> None:
+    """Say which columns are not used, nor the target, nor dropped in training: often the wrong table."""
+    dropped = model.training.get("dropped")
+    expected = {model.target, *(column.name for column in model.encoder.columns)}
+    expected |= set(map(str, dropped)) if isinstance(dropped, list) else set()
+    strange = [name for name in columns if name not in expected]
+    if strange:
+        warnings.warn(f"not used, because the model was trained without: {listed(strange, 5)}", stacklevel=3)

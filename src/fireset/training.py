@@ -192,7 +192,8 @@ class _Problem:
             return cls(X, targets, weight, np.zeros(len(X)))
         if len(validation) != 2:
             raise InputError(f"validation must be a pair (X, y), got {len(validation)} items")
-        rows, held_targets = _check_pair(network, *validation, "validation ", any_norm)
+        held_X, held_y = validation
+        rows, held_targets = _check_pair(network, held_X, held_y, "validation ", any_norm)
         return cls(
             np.concatenate([X, rows]),
             np.concatenate([targets, held_targets]),
@@ -252,9 +253,7 @@ def _call(callbacks, progress: Progress) -> StopReason | None:
     return "callback" if any(stop) else None
 
 
-def _why_stop(
-    history: History, keeper: BestWeights, settled, tol, patience, *, adaptive: bool
-) -> StopReason | None:
+def _why_stop(history: History, keeper: BestWeights, settled, tol, patience, *, adaptive: bool) -> StopReason | None:
     first, last = history[0], history[-1]
     if not adaptive and not (isfinite(last.loss) and last.loss <= _HOPELESS * max(first.loss, 1e-300)):
         return "diverged"

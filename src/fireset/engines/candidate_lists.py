@@ -16,7 +16,7 @@ def with_room(counts: np.ndarray) -> np.ndarray:
 
 
 class CandidateLists:
-    """Arrays in the layout that ``fireset.kernels.candidates`` describes. 12 bytes per place in float32, 16 in float64."""
+    """Arrays in the layout of ``fireset.kernels.candidates``. 12 bytes per place in float32, 16 in float64."""
 
     def __init__(self, counts: np.ndarray, dtype):
         self.counts = np.zeros(len(counts), np.int64)
@@ -35,7 +35,10 @@ class CandidateLists:
         self.fired = np.empty(places, np.int32)
 
     def grow(self, neurons: np.ndarray, needed: np.ndarray) -> None:
-        """Give these neurons slots for at least ``needed`` candidates. Their lists are lost, all others kept; ``fired`` is void."""
+        """Give these neurons slots for at least ``needed`` candidates.
+
+        Their lists are lost, all others are kept; what ``fired`` holds is void.
+        """
         self.counts[neurons] = 0
         sizes = with_room(needed)
         self.room[neurons] = sizes

@@ -25,9 +25,7 @@ from fireset.hsr import Report, build
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, dot_slack, row_norms
 
-_FIRST_RADIUS = (
-    0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
-)
+_FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 0.005, 1.5
 _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 _AUDITS = 1024  # every neuron is audited once in about so many passes
@@ -108,7 +106,7 @@ class DataSearchEngine:
         self.work.fired_pairs = sum(fired for _, (_, fired, _) in parts)
         self._forward_done = True
         self._audit_some()
-        return np.sum([sums for sums, _ in parts], axis=0, dtype=np.float64) / sqrt(network.width)
+        return np.asarray(sum(sums.astype(np.float64) for sums, _ in parts)) / sqrt(network.width)
 
     def descend(self, residual: np.ndarray, step: Step) -> None:
         from fireset.kernels.candidates import backward
@@ -186,7 +184,7 @@ class DataSearchEngine:
             owners, samples = self._listed_pairs(some)
             H[owners, samples] = 0  # what is left are fired pairs that the lists do not have
             doubt = 2 * dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
-            missed = np.argwhere(H > (doubt if network.dtype == np.float32 else 0 * doubt)[:, None])
+            missed = np.argwhere((doubt if network.dtype == np.float32 else 0 * doubt)[:, None] < H)
             if len(missed):
                 k, sample = missed[0]
                 raise CertificateError(
@@ -204,7 +202,8 @@ class DataSearchEngine:
     def _listed_pairs(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fired pairs of the last forward pass: position in ``neurons`` (ascending) and sample."""
         lengths = self._lists.fired_counts[neurons]
-        return np.repeat(np.arange(len(neurons)), lengths), self._lists.fired[self._lists.places(neurons, lengths)]
+        owners = np.repeat(np.arange(len(neurons)), lengths)
+        return owners, self._lists.fired[self._lists.places(neurons, lengths)]
 
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
         if self._radius != "auto":
@@ -252,9 +251,7 @@ class DataSearchEngine:
         norms = row_norms(W) + radii / max(self._sample_norm, 1e-300)
         slack = dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
         self._bands[neurons] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        self._reaches[neurons] = (
-            2 * slack
-        )  # the rounding of the reference value and of the value to be compared
+        self._reaches[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
         self._radii[neurons] = radii + 2 * slack
         self._misses[neurons] = 0
         self.work.refreshes += len(neurons)
@@ -267,7 +264,8 @@ class DataSearchEngine:
         lists = self._lists
         radii = self._radii[neurons]
         threshold = self._network.dtype.type(self._network.threshold)
-        slack = 4 * float(np.finfo(self._network.dtype).eps) * (abs(self._network.threshold) + float(radii.max(initial=1.0)))
+        largest = abs(self._network.threshold) + float(radii.max(initial=1.0))
+        slack = 4 * float(np.finfo(self._network.dtype).eps) * largest
 
         def fill_some(part: tuple[int, int]) -> None:
             some = slice(*part)

@@ -47,7 +47,7 @@ def largest_eigenvalue(
     """
     from fireset.kernels.tangent import tangent_product
 
-    n, m = fire_sets.shape
+    n, m = len(X), len(signs)
     columns = fire_sets.tocsc()
     root = np.ones(n) if sample_weight is None else np.sqrt(sample_weight)
     # A start that depends on the rows, not on their order or number: a row of weight 2 acts as two rows. The constant
