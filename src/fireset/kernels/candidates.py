@@ -134,8 +134,8 @@ def backward(
     ``G_r = Σ_i fired (Σ_c a_rc residual_ic) x_i``; then ``V ← βV + G`` and ``W ← W − rate·V``, or, for Nesterov,
     ``W ← W − rate·(G + βV)``. ``V`` has no rows when momentum is off. ``speeds[r]`` receives a bound on ‖Δw_r‖,
     measured on the stored weights (a difference of two floats is correctly rounded, so the bound is safe however the
-    update itself was rounded); ``misses[r]`` grows by the near misses looked at. ``pushes`` is scratch for the longest list.
-    A neuron that did not move last time and does not fire stays at rest. Cost O(d · fired).
+    update itself was rounded); ``misses[r]`` grows by the near misses looked at. ``pushes`` is scratch for the
+    longest list. A neuron that did not move last time and does not fire stays at rest. Cost O(d · fired).
     """
     d = W.shape[1]
     outputs = signs.shape[1]
@@ -205,8 +205,8 @@ def fill(neurons, indptr, ids, values, threshold, slack, radii, room, starts, co
     Neuron ``neurons[k]`` gets ``ids[indptr[k]:indptr[k+1]]``. What fires already comes first, with reference ∞; the
     near misses follow in ``LEVELS`` steps of equal height, each with the upper edge of its level as reference, so that
     a counting sort suffices. Where a list has no room, its lowest levels are left out and ``radii[k]`` shrinks to what
-    the rest still certifies: every sample left out has a value of at most b − radius. ``slack`` covers the rounding of the
-    edges. The caller looks at ``radii``, which may fall below what is worth having. Cost O(candidates).
+    the rest still certifies: every sample left out has a value of at most b − radius. ``slack`` covers the rounding of
+    the edges. The caller looks at ``radii``, which may fall below what is worth having. Cost O(candidates).
     """
     places = np.empty(LEVELS + 2, np.int64)
     for k in range(neurons.shape[0]):

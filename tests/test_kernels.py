@@ -1,0 +1,198 @@
+"""Compiled kernels against plain-NumPy twins."""
+
+import numpy as np
+import pytest
+from conftest import sphere
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csc_array
+
+from fireset.kernels.firing import activate, deciding_dot, deciding_dots, settle
+from fireset.kernels.scanning import collect_above, count_above
+from fireset.kernels.tangent import tangent_product
+
+DTYPES = ["float32", "float64"]
+
+
+# Twins
+
+
+def plain_dot(w, x) -> float:
+    total = 0.0
+    for a, b in zip(w.tolist(), x.tolist(), strict=True):
+        total += a * b
+    return total
+
+
+def plain_settle(H, W, X, thresholds, bands) -> None:
+    for r, i in np.argwhere(np.abs(H - thresholds[:, None]) <= bands[:, None]):
+        H[r, i] = plain_dot(W[r], X[i])
+
+
+def plain_activate(H, W, X, threshold, bands) -> None:
+    plain_settle(H, W, X, np.full(len(H), threshold), bands)
+    H -= threshold
+    H[H <= 0] = 0.0
+
+
+def plain_collect(H, thresholds):
+    above = H > thresholds[:, None]
+    return above.sum(axis=1), np.nonzero(above)[1], H[above]
+
+
+def plain_tangent_product(X, signs, fired, direction, lo, hi) -> np.ndarray:
+    product = np.zeros(direction.shape)
+    for r in range(lo, hi):
+        t = (fired[:, r] * (direction @ signs[r])) @ X
+        product += np.outer(fired[:, r] * (X @ t), signs[r])
+    return product
+
+
+# Firing
+
+
+@st.composite
+def vectors(draw) -> tuple[np.ndarray, np.ndarray]:
+    d = draw(st.integers(1, 70))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    scale = 10.0 ** rng.integers(-8, 8, d)  # orders of magnitude apart: every other order of summing shows
+    dtype = draw(st.sampled_from(DTYPES))
+    return (rng.standard_normal(d) * scale).astype(dtype), rng.standard_normal(d).astype(dtype)
+
+
+@settings(max_examples=200)
+@given(vectors())
+def test_deciding_dot_adds_left_to_right_in_float64(pair):
+    w, x = pair
+    assert deciding_dot(w, x) == plain_dot(w, x)
+
+
+def test_deciding_dot_does_not_fuse():
+    """A fused multiply-add would keep the 1e-17 that a rounded product loses."""
+    a = 1 + 2.0**-30
+    w, x = np.array([-(a * a), a]), np.array([1.0, a])
+    assert deciding_dot(w, x) == 0.0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_deciding_dots_is_deciding_dot_for_each_pair(dtype):
+    rng = np.random.default_rng(0)
+    W, X = rng.standard_normal((9, 13)).astype(dtype), rng.standard_normal((7, 13)).astype(dtype)
+    neurons, samples = rng.integers(0, 9, 50), rng.integers(0, 7, 50)
+    expected = [plain_dot(W[r], X[i]) for r, i in zip(neurons, samples, strict=True)]
+    assert deciding_dots(W, X, neurons, samples).tolist() == expected
+    assert len(deciding_dots(W, X, neurons[:0], samples[:0])) == 0
+
+
+def blurred(dtype, seed=0):
+    """Pre-activations that are off by up to 1e-3, and thresholds of which a tenth are hit exactly."""
+    rng = np.random.default_rng(seed)
+    W, X = rng.standard_normal((12, 9)).astype(dtype), sphere(rng, 80, 9).astype(dtype)
+    exact = np.array([[plain_dot(w, x) for x in X] for w in W])
+    H = (exact + rng.uniform(-1e-3, 1e-3, exact.shape)).astype(dtype)
+    return W, X, H, exact, rng
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("band", [0.0, 2e-3, 0.1, 100.0, -1.0])
+def test_settle_is_its_twin(dtype, band):
+    W, X, H, exact, rng = blurred(dtype)
+    thresholds = exact[np.arange(12), rng.integers(0, 80, 12)].astype(dtype)
+    bands = np.full(12, band, dtype)
+    found, expected = H.copy(), H.copy()
+    settle(found, W, X, thresholds, bands)
+    plain_settle(expected, W, X, thresholds, bands)
+    assert np.array_equal(found, expected)
+    if band == -1.0:
+        assert np.array_equal(found, H)
+    if band >= 2e-3 and dtype == "float64":
+        assert np.array_equal(found > thresholds[:, None], exact > thresholds[:, None])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("band", [2e-3, -1.0])
+@pytest.mark.parametrize("threshold", [-100.0, 0.0, 0.4, 100.0])
+def test_activate_is_its_twin(dtype, band, threshold):
+    W, X, H, exact, _ = blurred(dtype)
+    threshold = np.dtype(dtype).type(exact[3, 5] if threshold == 0.4 else threshold)
+    bands = np.full(12, band, dtype)
+    found, expected = H.copy(), H.copy()
+    activate(found, W, X, threshold, bands)
+    plain_activate(expected, W, X, threshold, bands)
+    assert np.array_equal(found, expected)
+    if band > 0 and dtype == "float64":
+        assert np.array_equal(found > 0, exact > threshold)
+        assert found[3, 5] == 0.0 or exact[3, 5] != threshold
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activate_passes_nan_on(dtype):
+    W, X, H, _, _ = blurred(dtype)
+    H[2, 3], H[4, 5] = np.nan, np.inf
+    activate(H, W, X, np.dtype(dtype).type(0.1), np.full(12, 1e-3, dtype))
+    assert np.isnan(H[2, 3])
+    assert np.isposinf(H[4, 5])
+    assert np.isnan(H).sum() == 1
+
+
+# Scanning
+
+
+@st.composite
+def scans(draw):
+    rows, columns = draw(st.integers(0, 6)), draw(st.integers(0, 40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    dtype = draw(st.sampled_from(DTYPES))
+    H = rng.integers(-3, 4, (rows, columns)).astype(dtype)  # whole numbers: ties everywhere
+    return H, rng.integers(-4, 5, rows).astype(dtype)
+
+
+@settings(max_examples=200)
+@given(scans())
+def test_count_and_collect_are_their_twin(scan):
+    H, thresholds = scan
+    counts = np.empty(len(H), np.int64)
+    count_above(H, thresholds, counts)
+    expected_counts, expected_ids, expected_values = plain_collect(H, thresholds)
+    assert counts.tolist() == expected_counts.tolist()
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    ids, values = np.empty(offsets[-1], np.int64), np.empty(offsets[-1], H.dtype)
+    collect_above(H, thresholds, offsets, ids, values)
+    assert ids.tolist() == expected_ids.tolist()
+    assert values.tolist() == expected_values.tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_collect_writes_nothing_beyond_its_rows(dtype):
+    rng = np.random.default_rng(0)
+    H = rng.standard_normal((5, 30)).astype(dtype)
+    thresholds = np.full(5, 0.2, dtype)
+    counts, expected, _ = plain_collect(H, thresholds)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    guard = 7
+    ids, values = np.full(offsets[-1] + guard, -1, np.int64), np.zeros(offsets[-1] + guard, dtype)
+    collect_above(H, thresholds, offsets, ids, values)
+    assert ids[:-guard].tolist() == expected.tolist()
+    assert (ids[-guard:] == -1).all()
+    assert (values[-guard:] == 0).all()
+
+
+# Tangent
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize(("lo", "hi"), [(0, 25), (4, 17), (6, 6)])
+def test_tangent_product_is_its_twin(dtype, outputs, lo, hi):
+    rng = np.random.default_rng(0)
+    X = sphere(rng, 15, 6).astype(dtype)
+    signs = rng.choice([-1.0, 1.0], (25, outputs)).astype(dtype)
+    fired = rng.random((15, 25)) < 0.3
+    fired[:, 5] = False
+    direction = rng.standard_normal((15, outputs)).astype(dtype)
+    columns = csc_array(fired)
+    start = rng.standard_normal((15, outputs))
+    product = start.copy()
+    tangent_product(X, signs, columns.indptr, columns.indices, direction, product, lo, hi)
+    expected = start + plain_tangent_product(*(a.astype(float) for a in (X, signs, fired, direction)), lo, hi)
+    np.testing.assert_allclose(product, expected, rtol=0, atol=1e-13 if dtype == "float64" else 1e-5)
