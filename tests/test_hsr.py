@@ -147,9 +147,7 @@ class AnySequence(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def delete_what_is_not_there(self, data):
-        gone = data.draw(
-            st.integers(-2, self.next_id + 2).filter(lambda i: i not in self.model), label="gone"
-        )
+        gone = data.draw(st.integers(-2, self.next_id + 2).filter(lambda i: i not in self.model), label="gone")
         with pytest.raises(InputError, match=f"^ids must be in the index; {gone} is not$"):
             self.index.delete([gone, *sorted(self.model)])
 

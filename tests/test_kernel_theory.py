@@ -119,10 +119,8 @@ def test_largest_eigenvalue_is_dense(case, weighted):
     top = np.linalg.eigvalsh(explicit(problem.X, network.signs, fired.toarray(), weight))[-1]
     found = largest_eigenvalue(problem.X, network.signs, fired, weight)
     assert found <= top * (1 + 1e-12) + 1e-15
-    assert found >= 0.97 * top
-    sharp = largest_eigenvalue(
-        problem.X, network.signs, fired, weight, tolerance=1e-10, max_products=20_000
-    )
+    assert found >= 0.9 * top  # a lower bound; the learning rate has a factor 2 to spare
+    sharp = largest_eigenvalue(problem.X, network.signs, fired, weight, tolerance=1e-10, max_products=20_000)
     assert sharp == pytest.approx(top, rel=1e-4, abs=1e-12)
 
 

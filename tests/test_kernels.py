@@ -74,6 +74,12 @@ def test_deciding_dot_does_not_fuse():
     assert deciding_dot(w, x) == 0.0
 
 
+def test_strict_kernels_say_so():
+    """Unsaid, ``fastmath`` is inherited from whichever vector kernel happens to be the first to call."""
+    assert deciding_dot.targetoptions["fastmath"] is False
+    assert deciding_dots.targetoptions["fastmath"] is False
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_deciding_dots_is_deciding_dot_for_each_pair(dtype):
     rng = np.random.default_rng(0)

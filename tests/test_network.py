@@ -184,9 +184,7 @@ def test_predict_is_the_formula(case):
 @given(problems())
 def test_predict_is_the_formula_on_random_problems(problem: Problem):
     network = problem.network()
-    np.testing.assert_allclose(
-        network.predict(problem.X), direct(network, problem.X), rtol=1e-12, atol=1e-12
-    )
+    np.testing.assert_allclose(network.predict(problem.X), direct(network, problem.X), rtol=1e-12, atol=1e-12)
 
 
 def test_predict_in_float32_is_the_formula_up_to_rounding():
@@ -299,9 +297,7 @@ def test_properties_and_repr():
     network = small("float32", width=50, n_features=4, n_outputs=3, threshold=0.25)
     assert (network.width, network.n_features, network.n_outputs) == (50, 4, 3)
     assert network.dtype == np.float32
-    assert repr(network) == (
-        "ShiftedReLUNetwork(width=50, n_features=4, n_outputs=3, threshold=0.25, dtype=float32)"
-    )
+    assert repr(network) == ("ShiftedReLUNetwork(width=50, n_features=4, n_outputs=3, threshold=0.25, dtype=float32)")
 
 
 # Files

@@ -90,7 +90,7 @@ def train(
         "threshold": _number_or_word("threshold", threshold, ("paper",)),
         "dtype": dtype,
         "early_stopping": early_stopping,
-        "random_state": seed,
+        "random_state": _checked_seed(seed),
         "verbose": not quiet,
     }
     if bias is not None:
@@ -179,7 +179,13 @@ def demo(
     """Train on handwritten digits; compare with a dense run."""
     from fireset.demo import run_demo
 
-    _show(run_demo(width=width, out=out, seed=seed, verbose=not quiet), as_json)
+    _show(run_demo(width=width, out=out, seed=_checked_seed(seed), verbose=not quiet), as_json)
+
+
+def _checked_seed(seed: int) -> int:
+    if not 0 <= seed < 2**32:
+        raise InputError(f"seed must be at least 0 and below 2**32, got {seed}")
+    return seed
 
 
 def _number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str:
@@ -216,7 +222,7 @@ def _readable(key: str, value: Any) -> tuple[str, str]:
     """A label and a value for people; ``--json`` has the exact ones."""
     label = _NAMES.get(key, key.replace("_", " "))
     if key == "stop_reason":
-        return label, _STOP_REASONS.get(value, str(value))
+        return label, _STOP_REASONS.get(str(value), str(value))
     if key == "bytes":
         return "size", f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
     if isinstance(value, bool) or not isinstance(value, int | float | list):
@@ -229,6 +235,5 @@ def _readable(key: str, value: Any) -> tuple[str, str]:
     if key.endswith(("fraction", "accuracy")):
         return label, f"{value:.2%}"
     if "seconds" in key:
-        label = label.replace(" seconds", "").replace("seconds ", "time ")
-        return label, f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
-    return label, f"{value:.4g}"
+        return label.replace("seconds", "time"), f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    return label, f"{value:.4g}" + (" times" if key == "speed_up_over_dense" else "")

@@ -50,7 +50,7 @@ class ProgressBar:
         record = progress.record
         state = f"loss {record.loss:.4g}  fired {record.fired_fraction:.2%}"
         if record.validation_loss is not None:
-            state += f"  held out {record.validation_loss:.4g}"
+            state += f"  validation {record.validation_loss:.4g}"
         if self._console.is_terminal:
             self._bar.update(self._task, total=progress.max_iter, completed=record.iteration, state=state)
         elif time.monotonic() >= self._next_line:

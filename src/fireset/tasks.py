@@ -1,5 +1,6 @@
 """What the command line does: train on a file, predict for a file, describe a model."""
 
+import os
 import sys
 import warnings
 from math import ceil
@@ -60,8 +61,6 @@ def train_table(
         raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
-    if not 0 <= settings["random_state"] < 2**32:
-        raise InputError(f"seed must be at least 0 and below 2**32, got {settings['random_state']}")
     out = out or Path(_stem(file) + ".safetensors")
     spare_inputs(out, file)
     check_writable(out)
@@ -175,7 +174,7 @@ def write_csv(columns: dict[str, list], out: Path | None) -> None:
 def spare_inputs(out: Path | None, *inputs: Path) -> None:
     """Refuse to write over a file that is being read."""
     for file in inputs:
-        if out is not None and out.exists() and file.exists() and out.samefile(file):
+        if out is not None and os.path.realpath(out) == os.path.realpath(file):
             raise InputError(f"--out {out} would overwrite the input {file}; choose another name")
 
 

@@ -12,7 +12,7 @@ from fireset.errors import InputError
 class Report(NamedTuple):
     """Answers to a batch of queries: query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, with these values.
 
-    A value is the computed ⟨normal, point⟩: within ``fireset.rounding.dot_slack`` of the true one.
+    Ids may come as 32-bit integers, which take half the room. A value is the computed ⟨normal, point⟩: within ``fireset.rounding.dot_slack`` of the true one.
     """
 
     indptr: np.ndarray
@@ -59,12 +59,12 @@ class HalfSpaceIndex(ABC):
 
     def query(self, normal, threshold: float) -> np.ndarray:
         """Sorted int64 ids with ⟨normal, point⟩ > threshold."""
-        return self.report(np.reshape(normal, (1, -1)), np.reshape(threshold, 1)).ids
+        return self.report(np.reshape(normal, (1, -1)), np.reshape(threshold, 1)).ids.astype(np.int64)
 
     def query_batch(self, normals, thresholds) -> tuple[np.ndarray, np.ndarray]:
         """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending."""
         found = self.report(normals, thresholds)
-        return found.indptr, found.ids
+        return found.indptr, found.ids.astype(np.int64)
 
     def check_points(self, points, name: str = "points") -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""

@@ -61,24 +61,27 @@ class ScanIndex(HalfSpaceIndex):
         if thresholds.shape != (len(normals),):
             raise InputError(f"thresholds must have shape ({len(normals)},), got {thresholds.shape}")
         bands = deciding_band(self.n_features, self.dtype, row_norms(normals), self._largest_norm)
+        decides = self.dtype == np.float64
+        contiguous = len(self) == self._next_id  # nothing was ever deleted: ids are places
         per_block = max(_FEWEST_QUERIES, _BLOCK_PAIRS // max(1, len(self)))
 
         def scan(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             block = slice(start, min(start + per_block, len(normals)))
             H = normals[block] @ self._points.T
-            settle(H, normals[block], self._points, thresholds[block], bands[block])
+            if decides:
+                settle(H, normals[block], self._points, thresholds[block], bands[block])
             counts = np.empty(len(H), np.int64)
             count_above(H, thresholds[block], counts)
             offsets = np.concatenate([[0], np.cumsum(counts)])
-            places = np.empty(offsets[-1], np.int64)
+            places = np.empty(offsets[-1], np.int32)
             values = np.empty(offsets[-1], self.dtype)
             collect_above(H, thresholds[block], offsets, places, values)
-            return counts, self._ids[places], values
+            return counts, places if contiguous else self._ids[places], values
 
         found = run(scan, range(0, len(normals), per_block)) if len(normals) else []
         counts = np.concatenate([f[0] for f in found]) if found else np.empty(0, np.int64)
         indptr = np.concatenate([[0], np.cumsum(counts)])
-        ids = np.concatenate([f[1] for f in found]) if found else np.empty(0, np.int64)
+        ids = np.concatenate([f[1] for f in found]) if found else np.empty(0, np.int32)
         values = np.concatenate([f[2] for f in found]) if found else np.empty(0, self.dtype)
         self.work.queries += len(normals)
         self.work.points_tested += len(normals) * len(self)

@@ -1,0 +1,687 @@
+"""The command line: every refusal by its exact words, every kind of file there and back, Ctrl-C, start-up time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fireset import ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor, __version__
+from fireset.__main__ import main
+from fireset.data import read_table
+from fireset.model import Model
+
+SMALL = ("--width", "60", "--max-iter", "5")
+
+
+@pytest.fixture(autouse=True)
+def _in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command in this process; gives exit code, standard output and standard error."""
+
+    def command(*arguments) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fireset", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        code = end.value.code
+        assert isinstance(code, int)
+        return code, shown.out, shown.err
+
+    return command
+
+
+@pytest.fixture
+def works(run):
+    """Run a command that must succeed; gives standard output."""
+
+    def command(*arguments) -> str:
+        code, out, err = run(*arguments)
+        assert code == 0, err
+        return out
+
+    return command
+
+
+@pytest.fixture
+def refused(run):
+    """Run a command that must be refused: exit code 2, one line, nothing else said, nothing left behind or changed."""
+
+    def command(*arguments) -> str:
+        before = contents()
+        code, out, err = run(*arguments)
+        assert code == 2, (out, err)
+        assert out == ""
+        assert err.startswith("fireset: error: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1
+        assert contents() == before
+        return err.removeprefix("fireset: error: ").removesuffix("\n")
+
+    return command
+
+
+def contents() -> dict[str, bytes | None]:
+    return {str(p): p.read_bytes() if p.is_file() else None for p in Path().rglob("*")}
+
+
+def numbers(rows=40) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((rows, 3))
+
+
+def labels(X) -> np.ndarray:
+    return np.where(X[:, 0] > 0.3, "up", np.where(X[:, 1] > 0, "left", "right"))
+
+
+def table(**columns) -> pl.DataFrame:
+    """Three number columns and a text target with three classes; more columns by keyword."""
+    X = numbers()
+    return pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(pl.Series("y", labels(X)), **columns)
+
+
+def written(text: str, name="table.csv") -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def write_table(frame: pl.DataFrame, name="table.csv") -> str:
+    frame.write_csv(name, separator="\t" if name.endswith("tsv") else ",")
+    return name
+
+
+class TestRefusedTables:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "table.csv is empty; give a table with at least one row"),
+            ("a,y\n", "table.csv has a header but no rows; give a table with at least one row"),
+            (
+                "a,y\n1,u\n2,v\nthree,u\n4,v\n",
+                "column 'a' is mostly numbers but holds the text 'three' in row 3; fix that cell, "
+                "pass --categorical a to treat it as categories, or pass --drop a",
+            ),
+            (
+                "a,y\n1,u\nNaN,v\n,u\n",
+                "column 'a' has 2 missing values, first in row 2; fill them in, remove those rows, or pass --impute",
+            ),
+            ("a,y\n1,u\ninf,v\n", "column 'a' holds inf in row 2; put a finite number there"),
+            ("a,y\n1,u\n2,\n", "target column 'y' has 1 missing value, first in row 2; remove those rows"),
+            (
+                "a,y\n1,u\n2,u\n",
+                "target column 'y' holds the single class 'u' in all rows; give rows of at least two classes",
+            ),
+            ("a,y\n1,2.5\n", "the table must have at least 2 rows, got 1"),
+            ("a,y\n1,u\n", "the table must have at least 2 rows, got 1"),
+            ("y\n1\n2\n", "the table has no feature column besides the target 'y'; add one"),
+            ("a,Y\n1,u\n2,v\n", "--target 'y' is not a column of the table; its columns are 'a', 'Y'"),
+            (
+                "a,y\n1,u\n2,u\n3,v\n4,v\n5,rare\n",
+                "the class 'rare' has a single row, which cannot be both trained on and held out; "
+                "give --holdout 0, or more rows of that class",
+            ),
+            (
+                "a,y\n1,u\n2,u\n3,v\n4,v\n",
+                "--holdout 0.2 splits 4 rows into 3 to train on and 1 held out, too few for 2 classes; "
+                "give --holdout 0 or another share",
+            ),
+        ],
+    )
+    def test_contents(self, refused, text, message):
+        assert refused("train", written(text), "--target", "y", *SMALL) == message
+
+    def test_files(self, refused):
+        Path("folder.csv").mkdir()
+        assert refused("train", "nowhere.csv", "--target", "y") == "no such file: nowhere.csv"
+        assert refused("train", "folder.csv", "--target", "y") == (
+            "folder.csv is a directory; give the file of the table"
+        )
+        assert refused("train", written("x", "table.xls"), "--target", "y").startswith(
+            "table.xls has the suffix '.xls'; the suffixes understood are .csv, .tsv"
+        )
+
+    def test_names_that_are_too_long(self, refused):
+        write_table(table())
+        long = "n" * 300
+        assert refused("train", f"{long}.csv", "--target", "y") == f"cannot open {long}.csv: File name too long"
+        for command in (("train", "table.csv", "--target", "y"), ("predict", "nowhere", "table.csv")):
+            assert refused(*command, "--out", long) == f"cannot write {long}: File name too long"
+        assert refused("info", long).endswith("(File name too long)")
+
+    def test_one_line_even_if_the_name_has_two(self, refused):
+        assert refused("info", "two\nlines") == r"no such model file: two\nlines"
+
+    def test_a_row_of_zeros_is_fine(self, works):
+        frame = table()
+        frame[0, "a"] = frame[0, "b"] = frame[0, "c"] = 0.0
+        works("train", write_table(frame), "--target", "y", *SMALL)
+        assert works("predict", "table.safetensors", "table.csv").count("\n") == 41
+
+
+class TestRefusedSettings:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ("--target yy", "--target 'yy' is not a column of the table; did you mean 'y'?"),
+            ("--engine fast", "engine must be one of auto, data, dense; got 'fast'"),
+            ("--width 1", "width must be at least 2, got 1"),
+            ("--learning-rate -0.5", "learning_rate must be 'auto', 'theory' or a positive number, got -0.5"),
+            ("--learning-rate fast", "learning_rate must be auto, theory or a number, got 'fast'"),
+            ("--threshold high", "threshold must be paper or a number, got 'high'"),
+            ("--task guess", "task must be one of auto, classification, regression; got 'guess'"),
+            (
+                "--task regression --target a --loss log_loss",
+                "loss must be squared_error for regression, got 'log_loss'; or give --task classification",
+            ),
+            (
+                "--task regression",
+                "target column 'y' holds the text 'right' in row 1; regression needs a number in every row",
+            ),
+            ("--loss hinge", "loss must be one of squared_error, log_loss; got 'hinge'"),
+            ("--holdout 1.5", "holdout must be at least 0 and below 1, got 1.5"),
+            ("--holdout nan", "holdout must be at least 0 and below 1, got nan"),
+            ("--holdout 0.99", "--holdout 0.99 leaves none of the 40 rows to train on; give a smaller share"),
+            ("--max-iter 0", "max_iter must be a whole number of at least 1, got 0"),
+            ("--tol -1", "tol must be at least 0, got -1.0"),
+            ("--momentum 1", "momentum must be at least 0 and below 1, got 1.0"),
+            ("--bias 0", "bias must be a positive number, got 0.0"),
+            ("--dtype float16", "dtype must be 'float32' or 'float64', got 'float16'"),
+            ("--seed -1", "seed must be at least 0 and below 2**32, got -1"),
+            ("--drop y", "--drop y would drop the target; drop other columns"),
+            ("--drop aa", "--drop 'aa' is not a column of the table; did you mean 'a'?"),
+            ("--categorical z", "categorical 'z' is not a column of the table; its columns are 'a', 'b', 'c'"),
+            (
+                "--out missing/m.safetensors",
+                "cannot write missing/m.safetensors: there is no folder missing; create it or choose another place",
+            ),
+            ("--out folder", "cannot write folder: it is a folder; add the name of a file"),
+            ("--out pipe", "cannot write pipe: it is a device or a pipe; give an ordinary file"),
+            ("--out circle", "cannot write circle: Symlink loop from 'circle'"),
+            ("--out table.csv", "--out table.csv would overwrite the input table.csv; choose another name"),
+        ],
+    )
+    def test_train(self, refused, options, message):
+        write_table(table())
+        Path("folder").mkdir()
+        os.mkfifo("pipe")
+        Path("circle").symlink_to("circle")
+        said = refused("train", "table.csv", "--target", "y", *SMALL, "--quiet", *options.split())
+        if "circle" in options:  # the words are Python's and change with its version
+            said, message = said[:20], message[:20]
+        assert said == message
+
+    def test_a_link_that_hides_the_table(self, refused):
+        write_table(table())
+        Path("link").symlink_to("table.csv")
+        assert refused("train", "table.csv", "--target", "y", "--out", "link") == (
+            "--out link would overwrite the input table.csv; choose another name"
+        )
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ("--seed -1", "seed must be at least 0 and below 2**32, got -1"),
+            ("--width 1", "width must be at least 2, got 1"),
+            ("--out no/d", "cannot write no/d: there is no folder no; create it or choose another place"),
+        ],
+    )
+    def test_demo(self, refused, options, message):
+        assert refused("demo", "--quiet", *options.split()) == message
+
+    def test_more_than_memory(self, refused):
+        said = refused("train", write_table(table()), "--target", "y", "--width", 10**14, "--quiet")
+        assert said.startswith("not enough memory (Unable to allocate ")
+        assert said.endswith("; give fewer rows or a smaller --width")
+
+    @pytest.mark.parametrize(
+        ("command", "message"),
+        [
+            ("train table.csv", "Missing option '--target'."),
+            ("train --target y", "Missing argument "),
+            ("train table.csv --target y --width many", "Invalid value for '--width': "),
+            ("train table.csv --target y --wide 3", "No such option: --wide"),
+            ("teach", "No such command 'teach'."),
+        ],
+    )
+    def test_usage(self, run, command, message):
+        code, out, err = run(*command.split())
+        assert (code, out) == (2, "")
+        assert message in err
+        assert "Traceback" not in err
+        assert contents() == {}
+
+
+@pytest.fixture
+def model(works) -> str:
+    write_table(table())
+    works("train", "table.csv", "--target", "y", *SMALL, "--out", "model")
+    return "model"
+
+
+class TestRefusedPredictions:
+    def test_columns_of_csv(self, refused, model):
+        write_table(table().drop("b", "c"), "less.csv")
+        assert refused("predict", model, "less.csv") == (
+            "the table lacks 2 of the model's columns: 'b', 'c'; "
+            "the model was trained on 3 columns, the table has 2; name the columns as in the training table"
+        )
+
+    def test_columns_of_npz(self, refused, run, works):
+        X = numbers()
+        np.savez("table.npz", X=X, y=labels(X))
+        works("train", "table.npz", "--target", "y", *SMALL)
+        np.savez("less.npz", X=X[:, :2])
+        assert refused("predict", "table.safetensors", "less.npz") == (
+            "the table lacks 1 of the model's columns: 'x2'; "
+            "the model was trained on 3 columns, the table has 2; name the columns as in the training table"
+        )
+        np.savez("more.npz", X=np.hstack([X, X]))
+        code, _, err = run("predict", "table.safetensors", "more.npz")
+        assert code == 0
+        assert err == "fireset: warning: not used, because the model was trained without: 'x3', 'x4', 'x5'\n"
+
+    @pytest.mark.parametrize(
+        ("cells", "message"),
+        [
+            ("1,2,", "column 'c' has 1 missing value, first in row 1; fill them in, or train the model with --impute"),
+            ("1,2,-inf", "column 'c' holds -inf in row 1; put a finite number there"),
+            (
+                "1,2,x",
+                "column 'c' was numeric in training but holds the text 'x' in row 1; store numbers in that column",
+            ),
+        ],
+    )
+    def test_cells(self, refused, model, cells, message):
+        assert refused("predict", model, written(f"a,b,c\n{cells}\n", "new.csv")) == message
+
+    def test_places(self, refused, model):
+        assert refused("predict", model, "nowhere.csv") == "no such file: nowhere.csv"
+        assert refused("predict", "nowhere", "table.csv") == "no such model file: nowhere"
+        assert refused("predict", model, "table.csv", "--out", "no/p.csv") == (
+            "cannot write no/p.csv: there is no folder no; create it or choose another place"
+        )
+        for file in (model, "table.csv"):
+            assert refused("predict", model, "table.csv", "--out", file) == (
+                f"--out {file} would overwrite the input {file}; choose another name"
+            )
+
+    def test_probabilities_of_a_model_without(self, refused, model):
+        assert refused("predict", model, "table.csv", "--proba") == (
+            "model gives no probabilities; train a classifier with --loss log_loss for them"
+        )
+
+    def test_damaged_and_foreign_models(self, refused, model):
+        whole = Path(model).read_bytes()
+        for name, content in {
+            "truncated": whole[:-7],
+            "half a header": whole[:50],
+            "empty": b"",
+            "text": b"the quick brown fox jumps over the lazy dog\n",
+            "binary": bytes(range(256)) * 20,
+        }.items():
+            Path(name).write_bytes(content)
+            for command in (("info", name), ("predict", name, "table.csv")):
+                assert refused(*command).startswith(f"{name} is not a fireset model, or is damaged (")
+
+    def test_other_safetensors_files(self, refused, model):
+        arrays = load_file(model)
+        save_file(arrays, "foreign")
+        save_file(arrays, "newer", {"fireset": json.dumps({"version": 2, "threshold": 1.0})})
+        save_file(arrays, "broken", {"fireset": "{"})
+        ShiftedReLUNetwork.initialize(10, 4).save("bare")
+        for command in (("info",), ("predict", "table.csv")):
+            for name, message in {
+                "foreign": "foreign is not a fireset model (a safetensors file without fireset's header)",
+                "newer": "newer has format version 2; this fireset reads up to 1: upgrade fireset",
+                "broken": "broken is damaged: its header cannot be read",
+            }.items():
+                assert refused(command[0], name, *command[1:]) == message
+        assert refused("predict", "bare", "table.csv") == (
+            "bare holds a network without a table's columns; "
+            "load it with fireset.ShiftedReLUNetwork.load, or make a model with fireset train"
+        )
+
+    def test_what_is_no_file(self, refused):
+        write_table(table())
+        os.mkfifo("pipe")  # opening it would wait for a writer
+        Path("folder").mkdir()
+        for name in ("pipe", "folder"):
+            assert refused("predict", name, "table.csv") == (
+                f"{name} is not a file; give a model file that `fireset train` wrote"
+            )
+
+
+def save_as(frame: pl.DataFrame, kind: str) -> str:
+    """The table in one of the file formats; names and target are those that the format gives."""
+    X, y = frame.select("a", "b", "c").to_numpy(), frame["y"].to_numpy()
+    name = f"table.{kind}"
+    if kind == "parquet":
+        frame.write_parquet(name)
+    elif kind == "npz":
+        np.savez(name, X=X, y=y.astype(str) if y.dtype == object else y)
+    elif kind == "svm":
+        from sklearn.datasets import dump_svmlight_file
+
+        dump_svmlight_file(X, y, name)
+    else:
+        write_table(frame, name)
+    return name
+
+
+TARGETS = {
+    "text": lambda X: labels(X),
+    "integers": lambda X: (X[:, 0] > 0).astype(int) + 3,
+    "booleans": lambda X: X[:, 0] > 0,
+    "halves": lambda X: np.where(X[:, 0] > 0, 0.5, 1.5),
+    "numbers": lambda X: X @ [1.0, -2.0, 0.5] + 10,
+}
+
+
+class TestThereAndBack:
+    @pytest.mark.parametrize("target", TARGETS)
+    @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "npz", "svm"])
+    def test_every_file_and_target(self, works, kind, target):
+        if kind == "svm" and target in ("text", "booleans"):
+            pytest.skip("svmlight files hold numbers only")
+        X = numbers()
+        answers = TARGETS[target](X)
+        file = save_as(pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(answers)), kind)
+        column = "target" if kind == "svm" else "y"
+        more = ("--task", "classification") if target == "halves" else ()
+        options = ("--target", column, "--holdout", "0", *SMALL, *more)
+        shown = json.loads(works("train", file, *options, "--json"))
+        assert shown["task"] == ("regression" if target == "numbers" else "classification")
+        assert shown["model"] == "table.safetensors"
+        assert (shown["rows"], shown["columns"], shown["width"]) == (40, 3, 60)
+
+        said = json.loads(works("predict", "table.safetensors", file, "--json"))
+        predicted = said["prediction"]
+        settings = {"width": 60, "max_iter": 5, "random_state": 0}
+        X = read_table(file).drop(column).to_numpy()  # text formats round
+        if target == "numbers":
+            ours = ShiftedReLURegressor(**settings).fit(X, read_table(file)[column].to_numpy())
+            assert predicted == ours.predict(X).tolist()
+            assert said["r2"] == pytest.approx(ours.score(X, answers), abs=1e-6)
+        else:
+            classes, codes = np.unique(answers, return_inverse=True)
+            ours = ShiftedReLUClassifier(**settings).fit(X, codes)
+            assert predicted == classes[ours.predict(X)].tolist()
+            assert said["accuracy"] == ours.score(X, codes)
+            assert {type(p) for p in predicted} == {type(c) for c in classes.tolist()}
+        facts = json.loads(works("info", "table.safetensors", "--json"))
+        assert facts["task"] == shown["task"]
+        assert facts["target"] == column
+        assert facts["bytes"] == Path("table.safetensors").stat().st_size
+
+    def test_csv_of_predictions_equals_the_python_objects(self, works, model, run):
+        loaded = Model.load(model)
+        expected = loaded.estimator.predict(loaded.encoder.encode(read_table("table.csv"))).tolist()
+        code, out, err = run("predict", model, "table.csv")
+        accuracy = np.mean(np.array(expected) == table()["y"].to_numpy())
+        assert code == 0
+        assert out.split() == ["prediction", *expected]
+        assert err == f"accuracy {accuracy:.2%}\n"
+        code, out, err = run("predict", model, "table.csv", "--out", "p.csv")
+        assert (code, out, err) == (0, "", f"accuracy {accuracy:.2%}, 40 predictions in p.csv\n")
+        assert pl.read_csv("p.csv")["prediction"].to_list() == expected
+        assert json.loads(works("predict", model, "table.csv", "--out", "p.csv", "--json")) == {
+            "rows": 40,
+            "accuracy": accuracy,
+            "out": "p.csv",
+        }
+
+    def test_same_seed_same_bytes(self, works):
+        write_table(table())
+        predictions, networks = [], []
+        for seed in (1, 1, 2):
+            works("train", "table.csv", "--target", "y", *SMALL, "--loss", "log_loss", "--seed", seed)
+            predictions.append(works("predict", "table.safetensors", "table.csv", "--proba"))
+            networks.append(load_file("table.safetensors")["weights"].tobytes())
+        assert predictions[0] == predictions[1] != predictions[2]
+        assert networks[0] == networks[1] != networks[2]
+
+    def test_probabilities(self, works):
+        write_table(table())
+        works("train", "table.csv", "--target", "y", *SMALL, "--loss", "log_loss")
+        works("predict", "table.safetensors", "table.csv", "--proba", "--out", "p.csv")
+        frame = pl.read_csv("p.csv")
+        assert frame.columns == ["prediction", "p(left)", "p(right)", "p(up)"]
+        p = frame.drop("prediction").to_numpy()
+        np.testing.assert_allclose(p.sum(axis=1), 1)
+        assert np.array(["left", "right", "up"])[p.argmax(axis=1)].tolist() == frame["prediction"].to_list()
+
+    def test_categories_drop_and_impute(self, works, run):
+        X = numbers()
+        city = pl.Series("city", np.where(X[:, 0] > 0, "Bern", "Rome"))
+        zone = pl.Series("zone", np.where(X[:, 1] > 0, 7, 9))
+        frame = table().with_columns(city, zone, pl.Series("id", range(40)))
+        frame = frame.with_columns(a=pl.when(pl.col("id") % 9 == 0).then(None).otherwise("a"))
+        write_table(frame)
+        works(
+            *("train", "table.csv", "--target", "y", *SMALL),
+            *("--drop", "id", "--drop", "b", "--categorical", "zone", "--impute"),
+        )
+        facts = json.loads(works("info", "table.safetensors", "--json"))
+        assert facts["columns"] == ["a", "c", "city=Bern", "city=Rome", "zone=7", "zone=9"]
+        code, out, err = run("predict", "table.safetensors", "table.csv")  # dropped columns are no surprise
+        assert code == 0
+        assert out.count("\n") == 41
+        assert err.startswith("accuracy ")
+        code, _, err = run("predict", "table.safetensors", written("a,c,city,zone\n,1,Paris,7\n", "new.csv"))
+        assert code == 0
+        assert err == (
+            "fireset: warning: column 'city': 1 cell holds a category not seen in training ('Paris'); "
+            "encoded as all zeros\n"
+        )
+
+    def test_all_options_of_training(self, works):
+        write_table(table())
+        shown = works(
+            *("train", "table.csv", "--target", "y", "--width", "50", "--max-iter", "4", "--engine", "dense"),
+            *("--dtype", "float64", "--learning-rate", "0.1", "--momentum", "0", "--threshold", "0.5"),
+            *("--bias", "2", "--holdout", "0.3", "--tol", "0", "--early-stopping", "--json"),
+        )
+        facts = json.loads(shown)
+        assert (facts["engine"], facts["learning_rate"], facts["threshold"]) == ("dense", 0.1, 0.5)
+        assert (facts["rows"], facts["held_out_rows"], facts["iterations"]) == (28, 12, 4)
+        assert json.loads(works("info", "table.safetensors", "--json"))["dtype"] == "float64"
+
+    @pytest.mark.parametrize(("file", "out"), [("my.digits.csv", "my.digits"), ("x.csv.gz", "x"), ("deep/y.csv", "y")])
+    def test_default_name_of_the_model(self, works, file, out):
+        import gzip
+
+        Path("deep").mkdir()
+        text = table().write_csv().encode()
+        Path(file).write_bytes(gzip.compress(text) if file.endswith("gz") else text)
+        works("train", file, "--target", "y", *SMALL)
+        assert Path(f"{out}.safetensors").is_file()
+
+
+class TestScores:
+    """The target in the table to predict for is a bonus: it must never stand in the way of predictions."""
+
+    @pytest.mark.parametrize(
+        ("column", "note"),
+        [
+            ([None] * 40, "target column 'y' has 40 missing values, first in row 1; remove those rows for a score"),
+            (["?"] * 40, "target column 'y' holds none of the model's classes, 'left', 'right', 'up'"),
+        ],
+    )
+    def test_answers_that_cannot_be_compared(self, run, model, column, note):
+        write_table(table().with_columns(pl.Series("y", column, dtype=pl.String)), "new.csv")
+        code, out, err = run("predict", model, "new.csv")
+        assert (code, out.count("\n")) == (0, 41)
+        assert err == f"fireset: warning: no score: {note}\n"
+
+    def test_regression_answers_that_are_text(self, run, works):
+        write_table(table().drop("y"))
+        works("train", "table.csv", "--target", "c", *SMALL)
+        code, out, err = run("predict", "table.safetensors", written("a,b,c\n1,2,?\n", "new.csv"))
+        assert (code, out.count("\n")) == (0, 2)
+        assert err == (
+            "fireset: warning: no score: target column 'c' holds the text '?' in row 1; "
+            "regression needs a number in every row\n"
+        )
+
+    def test_labels_read_as_another_type(self, works):
+        """Labels 1, true and x are text; a table with only the first two must still be compared by meaning."""
+        X = numbers(60)
+        names = np.array(["1", "true", "x"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+        frame = pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(pl.Series("y", names))
+        works("train", write_table(frame), "--target", "y", "--width", "200", "--max-iter", "60", "--holdout", "0")
+        for label in names:
+            write_table(frame.filter(pl.col("y") == label), "part.csv")
+            said = json.loads(works("predict", "table.safetensors", "part.csv", "--json"))
+            assert said["accuracy"] == np.mean([p == label for p in said["prediction"]]) > 0.5
+
+    def test_a_class_that_training_did_not_have_counts_as_wrong(self, works, model):
+        frame = table()
+        predicted = json.loads(works("predict", model, "table.csv", "--json"))["prediction"]
+        frame = frame.with_columns(y=pl.Series(["new", *predicted[1:]]))
+        assert json.loads(works("predict", model, write_table(frame, "new.csv"), "--json"))["accuracy"] == 39 / 40
+
+
+class TestOutput:
+    def test_json_is_alone_on_standard_output(self, run):
+        write_table(table())
+        code, out, err = run("train", "table.csv", "--target", "y", *SMALL, "--json")
+        assert code == 0
+        assert out.count("\n") == 1
+        assert json.loads(out)["stop_reason"] == "max_iter"
+        assert err.startswith("training: 0/5  loss ")
+
+    def test_quiet(self, run):
+        code, _, err = run("train", write_table(table()), "--target", "y", *SMALL, "-q")
+        assert (code, err) == (0, "")
+
+    def test_text_for_people(self, works, model):
+        shown = dict(line.split("  ", 1) for line in works("train", "table.csv", "--target", "y", *SMALL).splitlines())
+        assert shown["stop reason"].strip() == "all iterations done; --max-iter allows more"
+        assert shown["held out accuracy"].strip().endswith("%")
+        assert shown["training time"].endswith("s")
+        facts = works("info", model)
+        assert "columns            a, b, c\n" in facts
+        assert "classes            left, right, up\n" in facts
+        assert " kB\n" in facts
+
+    def test_many_classes_are_cut_short(self, works):
+        rows = "".join(f"{i},class{i % 20:02}\n" for i in range(200))
+        works("train", written("a,y\n" + rows), "--target", "y", *SMALL)
+        assert "class11, … (20 in all)\n" in works("info", "table.safetensors")
+
+    def test_bare_network(self, works):
+        ShiftedReLUNetwork.initialize(10, 4).save("bare")
+        assert json.loads(works("info", "bare", "--json"))["width"] == 10
+
+    def test_version_and_engines(self, works):
+        assert works("--version") == f"fireset {__version__}\n"
+        listed = {entry["name"]: entry["exact"] for entry in json.loads(works("engines", "--json"))}
+        assert listed["dense"] is listed["data"] is True
+        text = works("engines")
+        assert all(f"\n{name} " in f"\n{text}" for name in [*listed, "auto"])
+
+    @pytest.mark.filterwarnings("default::RuntimeWarning")
+    def test_a_diverging_run_says_so_and_keeps_its_best_network(self, run):
+        write_table(table())
+        code, out, err = run("train", "table.csv", "--target", "y", *SMALL, "-q", "--learning-rate", "1e30")
+        assert code == 0
+        assert "the loss grew without bound; give a smaller --learning-rate, or auto\n" in out
+        assert "fireset: warning: the loss grew beyond all bounds at learning_rate=1e+30" in err
+
+
+class TestFailures:
+    def test_full_disk_leaves_the_old_model(self, run, model, monkeypatch):
+        old = contents()
+
+        def fails(arrays, path, metadata):  # noqa: ARG001
+            Path(path).write_bytes(b"half a file")
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("safetensors.numpy.save_file", fails)
+        code, out, err = run("train", "table.csv", "--target", "y", *SMALL, "-q", "--out", model)
+        assert (code, out) == (2, "")
+        assert err == "fireset: error: cannot write model: No space left on device\n"
+        assert contents() == old
+
+    def test_interrupt_outside_training(self, run, monkeypatch):
+        write_table(table())
+        before = contents()
+
+        def interrupted(_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("fireset.tasks.read_table", interrupted)
+        code, out, _ = run("train", "table.csv", "--target", "y")
+        assert (code, out) == (130, "")
+        assert contents() == before
+
+    def test_interrupt_keeps_the_best_network(self, works):
+        write_table(table())
+        command = [sys.executable, "-m", "fireset", "train", "table.csv", "--target", "y", "--json"]
+        process = subprocess.Popen(
+            [*command, "--width", "60", "--max-iter", "100000000", "--tol", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Whoever runs the tests in the background has made its children deaf to Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("training: 0/100000000  loss ")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 130
+        facts = json.loads(out)
+        assert facts["stop_reason"] == "interrupted"
+        assert "fireset: warning: interrupted after " in err
+        assert "Traceback" not in err
+        assert works("predict", "table.safetensors", "table.csv").count("\n") == 41
+        assert json.loads(works("info", "table.safetensors", "--json"))["stop_reason"] == "interrupted"
+
+    def test_reader_that_goes_away(self, model):
+        """`fireset predict … | head -0`, with output small enough to be written only at the end."""
+        write_table(table())
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [sys.executable, "-m", "fireset", "info", model], stdout=write, stderr=subprocess.PIPE, check=False
+        )
+        os.close(write)
+        assert (done.returncode, done.stderr) == (1, b"")
+
+
+class TestStart:
+    @pytest.mark.parametrize("arguments", [("-m", "fireset", "--help"), ("-c", "import fireset")])
+    def test_is_quick(self, arguments):
+        seconds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            seconds.append(time.perf_counter() - start)
+        assert min(seconds) < 0.5
+
+    @pytest.mark.parametrize("code", ["import fireset", "import fireset.cli, fireset.__main__ as m; m.main()"])
+    def test_imports_nothing_heavy(self, code):
+        heavy = "{'numba', 'torch', 'sklearn', 'polars', 'scipy'}"
+        program = (
+            f"import sys; sys.argv = ['fireset', '--help']\ntry:\n  {code}\nexcept SystemExit as end:\n"
+            f"  assert end.code == 0\nloaded = {heavy} & set(sys.modules)\nassert not loaded, loaded"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+    def test_module_runs(self):
+        shown = subprocess.run([sys.executable, "-m", "fireset", "--version"], check=True, capture_output=True)
+        assert shown.stdout.decode().strip() == f"fireset {__version__}"
