@@ -20,9 +20,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, THREADS)
 os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen=true intra_op_parallelism_threads={THREADS}")
 
-import numpy as np  # noqa: E402 - after the thread counts
+import datasets  # noqa: E402 - after the thread counts
+import numpy as np  # noqa: E402
 import peers  # noqa: E402
-import problems  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
 from fireset.engines import Step, create  # noqa: E402
@@ -32,42 +32,42 @@ from fireset.warmup import compile_kernels  # noqa: E402
 RESULTS = Path(__file__).parent / "results"
 CASES = {
     "random n=1000 d=64 m=100,000": {
-        "data": lambda: problems.random_sphere(1000, 64),
+        "data": lambda: datasets.random_sphere(1000, 64),
         "width": 100_000,
         "iterations": 200,
         "peers": ["PyTorch", "Jax", "BlockedNumPy", "ScikitLearn"],
         "targets": {"PyTorch": 40, "Jax": 20, "BlockedNumPy": 12},
     },
     "random n=1000 d=256 m=50,000": {
-        "data": lambda: problems.random_sphere(1000, 256),
+        "data": lambda: datasets.random_sphere(1000, 256),
         "width": 50_000,
         "iterations": 200,
         "peers": ["PyTorch", "Jax", "BlockedNumPy"],
         "targets": {},
     },
     "random n=1000 d=16 m=1,000,000": {
-        "data": lambda: problems.random_sphere(1000, 16),
+        "data": lambda: datasets.random_sphere(1000, 16),
         "width": 1_000_000,
         "iterations": 200,
         "peers": ["BlockedNumPy"],
         "targets": {"BlockedNumPy": 20},
     },
     "random n=60,000 d=784 m=10,000": {
-        "data": lambda: problems.random_sphere(60_000, 784),
+        "data": lambda: datasets.random_sphere(60_000, 784),
         "width": 10_000,
         "iterations": 40,
         "peers": ["BlockedNumPy"],
         "targets": {"BlockedNumPy": 6},
     },
     "digits, 10 outputs, m=100,000": {
-        "data": problems.digits,
+        "data": datasets.digits,
         "width": 100_000,
         "iterations": 300,
         "peers": ["PyTorch", "Jax", "BlockedNumPy"],
         "targets": {"PyTorch": 20},
     },
     "one-hot table n=5000 d=121 m=30,000": {
-        "data": problems.one_hot_table,
+        "data": datasets.one_hot_table,
         "width": 30_000,
         "iterations": 200,
         "peers": ["PyTorch", "Jax", "BlockedNumPy"],
@@ -226,7 +226,7 @@ def run_scaling(quick: bool) -> list[dict]:
 
 
 def _one_run(n: int, d: int, m: int, iterations: int) -> float:
-    X, y = problems.random_sphere(n, d)
+    X, y = datasets.random_sphere(n, d)
     network = ShiftedReLUNetwork.initialize(m, d)
     engine = DataEngine(network, X, y, rate_for(network, X))
     return float(np.mean([_timed(engine.step) for _ in range(iterations)]))
@@ -239,9 +239,10 @@ def to_markdown(results: dict) -> str:
             f"## {case['case']}",
             "",
             f"{case['iterations']} iterations, {case['fired_fraction']:.2%} of the pairs fire, "
-            f"{case['refreshed_per_iteration']:.0f} neurons refreshed an iteration; preprocessing "
-            f"{case['preprocessing_seconds']:.2f} s ({case['preprocessing_in_forward_passes']:.1f} dense forward passes); rate "
-            f"on fired pairs {case['fired_rate_of_sgemm']:.1%} of sgemm's {case['sgemm_gigaflops']:.0f} GFlop/s "
+            f"{case['refreshed_per_iteration']:.0f} neurons refreshed an iteration; "
+            f"preprocessing {case['preprocessing_seconds']:.2f} s, {case['preprocessing_in_forward_passes']:.1f} dense "
+            f"forward passes; "
+            f"rate on fired pairs {case['fired_rate_of_sgemm']:.1%} of sgemm's {case['sgemm_gigaflops']:.0f} GFlop/s "
             f"({case['fired_rate_of_sgemm_without_refreshes']:.1%} in the median iteration).",
             "",
             "| contender | seconds per iteration | times ours | target | peak MB | losses differ by |",
@@ -253,8 +254,8 @@ def to_markdown(results: dict) -> str:
             target = f"{row['target']}" if row["target"] else ""
             difference = "" if row["largest_loss_difference"] is None else f"{row['largest_loss_difference']:.1e}"
             lines.append(
-                f"| {row['name']} | {row['seconds']:.4f} | {row['ratio']:.1f} | {target} | {row['peak_megabytes']:.0f} | "
-                f"{difference} |"
+                f"| {row['name']} | {row['seconds']:.4f} | {row['ratio']:.1f} | {target} | "
+                f"{row['peak_megabytes']:.0f} | {difference} |"
             )
         lines.append("")
     for fit in results["scaling"]:
@@ -281,7 +282,8 @@ def draw(results: dict, path: Path) -> None:
 
 
 def machine() -> str:
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
     return f"{model}, {THREADS} threads, float32; Python {sys.version.split()[0]}, NumPy {np.__version__}."
 
 

@@ -33,8 +33,7 @@ from fireset.data import (
 from fireset.errors import InputError
 
 SUFFIXES = (
-    "the suffixes understood are .csv, .tsv, .svm, .svmlight, .libsvm (each also with .gz or .bz2), "
-    ".parquet, .pq, .npz"
+    "the suffixes understood are .csv, .tsv, .svm, .svmlight, .libsvm (each also with .gz or .bz2), .parquet, .pq, .npz"
 )
 ONE_ROW = "give a table with at least one row"
 SAVEZ = "numpy.savez(path, X=X, y=y)"
@@ -82,9 +81,7 @@ def zipped(member: str, content: bytes) -> bytes:
 # Reading
 
 
-CSV = (
-    b" age ,color,smokes,note\n31, red,True,\n-4.5,N/A,false,NA\nnan, blue ,,null\n+1e3,None,TRUE,NaN\n\n\r\n"
-)
+CSV = b" age ,color,smokes,note\n31, red,True,\n-4.5,N/A,false,NA\nnan, blue ,,null\n+1e3,None,TRUE,NaN\n\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ CSV = (
         ("T.CSV", CSV),
         ("windows.csv", b"\xef\xbb\xbf" + CSV.replace(b"\n", b"\r\n")),
         ("t.tsv", CSV.replace(b",", b"\t")),
-        ("t.csv.gz", gzip.compress(CSV)),
+        ("t.csv.gz", gzip.compress(CSV, mtime=0)),
         ("t.tsv.bz2", bz2.compress(CSV.replace(b",", b"\t"))),
         ("glob[1]*.csv", CSV),
     ],
@@ -156,9 +153,7 @@ JUNK = np.random.default_rng(0).bytes(4000)
 DAMAGED = "cannot be read as {}, it may be damaged: {}".format
 NOT_UTF8 = "is not UTF-8 text; save the table as a UTF-8 text file"
 PARQUET = parquet(pl.DataFrame({"a": list(range(500))}))
-HUGE_HEADER = (
-    b"\x93NUMPY\x01\x00\x46\x00{'descr':'<f8','fortran_order':False,'shape':(1000000000,1000000)}".ljust(80)
-)
+HUGE_HEADER = b"\x93NUMPY\x01\x00\x46\x00{'descr':'<f8','fortran_order':False,'shape':(1000000000,1000000)}".ljust(80)
 SIZES = "at most 100000 columns and 1073741824 cells are read"
 
 
@@ -170,7 +165,7 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
         ("t.npz.gz", b"a", f"t.npz.gz has the suffix '.npz.gz'; {SUFFIXES}"),
         *((name, b"", f"{name} is empty; {ONE_ROW}") for name in ("t.csv", "t.parquet", "t.npz", "t.svm")),
         ("t.csv", b"\n \r\n", f"t.csv is empty; {ONE_ROW}"),
-        ("t.csv.gz", gzip.compress(b""), f"t.csv.gz is empty; {ONE_ROW}"),
+        ("t.csv.gz", gzip.compress(b"", mtime=0), f"t.csv.gz is empty; {ONE_ROW}"),
         ("t.csv", b"a,b\n", f"t.csv has a header but no rows; {ONE_ROW}"),
         ("t.tsv", b"a\tb", f"t.tsv has a header but no rows; {ONE_ROW}"),
         ("t.parquet", parquet(pl.DataFrame({"a": []})), f"t.parquet has no rows; {ONE_ROW}"),
@@ -185,8 +180,7 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
         (
             "t.csv",
             b",a\n0,1\n",
-            "t.csv: column 1 has no name in the header; name it, or save without the row index "
-            "(pandas: index=False)",
+            "t.csv: column 1 has no name in the header; name it, or save without the row index (pandas: index=False)",
         ),
         (
             "t.csv",
@@ -208,9 +202,8 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
         ("t.tsv.bz2", b"a,b\n1,2\n", "t.tsv.bz2 " + DAMAGED("TSV", "Invalid data stream")),
         (
             "t.svm.gz",
-            gzip.compress(b"1 1:2\n" * 99)[:-9],
-            "t.svm.gz "
-            + DAMAGED("svmlight", "Compressed file ended before the end-of-stream marker was reached"),
+            gzip.compress(b"1 1:2\n" * 99, mtime=0)[:-9],
+            "t.svm.gz " + DAMAGED("svmlight", "Compressed file ended before the end-of-stream marker was reached"),
         ),
         (
             "t.parquet",
@@ -240,8 +233,7 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
         (
             "t.npz",
             npz(X=np.eye(2), y=[1, 2, 3]),
-            "t.npz: the array 'y' must hold 2 numbers or texts, one per row of X, "
-            "got shape (3,) and dtype int64",
+            "t.npz: the array 'y' must hold 2 numbers or texts, one per row of X, got shape (3,) and dtype int64",
         ),
         (
             "t.npz",
@@ -252,8 +244,7 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
         (
             "t.npz",
             npz(X=np.array([[1, "a"]], dtype=object)),
-            "t.npz: the array 'X' holds Python objects, which are never loaded; "
-            "store numbers or fixed-length text",
+            "t.npz: the array 'X' holds Python objects, which are never loaded; store numbers or fixed-length text",
         ),
         (
             "t.npz",
@@ -291,7 +282,7 @@ def test_paths_that_are_no_files():
 
 FUZZED = {
     "t.csv": CSV,
-    "t.csv.gz": gzip.compress(CSV),
+    "t.csv.gz": gzip.compress(CSV, mtime=0),
     "t.svm": b"1 1:2 3:4 # note\n-1 qid:3 2:5\n",
     "t.npz": npz(X=np.eye(3), y=np.array(["a", "b", "c"])),
 }
@@ -667,8 +658,7 @@ NUMERIC = "column 'age' was numeric in training but holds the text {} in row {};
         ({"age": [1], "color": [None]}, f"column 'color' has 1 missing value, first in row 1; {FILL}"),
         (
             {"age": [date(2020, 1, 1)], "color": ["a"]},
-            "column 'age' has the type Date, which is neither number nor text; "
-            "store it as in the training table",
+            "column 'age' has the type Date, which is neither number nor text; store it as in the training table",
         ),
         ({"age": [INF], "color": ["a"]}, "column 'age' holds inf in row 1; put a finite number there"),
         ({"age": [1], "color": [INF]}, "column 'color' holds inf in row 1; put a finite number there"),
@@ -741,9 +731,7 @@ def places(node, path=()):
 
 @pytest.mark.parametrize("path", list(places(STORED)), ids=str)
 def test_mutated_stored_forms_raise_nothing_but_input_errors(path):
-    table = pl.DataFrame(
-        {"age": [1.0, 2.0], "color": ["red", "blue"], "height": [1, 2], "": [1, 2], "red": [1, 2]}
-    )
+    table = pl.DataFrame({"age": [1.0, 2.0], "color": ["red", "blue"], "height": [1, 2], "": [1, 2], "red": [1, 2]})
     for value in [*EXTREMES, "remove", "add"]:
         holder: dict[str, Any] = {"whole": copy.deepcopy(STORED)}
         parent: Any = holder
@@ -811,8 +799,7 @@ CATEGORIES = "'categories' must be sorted, different texts, got"
         ),
         (
             {"columns": [{"kind": "category", "name": "a"}]},
-            "a category column has 'kind', 'name', 'categories' and 'fill', "
-            "got {'kind': 'category', 'name': 'a'}",
+            "a category column has 'kind', 'name', 'categories' and 'fill', got {'kind': 'category', 'name': 'a'}",
         ),
     ],
 )

@@ -4,13 +4,13 @@ from math import pi, sqrt
 
 import numpy as np
 import pytest
-from conftest import sphere
 from hypothesis import given, settings
-from problems import hard_cases, problems
 from scipy.special import ndtr
 
+from conftest import sphere
 from fireset import ShiftedReLUNetwork
 from fireset.theory import largest_eigenvalue, shifted_ntk, smallest_eigenvalue
+from problems import hard_cases, problems
 
 
 def explicit(X, signs, fired, weight=None) -> np.ndarray:
@@ -94,9 +94,6 @@ def test_smallest_eigenvalue_is_dense():
     assert smallest_eigenvalue(A @ A.T) == pytest.approx(np.linalg.eigvalsh(A @ A.T)[0], rel=1e-9)
 
 
-@pytest.mark.xfail(
-    reason="a rounded inner product of 1 − 1e-16 makes the kernel of equal rows look regular", strict=True
-)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_equal_rows_make_the_kernel_singular(dtype):
     for seed in range(30):

@@ -134,5 +134,5 @@ def test_good_targets_pass():
 
 
 def test_unknown_loss():
-    with pytest.raises(InputError, match="^loss must be one of squared_error, log_loss; got 'hinge'$"):
+    with pytest.raises(InputError, match=r"^loss must be one of squared_error, log_loss; got 'hinge'$"):
         get_loss("hinge")

@@ -6,15 +6,16 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import scipy.linalg  # noqa: F401 - brings the BLAS whose threads are counted
-from conftest import sphere
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
+from conftest import sphere
 from fireset import ShiftedReLUNetwork
 from fireset.engines import Step, create
 from fireset.parallel import MAX_LANES, lanes, run, thread_count
@@ -39,7 +40,7 @@ def test_lanes_cover_the_range_once(count):
     assert 1 <= len(cut) <= MAX_LANES
     assert cut[0][0] == 0
     assert cut[-1][1] == count
-    assert all(a[1] == b[0] for a, b in zip(cut, cut[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(cut))
     sizes = [hi - lo for lo, hi in cut]
     assert max(sizes) - min(sizes) <= 1
     assert len(cut) == 1 or min(sizes) >= 128
@@ -130,7 +131,7 @@ def test_exceptions_come_through(monkeypatch, threads):
 
     before = blas_threads()
     with pytest.raises(LookupError) as caught:
-        run(fail, range(6))
+        run(fail, range(6), uses_blas=True)
     assert caught.value is error
     assert blas_threads() == before
     assert run(lambda task: task, range(6)) == list(range(6))
@@ -187,16 +188,23 @@ def test_works_after_fork(monkeypatch):
 # BLAS
 
 
+needs_threads = pytest.mark.skipif(max(blas_threads()) == 1, reason="BLAS has one thread anyway")
+
+
+@needs_threads
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_blas_has_one_thread_inside_and_as_many_as_before_afterwards(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    with threadpool_limits(2, user_api="blas"):
-        before = blas_threads()
-        assert before
-        assert set(before) == {2}
-        inside = run(lambda _: blas_threads(), range(4))
-        assert all(set(seen) == {1} for seen in inside)
-        assert blas_threads() == before
+    before = blas_threads()
+    inside = run(lambda _: blas_threads(), range(4), uses_blas=True)
+    assert all(set(seen) == {1} for seen in inside)
+    assert blas_threads() == before
+
+
+@needs_threads
+def test_blas_is_left_alone_by_tasks_that_do_not_use_it():
+    before = blas_threads()
+    assert run(lambda _: blas_threads(), range(4)) == [before] * 4
 
 
 OVERLAP = """
@@ -215,7 +223,7 @@ class Caller:
         assert self.inside.wait(20)
 
     def work(self):
-        run(self.stay, [0])
+        run(self.stay, [0], uses_blas=True)
         self.left.set()
         self.end.wait(20)  # the thread lives on, as those of a pool do
 
@@ -236,19 +244,8 @@ assert blas_threads() == before, f"{before} before, {blas_threads()} afterwards"
 """
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        ("second", "first"),
-        pytest.param(
-            ("first", "second"),
-            marks=pytest.mark.xfail(
-                reason="threadpoolctl 3.8 lets only the thread that set the limit take it back", strict=True
-            ),
-        ),
-    ],
-)
-@pytest.mark.skipif(thread_count() == 1, reason="BLAS has one thread anyway")
+@needs_threads
+@pytest.mark.parametrize("order", [("second", "first"), ("first", "second")], ids=str)
 def test_blas_is_restored_when_the_last_of_several_callers_leaves(order):
     """In a process of its own: a limit that nobody takes back would outlive the test."""
     done = subprocess.run([sys.executable, "-c", OVERLAP, *order], capture_output=True, text=True, timeout=60)

@@ -3,9 +3,7 @@
 import sys
 import warnings
 
-from fireset.errors import InputError
-
-INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C
+from fireset.errors import INTERRUPTED, InputError
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fireset.errors import InputError
+from fireset.errors import INTERRUPTED, InputError
 
 _MOST_LISTED = 12  # columns or classes on one line
 
@@ -109,8 +109,6 @@ def train(
     )
     _show(summary, as_json)
     if summary["stop_reason"] == "interrupted":
-        from fireset.__main__ import INTERRUPTED
-
         raise typer.Exit(INTERRUPTED)
 
 

@@ -1,7 +1,9 @@
-"""The two kinds of failure that fireset reports by type.
+"""The two kinds of failure that fireset reports by type, and the exit code that is none of them.
 
 Every message names what was given, what was received and what to do instead.
 """
+
+INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C
 
 
 class InputError(ValueError):

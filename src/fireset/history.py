@@ -29,9 +29,7 @@ class History(list[Iteration]):
     def column(self, name: str) -> np.ndarray:
         """One field of all iterations, e.g. ``history.column("loss")``."""
         if name not in {f.name for f in fields(Iteration)}:
-            raise InputError(
-                f"name must be one of {', '.join(f.name for f in fields(Iteration))}; got {name!r}"
-            )
+            raise InputError(f"name must be one of {', '.join(f.name for f in fields(Iteration))}; got {name!r}")
         return np.array([getattr(record, name) for record in self])
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The step size η: a number, the theorem's, or one that is known to descend."""
 
 from math import isfinite
+from numbers import Real
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from fireset.errors import InputError
 from fireset.history import History
 from fireset.losses import Loss
 from fireset.network import ShiftedReLUNetwork
+from fireset.rounding import row_norms
 
 _MOST_ROWS_FOR_THEORY = 5000
 _NOISE = 1e-5  # a loss must grow by this much of itself, and
@@ -33,9 +35,9 @@ def choose_learning_rate(
         if asked == "auto":
             return _from_fire_sets(network, X, engine, loss, weight)
         if asked == "theory":
-            return _from_theory(network, X)
+            return _from_theory(network, X[weight > 0])
         raise InputError(f"learning_rate must be 'auto', 'theory' or a positive number, got {asked!r}")
-    if not isfinite(asked) or asked <= 0:
+    if not isinstance(asked, Real) or not isfinite(asked) or asked <= 0:
         raise InputError(f"learning_rate must be 'auto', 'theory' or a positive number, got {asked}")
     return float(asked)
 
@@ -58,11 +60,13 @@ def _from_theory(network, X) -> float:
             f"learning_rate='theory' needs all eigenvalues of an n × n matrix and is limited to "
             f"{_MOST_ROWS_FOR_THEORY} rows, got {n}; use 'auto'"
         )
+    if np.abs(row_norms(X) - 1.0).max() > 1e-3:
+        raise InputError("learning_rate='theory' is proved for rows of norm 1 only; use 'auto' with any_norm=True")
     smallest = smallest_eigenvalue(shifted_ntk(X, network.threshold))
     if smallest <= 1e-14:
         raise InputError(
-            f"learning_rate='theory' needs λ_min(H^cts) > 0, got {smallest:.2g}: two rows are the same or opposite, or "
-            f"the threshold {network.threshold:.3g} is too high to tell them apart; use 'auto'"
+            f"learning_rate='theory' needs λ_min(H^cts) > 0, got {smallest:.2g}: two rows are the same, or the "
+            f"threshold {network.threshold:.3g} is too high to tell them apart; use 'auto'"
         )
     return smallest / (4.0 * n * n)
 
@@ -75,13 +79,12 @@ def grown(history: History) -> bool:
     return not now <= before * (1.0 + _NOISE) + _FLOOR * history[0].loss  # this way round NaN has grown
 
 
-def back_off(step: Step, history: History) -> None:
+def back_off(step: Step, *, from_rest: bool) -> None:
     """After the loss has grown: let momentum start anew; if there was none to blame, halve the rate.
 
     Stopping the velocity when the objective grows is adaptive restart (O'Donoghue and Candès 2015): growth under
-    momentum is mostly overshoot. Growth right after a restart is the rate's fault.
+    momentum is mostly overshoot. Growth from rest, or beyond repair, is the rate's fault.
     """
-    restarted_before = len(history) >= 2 and step.momentum and grown(History(history[:-1]))
-    if not step.momentum or restarted_before or not isfinite(history[-1].loss):
+    if not step.momentum or from_rest:
         step.rate *= 0.5
     step.velocity[:] = 0.0

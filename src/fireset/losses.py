@@ -73,9 +73,7 @@ class LogLoss:
                 f"{targets.max():g}; code classes as 0/1 or one-hot"
             )
         if targets.shape[1] > 1 and np.abs(targets.sum(axis=1) - 1).max() > 1e-6:
-            raise InputError(
-                "every row of y must sum to 1 for loss='log_loss' with several outputs (one-hot codes)"
-            )
+            raise InputError("every row of y must sum to 1 for loss='log_loss' with several outputs (one-hot codes)")
 
 
 def probabilities(u: np.ndarray) -> np.ndarray:

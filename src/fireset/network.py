@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from math import isfinite, log, sqrt
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _TILE_PAIRS = 1 << 20  # pairs in one tile of pre-activations: 4 MB in float32, near the size of an L2 cache
 _TILE_SAMPLES = 8192
+_WIDEST = 2**31 - 1  # neurons are counted in 32 bits where many of them are listed
 
 
 class Tile(NamedTuple):
@@ -49,8 +51,12 @@ class ShiftedReLUNetwork:
             raise InputError(f"weights must have shape (width ≥ 2, n_features ≥ 1), got {weights.shape}")
         if signs.ndim != 2 or signs.shape[0] != weights.shape[0] or signs.shape[1] < 1:
             raise InputError(f"signs must have shape ({weights.shape[0]}, n_outputs ≥ 1), got {signs.shape}")
-        if not isfinite(threshold):
-            raise InputError(f"threshold must be a finite number, got {threshold}")
+        if not np.isfinite(weights).all():
+            raise InputError("weights must be finite")
+        if not np.isin(signs, (-1, 1)).all():
+            raise InputError("signs must be −1 or +1")
+        if not isfinite(threshold) or abs(threshold) > float(np.finfo(weights.dtype).max):
+            raise InputError(f"threshold must be a finite number in {weights.dtype}, got {threshold}")
         self.weights = np.require(weights, requirements=["C", "A", "W"])
         self.signs = np.ascontiguousarray(signs, weights.dtype)
         self.threshold = float(weights.dtype.type(threshold))
@@ -82,6 +88,8 @@ class ShiftedReLUNetwork:
             Sets b = √(0.5 (1 − α) ln m) instead; the paper's is α = 0.2. Fewer neurons fire the smaller α is.
         """
         width = _whole("width", width, 2)
+        if width > _WIDEST:
+            raise InputError(f"width must be at most {_WIDEST:,}, got {width:,}")
         n_features, n_outputs = _whole("n_features", n_features, 1), _whole("n_outputs", n_outputs, 1)
         seed = _whole("seed", seed, 0)
         if seed >= 2**64:
@@ -128,7 +136,7 @@ class ShiftedReLUNetwork:
                 total[tile.samples] += tile.activations.T @ self.signs[tile.neurons]
             return total
 
-        return np.sum(run(lane_sum, lanes(self.width)), axis=0) / sqrt(self.width)
+        return np.sum(run(lane_sum, lanes(self.width), uses_blas=True), axis=0) / sqrt(self.width)
 
     def fire_sets(self, X) -> "csr_array":
         """Who fires for whom: a boolean n × m sparse array, row i holding the paper's S_{i,fire}."""
@@ -143,12 +151,10 @@ class ShiftedReLUNetwork:
                 found.append((neurons + tile.neurons.start, samples + tile.samples.start))
             return found
 
-        pairs = [pair for found in run(lane_pairs, lanes(self.width)) for pair in found]
-        neurons = np.concatenate([p[0] for p in pairs])
-        samples = np.concatenate([p[1] for p in pairs])
-        fired = coo_array(
-            (np.ones(len(neurons), bool), (samples, neurons)), shape=(len(X), self.width)
-        ).tocsr()
+        pairs = [pair for found in run(lane_pairs, lanes(self.width), uses_blas=True) for pair in found]
+        neurons = np.concatenate([p[0] for p in pairs] or [np.empty(0, np.int64)])
+        samples = np.concatenate([p[1] for p in pairs] or [np.empty(0, np.int64)])
+        fired = coo_array((np.ones(len(neurons), bool), (samples, neurons)), shape=(len(X), self.width)).tocsr()
         fired.sort_indices()
         return fired
 
@@ -161,9 +167,7 @@ class ShiftedReLUNetwork:
         for neurons, samples in self.tile_slices(len(X), start, stop):
             W, rows = self.weights[neurons], X[samples]
             H = W @ rows.T
-            activate(
-                H, W, rows, threshold, deciding_band(self.n_features, self.dtype, row_norms(W), sample_norm)
-            )
+            activate(H, W, rows, threshold, deciding_band(self.n_features, self.dtype, row_norms(W), sample_norm))
             yield Tile(neurons, samples, H)
 
     @staticmethod
@@ -178,23 +182,17 @@ class ShiftedReLUNetwork:
     def check_rows(self, X, name: str = "X") -> np.ndarray:
         """X as a C-contiguous matrix in the network's precision, or an InputError that says what is wrong with it."""
         try:
-            X = np.require(
-                X, self.dtype, ["C", "A", "W"]
-            )  # a read-only array would be another type to the kernels
+            X = np.require(X, self.dtype, ["C", "A", "W"])  # a read-only array would be another type to the kernels
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if X.ndim != 2 or X.shape[1] != self.n_features:
             raise InputError(f"{name} must have shape (n, {self.n_features}), got {X.shape}")
         if not np.isfinite(X).all():
             row, column = np.argwhere(~np.isfinite(X))[0]
-            raise InputError(
-                f"{name} holds {X[row, column]} in row {row}, column {column}; remove or impute it"
-            )
+            raise InputError(f"{name} holds {X[row, column]} in row {row}, column {column}; remove or impute it")
         return X
 
-    def save(
-        self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray
-    ) -> None:
+    def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
         """Write a safetensors file, atomically. Further arrays and a JSON-able description may go with the network."""
         own = {"weights": self.weights, "signs": self.signs.astype(np.int8)}
         write_model(path, {**arrays, **own}, {**(description or {}), "threshold": self.threshold})
@@ -205,36 +203,34 @@ class ShiftedReLUNetwork:
         return cls.from_file(path)[0]
 
     @classmethod
-    def from_file(
-        cls, path: str | os.PathLike
-    ) -> tuple["ShiftedReLUNetwork", dict[str, np.ndarray], dict[str, Any]]:
+    def from_file(cls, path: str | os.PathLike) -> tuple["ShiftedReLUNetwork", dict[str, np.ndarray], dict[str, Any]]:
         """The network of a model file, with the other arrays and the description stored beside it."""
         arrays, description = read_model(path)
         try:
             weights, signs = arrays.pop("weights"), arrays.pop("signs")
             network = cls(weights, signs, float(description.pop("threshold")))
-        except (KeyError, TypeError, ValueError) as error:
+        except KeyError as error:
+            raise InputError(f"{path} is damaged: it has no {error.args[0]}") from error
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
-        if not np.isfinite(weights).all() or not (np.abs(signs.astype(np.int16)) == 1).all():
-            raise InputError(f"{path} is damaged: weights must be finite and signs ±1")
         return network, arrays, description
 
 
 def choose_threshold(width: int, threshold: float | str = "paper", alpha: float | None = None) -> float:
     """b from the user's words: "paper" is √(0.4 ln m), α gives √(0.5 (1 − α) ln m), a number is itself."""
     if alpha is not None:
+        if not isinstance(alpha, Real):
+            raise InputError(f"alpha must be between 0 and 1, got {alpha!r}")
         if not 0.0 <= alpha <= 1.0:
             raise InputError(f"alpha must be between 0 and 1, got {alpha}")
         if threshold != "paper":
-            raise InputError(
-                f"give threshold or alpha, not both: got threshold={threshold} and alpha={alpha}"
-            )
+            raise InputError(f"give threshold or alpha, not both: got threshold={threshold} and alpha={alpha}")
         return sqrt(0.5 * (1.0 - alpha) * log(width))
     if isinstance(threshold, str):
         if threshold != "paper":
             raise InputError(f"threshold must be 'paper' or a number, got {threshold!r}")
         return sqrt(0.4 * log(width))
-    if not isfinite(threshold):
+    if not isinstance(threshold, Real) or not isfinite(threshold):
         raise InputError(f"threshold must be 'paper' or a finite number, got {threshold}")
     return float(threshold)
 

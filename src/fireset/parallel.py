@@ -12,9 +12,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -39,10 +39,13 @@ def lanes(count: int) -> list[tuple[int, int]]:
     return [(count * k // parts, count * (k + 1) // parts) for k in range(parts)]
 
 
-def run(function: Callable[[Task], Result], tasks: Iterable[Task]) -> list[Result]:
-    """Call ``function`` on every task, on all cores, and return the results in the order of the tasks."""
+def run(function: Callable[[Task], Result], tasks: Iterable[Task], *, uses_blas: bool = False) -> list[Result]:
+    """Call ``function`` on every task, on all cores, and return the results in the order of the tasks.
+
+    With ``uses_blas`` each task gets one BLAS thread, the others being busy with the other tasks.
+    """
     tasks = list(tasks)
-    with _one_blas_thread():
+    with _one_blas_thread() if uses_blas else nullcontext():
         if len(tasks) == 1 or thread_count() == 1:
             return [function(task) for task in tasks]
         return list(_pool(os.getpid(), thread_count()).map(function, tasks))
@@ -53,31 +56,6 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a
     return ThreadPoolExecutor(threads, thread_name_prefix="fireset")
 
 
-class _BlasLimit:
-    """Counts who is inside, so that concurrent callers restore the BLAS setting only once, when the last one leaves."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.inside = 0
-        self.limiter = None
-
-    def enter(self) -> None:
-        with self.lock:
-            self.inside += 1
-            if self.inside == 1:
-                self.limiter = _controller().limit(limits=1, user_api="blas")
-
-    def leave(self) -> None:
-        with self.lock:
-            self.inside -= 1
-            if self.inside == 0 and self.limiter is not None:
-                self.limiter.restore_original_limits()
-                self.limiter = None
-
-
-_BLAS = _BlasLimit()
-
-
 @cache
 def _controller():
     import scipy.linalg  # noqa: F401 - scipy brings its own BLAS; it must be loaded to be found
@@ -86,10 +64,48 @@ def _controller():
     return ThreadpoolController()
 
 
+class _BlasLimit:
+    """Counts who is inside, so that the BLAS setting comes back when the last one leaves.
+
+    The setting is made and taken back in one thread of its own: threadpoolctl heeds only the thread that made it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.clerk = ThreadPoolExecutor(1, thread_name_prefix="fireset-blas")
+        self.inside = 0
+        self.limit: Any = None
+
+    def enter(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside == 1:
+                self.clerk.submit(self._make).result()
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                self.clerk.submit(self._take_back).result()
+
+    def _make(self) -> None:
+        self.limit = _controller().limit(limits=1, user_api="blas")
+        self.limit.__enter__()
+
+    def _take_back(self) -> None:
+        self.limit.__exit__(None, None, None)
+
+
+@cache
+def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - as for the pool
+    return _BlasLimit()
+
+
 @contextmanager
 def _one_blas_thread():
-    _BLAS.enter()
+    limit = _blas_limit(os.getpid())
+    limit.enter()
     try:
         yield
     finally:
-        _BLAS.leave()
+        limit.leave()

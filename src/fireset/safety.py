@@ -10,9 +10,7 @@ import numpy as np
 from fireset.history import Iteration
 from fireset.network import ShiftedReLUNetwork
 
-_WORTH_A_COPY = (
-    0.5  # without a validation set the safe copy is renewed when the loss has halved: log₂ many copies
-)
+_WORTH_A_COPY = 0.5  # without a validation set the safe copy is renewed when the loss has halved: log₂ many copies
 
 
 class BestWeights:

@@ -61,11 +61,11 @@ def train_table(
         raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
+    features, answers = _features(file, target, drop)
     out = out or Path(_stem(file) + ".safetensors")
     spare_inputs(out, file)
     check_writable(out)
 
-    features, answers = _features(file, target, drop)
     if task == "auto":
         task = detect_task(answers)
     encoder = TableEncoder.learn(features, categorical=categorical, impute=impute)

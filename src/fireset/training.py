@@ -2,9 +2,10 @@
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from math import isfinite
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -118,8 +119,9 @@ def train(
     history = History()
     stop_reason: StopReason | None = None
     products, refreshes = engine.work.inner_products, engine.work.refreshes
-    settled = 0  # iteration since which rate and momentum have been left alone
-    with interruptible() as interrupted, keeper.safe():
+    settled = 0  # iteration since which rate and momentum have been left alone: the velocity was 0 there
+    # A loss that overflows is a divergence, which is dealt with; NumPy need not warn of it too.
+    with interruptible() as interrupted, keeper.safe(), np.errstate(over="ignore", invalid="ignore"):
         for iteration in range(max_iter + 1):
             u = engine.forward()
             record = Iteration(
@@ -148,9 +150,10 @@ def train(
             if stop_reason or iteration == max_iter:
                 break
             if learning_rate == "auto" and grown(history):
-                back_off(step, history)
-                settled = iteration + 1
-                if keeper.lost(record):
+                lost = keeper.lost(record)
+                back_off(step, from_rest=lost or iteration == settled + 1)
+                settled = iteration + lost
+                if lost:
                     keeper.restore()
                     engine.start(network, rows)
                     continue
@@ -190,8 +193,9 @@ class _Problem:
         weight = _check_weight(sample_weight, len(X))
         if validation is None:
             return cls(X, targets, weight, np.zeros(len(X)))
-        if len(validation) != 2:
-            raise InputError(f"validation must be a pair (X, y), got {len(validation)} items")
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            size = f" of {len(validation)}" if isinstance(validation, Sized) else ""
+            raise InputError(f"validation must be a pair (X, y), got {type(validation).__name__}{size}")
         held_X, held_y = validation
         rows, held_targets = _check_pair(network, held_X, held_y, "validation ", any_norm)
         return cls(
@@ -229,7 +233,10 @@ def _check_pair(network, X, y, what: str, any_norm: bool) -> tuple[np.ndarray, n
 def _check_weight(sample_weight, n: int) -> np.ndarray:
     if sample_weight is None:
         return np.ones(n)
-    weight = np.asarray(sample_weight, np.float64)
+    try:
+        weight = np.asarray(sample_weight, np.float64)
+    except (TypeError, ValueError):
+        raise InputError("sample_weight must hold numbers") from None
     if weight.shape != (n,):
         raise InputError(f"sample_weight must have shape ({n},), got {weight.shape}")
     if not (np.isfinite(weight).all() and weight.min() >= 0 and weight.max() > 0):
@@ -238,14 +245,14 @@ def _check_weight(sample_weight, n: int) -> np.ndarray:
 
 
 def _check_settings(momentum, max_iter, tol, patience) -> None:
-    if not 0.0 <= momentum < 1.0:
-        raise InputError(f"momentum must be at least 0 and below 1, got {momentum}")
-    if max_iter < 0:
-        raise InputError(f"max_iter must be at least 0, got {max_iter}")
-    if not tol >= 0.0:
-        raise InputError(f"tol must be at least 0, got {tol}")
-    if patience < 1:
-        raise InputError(f"patience must be at least 1, got {patience}")
+    if not isinstance(momentum, Real) or not 0.0 <= float(momentum) < 1.0:
+        raise InputError(f"momentum must be at least 0 and below 1, got {momentum!r}")
+    if not isinstance(max_iter, Integral) or max_iter < 0:
+        raise InputError(f"max_iter must be a whole number of at least 0, got {max_iter!r}")
+    if not isinstance(tol, Real) or not float(tol) >= 0.0:
+        raise InputError(f"tol must be at least 0, got {tol!r}")
+    if not isinstance(patience, Integral) or patience < 1:
+        raise InputError(f"patience must be a whole number of at least 1, got {patience!r}")
 
 
 def _call(callbacks, progress: Progress) -> StopReason | None:

@@ -184,7 +184,7 @@ class DataSearchEngine:
             owners, samples = self._listed_pairs(some)
             H[owners, samples] = 0  # what is left are fired pairs that the lists do not have
             doubt = 2 * dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
-            missed = np.argwhere((doubt if network.dtype == np.float32 else 0 * doubt)[:, None] < H)
+            missed = np.argwhere((doubt if network.dtype == np.float32 else np.zeros_like(doubt))[:, None] < H)
             if len(missed):
                 k, sample = missed[0]
                 raise CertificateError(

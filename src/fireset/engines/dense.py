@@ -40,7 +40,7 @@ class DenseEngine:
                     self._fired[tile.neurons.start, tile.samples.start] = np.packbits(mask)
             return total, fired
 
-        parts = run(lane_sum, lanes(network.width))
+        parts = run(lane_sum, lanes(network.width), uses_blas=True)
         self.work.inner_products += len(X) * network.width
         self.work.fired_pairs = sum(fired for _, fired in parts)
         return np.sum([total for total, _ in parts], axis=0) / sqrt(network.width)
@@ -57,7 +57,7 @@ class DenseEngine:
                 gradient[neurons.start - lane[0] : neurons.stop - lane[0]] += push @ X[samples]
             follow(network.weights[slice(*lane)], gradient, step, slice(*lane))
 
-        run(descend_lane, lanes(network.width))
+        run(descend_lane, lanes(network.width), uses_blas=True)
         if not self._keeps_bits:
             self.work.inner_products += len(X) * network.width
 

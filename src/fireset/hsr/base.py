@@ -12,7 +12,8 @@ from fireset.errors import InputError
 class Report(NamedTuple):
     """Answers to a batch of queries: query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, with these values.
 
-    Ids may come as 32-bit integers, which take half the room. A value is the computed ⟨normal, point⟩: within ``fireset.rounding.dot_slack`` of the true one.
+    Ids may come as 32-bit integers, which take half the room. A value is the computed ⟨normal, point⟩: within
+    ``fireset.rounding.dot_slack`` of the true one.
     """
 
     indptr: np.ndarray
@@ -59,6 +60,8 @@ class HalfSpaceIndex(ABC):
 
     def query(self, normal, threshold: float) -> np.ndarray:
         """Sorted int64 ids with ⟨normal, point⟩ > threshold."""
+        if np.ndim(threshold) != 0:
+            raise InputError(f"threshold must be one number, got shape {np.shape(threshold)}")
         return self.report(np.reshape(normal, (1, -1)), np.reshape(threshold, 1)).ids.astype(np.int64)
 
     def query_batch(self, normals, thresholds) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +71,10 @@ class HalfSpaceIndex(ABC):
 
     def check_points(self, points, name: str = "points") -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""
-        points = np.ascontiguousarray(points, self.dtype)
+        try:
+            points = np.ascontiguousarray(points, self.dtype)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if points.ndim != 2 or points.shape[1] != self.n_features:
             raise InputError(f"{name} must have shape (n, {self.n_features}), got {points.shape}")
         if not np.isfinite(points).all():
@@ -83,9 +89,12 @@ def build(points, kind: str = "auto") -> HalfSpaceIndex:
     kinds = {"auto": ScanIndex, "scan": ScanIndex}
     if kind not in kinds:
         raise InputError(f"kind must be one of {', '.join(kinds)}; got {kind!r}")
-    points = np.asarray(points)
-    if points.dtype != np.float32:
-        points = np.asarray(points, np.float64)
+    try:
+        points = np.asarray(points)
+        if points.dtype != np.float32:
+            points = points.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"points must be a matrix of numbers: {error}") from None
     if points.ndim != 2:
         raise InputError(f"points must have shape (n, d), got {points.shape}")
     return kinds[kind](points)

@@ -24,7 +24,7 @@ class ScanIndex(HalfSpaceIndex):
         self.dtype = points.dtype
         self.n_features = points.shape[1]
         self.work = IndexWork()
-        self._points = self.check_points(points)
+        self._points = self.check_points(points).copy()  # what the caller does with his array is not our concern
         self._ids = np.arange(len(points))
         self._next_id = len(points)
         self._largest_norm = _largest(self._points)
@@ -42,7 +42,10 @@ class ScanIndex(HalfSpaceIndex):
         return ids
 
     def delete(self, ids) -> None:
-        ids = np.unique(np.asarray(ids, np.int64))
+        ids = np.asarray(ids)
+        if ids.size and ids.dtype.kind not in "iu":
+            raise InputError(f"ids must be whole numbers, got {ids.dtype}")
+        ids = np.unique(ids.astype(np.int64))
         places = np.searchsorted(self._ids, ids)
         present = places < len(self._ids)
         present[present] = self._ids[places[present]] == ids[present]
@@ -60,6 +63,8 @@ class ScanIndex(HalfSpaceIndex):
         thresholds = _rounded_down(np.asarray(thresholds, np.float64), self.dtype)
         if thresholds.shape != (len(normals),):
             raise InputError(f"thresholds must have shape ({len(normals)},), got {thresholds.shape}")
+        if np.isnan(thresholds).any():
+            raise InputError("thresholds must be numbers, got nan")
         bands = deciding_band(self.n_features, self.dtype, row_norms(normals), self._largest_norm)
         decides = self.dtype == np.float64
         contiguous = len(self) == self._next_id  # nothing was ever deleted: ids are places
@@ -78,7 +83,7 @@ class ScanIndex(HalfSpaceIndex):
             collect_above(H, thresholds[block], offsets, places, values)
             return counts, places if contiguous else self._ids[places], values
 
-        found = run(scan, range(0, len(normals), per_block)) if len(normals) else []
+        found = run(scan, range(0, len(normals), per_block), uses_blas=True) if len(normals) else []
         counts = np.concatenate([f[0] for f in found]) if found else np.empty(0, np.int64)
         indptr = np.concatenate([[0], np.cumsum(counts)])
         ids = np.concatenate([f[1] for f in found]) if found else np.empty(0, np.int32)

@@ -7,5 +7,6 @@ meaning in both, so that a diverging run is seen and not computed away.
 
 import numba
 
-strict = numba.njit(cache=True, nogil=True, error_model="numpy")
+# False has to be said: a kernel without a word on it inherits the flags of the kernel that first calls it.
+strict = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)
 vector = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})

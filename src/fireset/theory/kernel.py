@@ -14,12 +14,14 @@ def shifted_ntk(X: np.ndarray, threshold: float) -> np.ndarray:
     from scipy.special import ndtr, owens_t
 
     X = np.asarray(X, np.float64)
-    correlation = np.clip(X @ X.T, -1.0, 1.0)
-    np.fill_diagonal(correlation, 1.0)
+    X = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)  # float32 rows have norm 1 to 1e-7 only
+    correlation = X @ X.T
+    # Within rounding of ±1 rows are equal or opposite; √(1 − ρ) would make 1e-8 of the rounding and λ_min with it.
+    rounding = (X.shape[1] + 8) * float(np.finfo(np.float64).eps)
+    correlation[correlation > 1.0 - rounding] = 1.0
+    correlation[correlation < rounding - 1.0] = -1.0
     with np.errstate(divide="ignore"):
-        slope = np.sqrt(
-            (1.0 - correlation) / (1.0 + correlation)
-        )  # ∞ for antipodes, which is Owen's limit too
+        slope = np.sqrt((1.0 - correlation) / (1.0 + correlation))  # ∞ for antipodes, which is Owen's limit too
     return correlation * (ndtr(-threshold) - 2.0 * owens_t(threshold, slope))
 
 
