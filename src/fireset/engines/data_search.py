@@ -167,31 +167,34 @@ class DataSearchEngine:
 
         Costs O(d·n) for each neuron. In float32 samples within rounding distance of the threshold are let pass.
         """
+        if not self._forward_done:
+            self.forward()
+        neurons = np.arange(self._network.width) if neurons is None else np.asarray(neurons)
+        at_once = max(1, _AUDITED_PAIRS // max(1, len(self._X)))
+        # In ``run`` so that BLAS keeps to one thread: its workers go on spinning on cores that the kernels need.
+        run(self._audit, [neurons[lo : lo + at_once] for lo in range(0, len(neurons), at_once)], uses_blas=True)
+        self.work.audited += len(neurons)
+
+    def _audit(self, neurons: np.ndarray) -> None:
         from fireset.kernels.firing import activate
 
         network = self._network
-        if not self._forward_done:
-            self.forward()
-        neurons = np.arange(network.width) if neurons is None else np.asarray(neurons)
-        at_once = max(1, _AUDITED_PAIRS // max(1, len(self._X)))
-        for lo in range(0, len(neurons), at_once):
-            some = neurons[lo : lo + at_once]
-            W = np.ascontiguousarray(network.weights[some])
-            norms = row_norms(W)
-            H = W @ self._X.T
-            bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-            activate(H, W, self._X, network.dtype.type(network.threshold), bands)
-            owners, samples = self._listed_pairs(some)
-            H[owners, samples] = 0  # what is left are fired pairs that the lists do not have
-            doubt = 2 * dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
-            missed = np.argwhere((doubt if network.dtype == np.float32 else np.zeros_like(doubt))[:, None] < H)
-            if len(missed):
-                k, sample = missed[0]
-                raise CertificateError(
-                    f"neuron {some[k]} fires for sample {sample}, ⟨w, x⟩ − b = {H[k, sample]:.3g}, which its candidate "
-                    f"list does not know; were the weights changed from outside? Then call start() again"
-                )
-            self.work.audited += len(some)
+        W = network.weights[neurons]
+        norms = row_norms(W)
+        H = W @ self._X.T
+        bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
+        activate(H, W, self._X, network.dtype.type(network.threshold), bands)
+        H[self._listed_pairs(neurons)] = 0  # what is left are fired pairs that the lists do not have
+        doubt = np.zeros(len(neurons))
+        if network.dtype == np.float32:
+            doubt += 2 * dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
+        missed = np.argwhere(H > doubt[:, None])
+        if len(missed):
+            k, sample = missed[0]
+            raise CertificateError(
+                f"neuron {neurons[k]} fires for sample {sample}, ⟨w, x⟩ − b = {H[k, sample]:.3g}, which its candidate "
+                f"list does not know; were the weights changed from outside? Then call start() again"
+            )
 
     def _audit_some(self) -> None:
         m = self._network.width
