@@ -188,7 +188,7 @@ class DataSearchEngine:
         doubt = np.zeros(len(neurons))
         if network.dtype == np.float32:
             doubt += 2 * dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
-        missed = np.argwhere(H > doubt[:, None])
+        missed = np.argwhere(H - doubt[:, None] > 0)
         if len(missed):
             k, sample = missed[0]
             raise CertificateError(
