@@ -16,6 +16,7 @@ from fireset.history import History, Iteration
 from fireset.learning_rate import back_off, choose_learning_rate, grown
 from fireset.losses import get_loss
 from fireset.network import ShiftedReLUNetwork
+from fireset.parallel import one_blas_thread
 from fireset.rounding import row_norms
 from fireset.safety import BestWeights, interruptible
 from fireset.warmup import compile_kernels
@@ -121,7 +122,12 @@ def train(
     products, refreshes = engine.work.inner_products, engine.work.refreshes
     settled = 0  # iteration since which rate and momentum have been left alone: the velocity was 0 there
     # A loss that overflows is a divergence, which is dealt with; NumPy need not warn of it too.
-    with interruptible() as interrupted, keeper.safe(), np.errstate(over="ignore", invalid="ignore"):
+    with (
+        interruptible() as interrupted,
+        keeper.safe(),
+        np.errstate(over="ignore", invalid="ignore"),
+        one_blas_thread(),  # entered once, not in every pass
+    ):
         for iteration in range(max_iter + 1):
             u = engine.forward()
             record = Iteration(

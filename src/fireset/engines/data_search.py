@@ -27,6 +27,7 @@ from fireset.rounding import deciding_band, dot_slack, row_norms
 
 _FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 0.005, 1.5
+_REFRESHED_PAIR = 0.25  # of a pair looked at in a list; measured: a refresh is a GEMM
 _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 _AUDITS = 1024  # every neuron is audited once in about so many passes
 _AUDITED_PAIRS = 1 << 20
@@ -38,8 +39,9 @@ class DataSearchEngine:
     Parameters
     ----------
     radius : "auto" or float
-        R of every neuron. "auto" balances refreshes against near misses for each neuron by its own speed v:
-        R = √(2 v / φ(b)), φ the normal density.
+        R of every neuron. "auto" balances refreshes against near misses for each neuron by its own speed v: moving v
+        per iteration it pays n·v/R pairs for refreshes and n·φ(b)·R/2 for near misses, φ the normal density, so that
+        R = √(2 c v / φ(b)), where c is the cost of a pair in a refresh beside one in a list.
     """
 
     name = "data"
@@ -181,18 +183,18 @@ class DataSearchEngine:
         network = self._network
         W = network.weights[neurons]
         norms = row_norms(W)
-        H = W @ self._X.T
+        excess = W @ self._X.T
         bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        activate(H, W, self._X, network.dtype.type(network.threshold), bands)
-        H[self._listed_pairs(neurons)] = 0  # what is left are fired pairs that the lists do not have
-        doubt = np.zeros(len(neurons))
+        activate(excess, W, self._X, network.dtype.type(network.threshold), bands)
+        excess[self._listed_pairs(neurons)] = 0  # what is left are fired pairs that the lists do not have
+        doubt = np.zeros(len(neurons), network.dtype)
         if network.dtype == np.float32:
             doubt += 2 * dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
-        missed = np.argwhere(H - doubt[:, None] > 0)
-        if len(missed):
-            k, sample = missed[0]
+        missed = excess > doubt[:, None]
+        if missed.any():
+            k, sample = np.argwhere(missed)[0]
             raise CertificateError(
-                f"neuron {neurons[k]} fires for sample {sample}, ⟨w, x⟩ − b = {H[k, sample]:.3g}, which its candidate "
+                f"neuron {neurons[k]} fires for sample {sample}, ⟨w, x⟩ − b = {excess[k, sample]:.3g}, which its candidate "
                 f"list does not know; were the weights changed from outside? Then call start() again"
             )
 
@@ -213,7 +215,8 @@ class DataSearchEngine:
             return np.full(len(neurons), float(self._radius))
         density = exp(-(self._network.threshold**2) / 2) / sqrt(2 * pi)
         speeds = self._speeds[neurons] * self._sample_norm
-        return np.clip(np.sqrt(2 * speeds / max(density, 1e-6)), _SMALLEST_RADIUS, _LARGEST_RADIUS)
+        balanced = np.sqrt(2 * _REFRESHED_PAIR * speeds / max(density, 1e-6))
+        return np.clip(balanced, _SMALLEST_RADIUS, _LARGEST_RADIUS)
 
     def _first_lists(self, radius: float) -> None:
         """Query all neurons; slots are laid out once their sizes are known."""
