@@ -26,6 +26,7 @@ import peers  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
 from fireset.engines import Step, create  # noqa: E402
+from fireset.parallel import one_blas_thread  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
 from fireset.warmup import compile_kernels  # noqa: E402
 
@@ -138,11 +139,12 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
         for peer, contender in contenders.items():
             for _ in range(1 if len(X) * network.width > 3e8 else 3):
                 seconds[peer].append(_timed(lambda c=contender, p=peer: losses[p].append(c.step())))
-        for _ in range(iterations // ROUNDS):
-            before = ours.engine.work.refreshes
-            our_seconds.append(_timed(lambda: our_losses.append(ours.step())))
-            fired.append(ours.engine.work.fired_pairs)
-            refreshed.append(ours.engine.work.refreshes - before)
+        with one_blas_thread():  # as train() does
+            for _ in range(iterations // ROUNDS):
+                before = ours.engine.work.refreshes
+                our_seconds.append(_timed(lambda: our_losses.append(ours.step())))
+                fired.append(ours.engine.work.fired_pairs)
+                refreshed.append(ours.engine.work.refreshes - before)
     per_step = float(np.mean(our_seconds))
     d = X.shape[1]
     fired_flops = 4.0 * d * float(np.mean(fired))  # a multiplication and an addition, forward and backward
@@ -229,7 +231,8 @@ def _one_run(n: int, d: int, m: int, iterations: int) -> float:
     X, y = datasets.random_sphere(n, d)
     network = ShiftedReLUNetwork.initialize(m, d)
     engine = DataEngine(network, X, y, rate_for(network, X))
-    return float(np.mean([_timed(engine.step) for _ in range(iterations)]))
+    with one_blas_thread():
+        return float(np.mean([_timed(engine.step) for _ in range(iterations)]))
 
 
 def to_markdown(results: dict) -> str:

@@ -194,8 +194,8 @@ class DataSearchEngine:
         if missed.any():
             k, sample = np.argwhere(missed)[0]
             raise CertificateError(
-                f"neuron {neurons[k]} fires for sample {sample}, ⟨w, x⟩ − b = {excess[k, sample]:.3g}, which its candidate "
-                f"list does not know; were the weights changed from outside? Then call start() again"
+                f"neuron {neurons[k]} fires for sample {sample}, ⟨w, x⟩ − b = {excess[k, sample]:.3g}, which its "
+                f"candidate list does not know; were the weights changed from outside? Then call start() again"
             )
 
     def _audit_some(self) -> None:
