@@ -275,7 +275,7 @@ def _why_stop(history: History, keeper: BestWeights, settled, tol, patience, *, 
     if tol > 0 and last.loss <= tol * first.loss:
         return "tol"
     if tol > 0 and len(history) - settled > _PLATEAU:
-        before = min(record.loss for record in history[settled:-_PLATEAU])
+        before = min(record.loss for record in history[max(settled, len(history) - 2 * _PLATEAU) : -_PLATEAU])
         now = min(record.loss for record in history[-_PLATEAU:])
         if before - now <= tol * before:
             return "tol"

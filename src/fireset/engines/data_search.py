@@ -142,7 +142,7 @@ class DataSearchEngine:
 
         run(descend_lane, lanes(network.width))
         self._forward_done = False
-        self._reaches += self._speeds * (self._sample_norm * (1 + 1e-12))
+        self._reaches += self._speeds * (self._sample_norm * (1 + 1e-9))  # the surplus pays for the rounding of sums
         due = self._reaches > self._radii
         if self._radius == "auto":
             due |= self._misses > len(self._X) // 2

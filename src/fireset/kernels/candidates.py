@@ -223,7 +223,9 @@ def fill(neurons, indptr, ids, values, threshold, slack, radii, room, starts, co
             if places[level + 1] > room[k] and kept > level:
                 kept = level
         counts[r] = places[kept]
-        if kept <= LEVELS:  # values below the edge above the level that was left out: b − (kept − 1)·height
+        if kept == 0:  # no room even for what fires: nothing is certified
+            radii[k] = -np.inf
+        elif kept <= LEVELS:  # the upper edge of the highest level left out
             radii[k] = (kept - 1) * height - slack
         for p in range(indptr[k], indptr[k + 1]):
             level = _level(threshold, values[p], scale)

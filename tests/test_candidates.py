@@ -1,0 +1,152 @@
+"""The kernels of the candidate lists against plain-NumPy twins."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import sphere
+from fireset.kernels.candidates import LEVELS, backward, fill, forward
+from fireset.kernels.firing import deciding_dot
+
+M, N, D, C = 7, 40, 5, 3
+THRESHOLD = 0.6
+
+
+def make_lists(dtype, radius=0.5, outputs=C, seed=0):
+    """Every neuron's candidates in its slot, by descending reference, and all that the kernels read and write."""
+    rng = np.random.default_rng(seed)
+    X, W = sphere(rng, N, D).astype(dtype), rng.standard_normal((M, D)).astype(dtype)
+    signs = rng.choice([-1, 1], (M, outputs)).astype(dtype)
+    H = W @ X.T
+    order = np.argsort(-H, axis=1)
+    counts = (H > THRESHOLD - radius).sum(axis=1)
+    return {
+        "X": X,
+        "W": W,
+        "signs": signs,
+        "starts": np.arange(M) * N,
+        "counts": counts,
+        "samples": order.astype(np.int32).ravel(),
+        "references": np.take_along_axis(H, order, axis=1).ravel(),
+        "radii": np.full(M, radius),
+        "reaches": np.full(M, 0.2),
+        "bands": np.full(M, 1e-14 if dtype == "float64" else -1.0, dtype),
+        "looked": np.zeros(M, np.int64),
+        "fired": np.full(M * N, -1, np.int32),
+        "fired_counts": np.zeros(M, np.int64),
+    }
+
+
+def run_forward(lists, lo=0, hi=M):
+    dtype = lists["X"].dtype
+    sums = np.zeros((N, lists["signs"].shape[1]), dtype)
+    order = ("X", "W", "signs", "starts", "counts", "samples", "references", "radii", "reaches", "bands", "looked")
+    arguments = [lists[name] for name in order]
+    arguments.insert(3, dtype.type(THRESHOLD))
+    arguments += [lists["fired"], lists["fired_counts"], np.empty(N, dtype), sums, lo, hi]
+    return sums, forward(*arguments)
+
+
+@pytest.mark.parametrize("outputs", [1, C])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_forward_is_its_twin(dtype, outputs):
+    lists = make_lists(dtype, outputs=outputs)
+    sums, (looked, fired, violated) = run_forward(lists)
+    H = lists["W"].astype(float) @ lists["X"].astype(float).T - THRESHOLD
+    expected = np.maximum(H, 0).T @ lists["signs"]
+    np.testing.assert_allclose(sums, expected, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
+    assert fired == (H > 0).sum()
+    assert violated == -1
+    assert looked == (lists["W"] @ lists["X"].T > THRESHOLD - 0.2).sum()
+    for r in range(M):
+        mine = lists["fired"][r * N : r * N + lists["fired_counts"][r]]
+        assert sorted(mine) == np.flatnonzero(H[r] > 0).tolist()
+
+
+def test_forward_keeps_to_its_neurons():
+    lists = make_lists("float64")
+    first, _ = run_forward(lists, 0, 3)
+    second, _ = run_forward(lists, 3, M)
+    whole, _ = run_forward(make_lists("float64"))
+    np.testing.assert_allclose(first + second, whole, rtol=0, atol=1e-14)
+
+
+def test_forward_names_the_neuron_beyond_its_radius():
+    lists = make_lists("float64")
+    lists["reaches"][4] = 0.51
+    assert run_forward(lists)[1][2] == 4
+
+
+def test_forward_leaves_the_last_word_to_the_deciding_dot():
+    lists = make_lists("float64")
+    lists["bands"][:] = 10.0  # ask for every pair
+    run_forward(lists)
+    for r in range(M):
+        mine = set(lists["fired"][r * N : r * N + lists["fired_counts"][r]].tolist())
+        looked = lists["samples"][r * N : r * N + lists["looked"][r]]
+        assert mine == {int(i) for i in looked if deciding_dot(lists["W"][r], lists["X"][i]) > THRESHOLD}
+
+
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize("outputs", [1, C])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
+    lists = make_lists(dtype, outputs=outputs)
+    run_forward(lists)
+    rng = np.random.default_rng(1)
+    X, W, signs = lists["X"], lists["W"], lists["signs"]
+    residual = rng.standard_normal((N, outputs)).astype(dtype)
+    V = rng.standard_normal((M, D) if momentum else (0, D)).astype(dtype)
+    before, velocity = W.astype(float), V.astype(float)
+    mask = before @ X.T.astype(float) > THRESHOLD
+    gradient = ((signs.astype(float) @ residual.T) * mask) @ X
+    direction = gradient
+    if momentum:
+        velocity = momentum * velocity + gradient
+        direction = gradient + momentum * velocity if nesterov else velocity
+    speeds, misses = np.full(M, np.inf), np.zeros(M, np.int64)
+    kind = np.dtype(dtype).type
+    backward(
+        X, W, V, signs, residual, lists["starts"], lists["looked"], lists["fired"], lists["fired_counts"],
+        np.empty(N, dtype), kind(0.1), kind(momentum), nesterov, speeds, misses, 0, M,
+    )  # fmt: skip
+    tolerance = 1e-5 if dtype == "float32" else 1e-13
+    np.testing.assert_allclose(W, before - 0.1 * direction, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(V, velocity, rtol=0, atol=tolerance)
+    moved = np.linalg.norm(W.astype(float) - before, axis=1)
+    assert (speeds >= moved).all()
+    np.testing.assert_allclose(speeds, moved, rtol=1e-9, atol=1e-300)
+    assert np.array_equal(misses, lists["looked"] - lists["fired_counts"])
+
+
+@given(
+    values=st.lists(st.floats(-1.0, 3.0, width=32), max_size=30),
+    radius=st.floats(0.01, 2.0),
+    room=st.integers(0, 40),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_fill_sorts_and_certifies(values, radius, room, dtype):
+    """References bound the values from above and descend; whoever is left out lies below b − the radius left."""
+    slack = 1e-5 if dtype == "float32" else 1e-14
+    values = np.array([v for v in values if v > THRESHOLD - radius], dtype)
+    ids = np.arange(100, 100 + len(values))
+    radii, counts = np.array([radius]), np.zeros(1, np.int64)
+    samples, references = np.zeros(50, np.int32), np.zeros(50, dtype)
+    fill(
+        np.array([0]), np.array([0, len(values)]), ids, values, np.dtype(dtype).type(THRESHOLD), slack, radii,
+        np.array([room]), np.array([5]), counts, samples, references,
+    )  # fmt: skip
+    count = counts[0]
+    kept, bounds = samples[5 : 5 + count] - 100, references[5 : 5 + count].astype(float)
+    assert count <= room
+    assert len(set(kept.tolist())) == count
+    assert (np.diff(bounds) <= 0).all() if np.isfinite(bounds).all() else True
+    assert (bounds >= values[kept]).all()
+    left_out = np.setdiff1d(np.arange(len(values)), kept)
+    assert (values[left_out].astype(float) <= THRESHOLD - radii[0] + 1e-6).all()
+    if room >= len(values):
+        assert count == len(values)
+        assert radii[0] == radius
+    near = np.isfinite(bounds)
+    assert (bounds[near] - values[kept][near] <= radius / LEVELS + 3 * slack + 1e-6).all()
