@@ -586,6 +586,9 @@ class TestOutput:
         ShiftedReLUNetwork.initialize(10, 4).save("bare")
         assert json.loads(works("info", "bare", "--json"))["width"] == 10
 
+    def test_warmup(self, works):
+        assert json.loads(works("warmup", "--json"))["compile_seconds"] >= 0
+
     def test_version_and_engines(self, works):
         assert works("--version") == f"fireset {__version__}\n"
         listed = {entry["name"]: entry["exact"] for entry in json.loads(works("engines", "--json"))}

@@ -167,6 +167,21 @@ def engines(as_json: Json = False) -> None:
 
 
 @app.command()
+def warmup(as_json: Json = False) -> None:
+    """Compile all kernels now, so that the first training does not wait for it."""
+    from time import perf_counter
+
+    from fireset.engines import describe
+    from fireset.warmup import compile_kernels
+
+    started = perf_counter()
+    for engine in describe():
+        for dtype in ("float32", "float64"):
+            compile_kernels(str(engine["name"]), dtype)
+    _show({"compile_seconds": perf_counter() - started}, as_json)
+
+
+@app.command()
 def demo(
     width: Annotated[int, typer.Option(help="Number of neurons.")] = 20_000,
     out: Annotated[Path, typer.Option(help="Where to write the model.")] = Path("fireset-demo.safetensors"),
