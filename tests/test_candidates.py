@@ -20,7 +20,7 @@ def make_lists(dtype, radius=0.5, outputs=C, seed=0):
     signs = rng.choice([-1, 1], (M, outputs)).astype(dtype)
     H = W @ X.T
     order = np.argsort(-H, axis=1)
-    counts = (H > THRESHOLD - radius).sum(axis=1)
+    counts = (H > THRESHOLD - radius).sum(axis=1).astype(np.int32)
     return {
         "X": X,
         "W": W,
@@ -32,9 +32,9 @@ def make_lists(dtype, radius=0.5, outputs=C, seed=0):
         "radii": np.full(M, radius),
         "reaches": np.full(M, 0.2),
         "bands": np.full(M, 1e-14 if dtype == "float64" else -1.0, dtype),
-        "looked": np.zeros(M, np.int64),
+        "looked": np.zeros(M, np.int32),
         "fired": np.full(M * N, -1, np.int32),
-        "fired_counts": np.zeros(M, np.int64),
+        "fired_counts": np.zeros(M, np.int32),
     }
 
 
@@ -105,7 +105,7 @@ def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
     if momentum:
         velocity = momentum * velocity + gradient
         direction = gradient + momentum * velocity if nesterov else velocity
-    speeds, misses = np.full(M, np.inf), np.zeros(M, np.int64)
+    speeds, misses = np.full(M, np.inf), np.zeros(M, np.int32)
     kind = np.dtype(dtype).type
     backward(
         X, W, V, signs, residual, lists["starts"], lists["looked"], lists["fired"], lists["fired_counts"],
@@ -131,11 +131,11 @@ def test_fill_sorts_and_certifies(values, radius, room, dtype):
     slack = 1e-5 if dtype == "float32" else 1e-14
     values = np.array([v for v in values if v > THRESHOLD - radius], dtype)
     ids = np.arange(100, 100 + len(values))
-    radii, counts = np.array([radius]), np.zeros(1, np.int64)
+    radii, counts = np.array([radius]), np.zeros(1, np.int32)
     samples, references = np.zeros(50, np.int32), np.zeros(50, dtype)
     fill(
         np.array([0]), np.array([0, len(values)]), ids, values, np.dtype(dtype).type(THRESHOLD), slack, radii,
-        np.array([room]), np.array([5]), counts, samples, references,
+        np.array([room], np.int32), np.array([5]), counts, samples, references,
     )  # fmt: skip
     count = counts[0]
     kept, bounds = samples[5 : 5 + count] - 100, references[5 : 5 + count].astype(float)

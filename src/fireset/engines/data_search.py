@@ -29,7 +29,7 @@ _FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds th
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 0.005, 1.5
 _REFRESHED_PAIR = 0.25  # of a pair looked at in a list; measured: a refresh is a GEMM
 _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
-_AUDITS = 1024  # every neuron is audited once in about so many passes
+_AUDITS = 4096  # every neuron is audited once in about so many passes
 _AUDITED_PAIRS = 1 << 20
 
 
@@ -62,7 +62,7 @@ class DataSearchEngine:
         self._radii = np.zeros(m)  # what the list certifies, in units of inner products
         self._reaches = np.zeros(m)  # what of it is used up
         self._speeds = np.full(m, np.inf)  # bound on the last ‖Δw_r‖; not known yet, so nobody is at rest
-        self._misses = np.zeros(m, np.int64)  # near misses looked at since the list was made
+        self._misses = np.zeros(m, np.int32)  # near misses looked at since the list was made
         self._bands = np.zeros(m, network.dtype)
         self._forward_done = False
         self._first_lists(_FIRST_RADIUS if self._radius == "auto" else float(self._radius))
@@ -219,13 +219,11 @@ class DataSearchEngine:
         return np.clip(balanced, _SMALLEST_RADIUS, _LARGEST_RADIUS)
 
     def _first_lists(self, radius: float) -> None:
-        """Query all neurons; slots are laid out once their sizes are known."""
-        neurons = np.arange(self._network.width)
-        batches = list(self._batches(neurons))
-        found = [(batch, self._query(batch, np.full(len(batch), radius))) for batch in batches]
-        counts = np.concatenate([np.diff(report.indptr) for _, report in found])
-        self._lists = CandidateLists(counts, self._network.dtype)
-        for batch, report in found:
+        """Query all neurons, batch by batch, each batch's slots behind the last one's."""
+        self._lists = CandidateLists(self._network.width, self._network.dtype)
+        for batch in self._batches(np.arange(self._network.width)):
+            report = self._query(batch, np.full(len(batch), radius))
+            self._lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
             self._fill(batch, report)
 
     def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
