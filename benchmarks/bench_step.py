@@ -56,7 +56,7 @@ CASES = {
     "random n=60,000 d=784 m=10,000": {
         "data": lambda: datasets.random_sphere(60_000, 784),
         "width": 10_000,
-        "iterations": 40,
+        "iterations": 20,
         "peers": ["BlockedNumPy"],
         "targets": {"BlockedNumPy": 6},
     },

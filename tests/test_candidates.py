@@ -134,8 +134,8 @@ def test_fill_sorts_and_certifies(values, radius, room, dtype):
     radii, counts = np.array([radius]), np.zeros(1, np.int32)
     samples, references = np.zeros(50, np.int32), np.zeros(50, dtype)
     fill(
-        np.array([0]), np.array([0, len(values)]), ids, values, np.dtype(dtype).type(THRESHOLD), slack, radii,
-        np.array([room], np.int32), np.array([5]), counts, samples, references,
+        np.array([0]), np.array([0, len(values)]), ids, values, np.dtype(dtype).type(THRESHOLD), np.array([slack]),
+        radii, np.array([room], np.int32), np.array([5]), counts, samples, references,
     )  # fmt: skip
     count = counts[0]
     kept, bounds = samples[5 : 5 + count] - 100, references[5 : 5 + count].astype(float)
@@ -150,3 +150,20 @@ def test_fill_sorts_and_certifies(values, radius, room, dtype):
         assert radii[0] == radius
     near = np.isfinite(bounds)
     assert (bounds[near] - values[kept][near] <= radius / LEVELS + 3 * slack + 1e-6).all()
+
+
+def test_speed_is_measured_on_the_stored_weights():
+    """An update of 0.6 units in the last place moves a weight by a whole one; the bound must know."""
+    lists = make_lists("float64", outputs=1)
+    run_forward(lists)
+    X, W = lists["X"], lists["W"]
+    before = W.copy()
+    residual = np.full((N, 1), 1.0)
+    for rate in (2e-17, 5e-17, 1e-16, 2e-16):
+        W[:] = before
+        speeds = np.full(M, np.inf)
+        backward(
+            X, W, np.empty((0, D)), lists["signs"], residual, lists["starts"], lists["looked"], lists["fired"],
+            lists["fired_counts"], np.empty(N), rate, 0.0, False, speeds, np.zeros(M, np.int32), 0, M,
+        )  # fmt: skip
+        assert (speeds >= np.linalg.norm(W - before, axis=1)).all()

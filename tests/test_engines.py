@@ -209,3 +209,42 @@ def test_describe_matches_what_is_created():
         engine = create(str(entry["name"]))
         assert engine.name == entry["name"]
         assert engine.exact == entry["exact"]
+
+
+@pytest.mark.parametrize("engine", ["dense", "data"])
+def test_a_step_without_a_forward_pass_makes_one(engine):
+    problem = hard_cases()["several outputs"]
+    networks = [problem.network(), problem.network()]
+    for network, asks in zip(networks, (True, False), strict=True):
+        each = create(engine)
+        each.start(network, problem.X)
+        if asks:
+            each.forward()
+        each.descend(problem.y, Step(0.1))
+    assert np.array_equal(networks[0].weights, networks[1].weights)
+
+
+@pytest.mark.parametrize("engine", ["dense", "data"])
+def test_momentum_needs_a_velocity_of_the_weights_kind(engine):
+    problem = hard_cases()["random"]
+    each = create(engine)
+    each.start(problem.network(), problem.X)
+    each.forward()
+    for velocity in (np.empty((0, 0)), np.zeros((300, 8), np.float32)):
+        with pytest.raises(InputError, match=r"^velocity must be float64 of shape \(300, 8\) with momentum, got "):
+            each.descend(problem.y, Step(0.1, 0.9, velocity=velocity))
+
+
+@pytest.mark.parametrize("engine", ["dense", "data"])
+def test_a_step_beyond_all_bounds_gives_no_number_and_no_error(engine):
+    problem = hard_cases()["random"]
+    network = problem.network("float32")
+    each = create(engine)
+    each.start(network, problem.X.astype(np.float32))
+    each.forward()
+    with np.errstate(all="ignore"):
+        each.descend(problem.y, Step(1e39))
+        assert not np.isfinite(each.forward()).all()
+    network.weights[:] = problem.network("float32").weights
+    each.start(network, problem.X.astype(np.float32))
+    assert np.isfinite(each.forward()).all()

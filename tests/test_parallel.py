@@ -250,3 +250,20 @@ def test_blas_is_restored_when_the_last_of_several_callers_leaves(order):
     """In a process of its own: a limit that nobody takes back would outlive the test."""
     done = subprocess.run([sys.executable, "-c", OVERLAP, *order], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_nobody_goes_on_after_one_has_failed():
+    """A caller that restores what tasks write must not be overtaken by one of them."""
+    finished = []
+
+    def task(k: int) -> None:
+        if k == 0:
+            raise KeyError("lane 0")
+        time.sleep(0.05)
+        finished.append(k)
+
+    with pytest.raises(KeyError, match="lane 0"):
+        run(task, range(6))
+    seen = len(finished)
+    time.sleep(0.2)
+    assert len(finished) == seen

@@ -229,7 +229,7 @@ class ShiftedReLURegressor(RegressorMixin, _ShiftedReLUEstimator):
         return self
 
     def partial_fit(self, X, y, sample_weight=None):
-        """One plain gradient step on one batch. The first batch sets the scales."""
+        """One plain gradient step on one batch, if it makes the batch's loss fall. The first batch sets the scales."""
         self._more_checks()
         first = not hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)
@@ -331,7 +331,7 @@ class ShiftedReLUClassifier(ClassifierMixin, _ShiftedReLUEstimator):
         return self
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """One plain gradient step on one batch. The first call sets the scales and needs all ``classes``."""
+        """One plain gradient step on one batch, as the regressor's. The first call needs all ``classes``."""
         self._more_checks()
         first = not hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)

@@ -11,8 +11,9 @@ order: results do not depend on the number of cores.
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
 from functools import cache
 from typing import Any, TypeVar
 
@@ -48,7 +49,15 @@ def run(function: Callable[[Task], Result], tasks: Iterable[Task], *, uses_blas:
     with one_blas_thread() if uses_blas else nullcontext():
         if len(tasks) == 1 or thread_count() == 1:
             return [function(task) for task in tasks]
-        return list(_pool(os.getpid(), thread_count()).map(function, tasks))
+        pool = _pool(os.getpid(), thread_count())
+        # Each task has the caller's context: NumPy keeps there which warnings it gives.
+        futures = [pool.submit(copy_context().run, function, task) for task in tasks]
+        try:
+            return [future.result() for future in futures]
+        finally:  # when one fails, or Ctrl-C comes, nobody may go on writing behind the caller's back
+            for future in futures:
+                future.cancel()
+            wait(futures)
 
 
 @cache
@@ -96,6 +105,9 @@ class _BlasLimit:
         self.limit.__exit__(None, None, None)
 
 
+_CREATION = threading.Lock()  # of two limits made at once, the second would take the first one's for the setting
+
+
 @cache
 def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - as for the pool
     return _BlasLimit()
@@ -104,7 +116,8 @@ def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - as for the pool
 @contextmanager
 def one_blas_thread():
     """Hold BLAS to one thread for a while. Cheap inside another such block, a third of a millisecond outside."""
-    limit = _blas_limit(os.getpid())
+    with _CREATION:
+        limit = _blas_limit(os.getpid())
     limit.enter()
     try:
         yield

@@ -96,7 +96,8 @@ def train(
     callbacks
         Called with a ``Progress`` after each forward pass.
 
-    Ctrl-C ends training after the current iteration and keeps the best network; a second one ends at once.
+    Ctrl-C ends training after the current iteration and keeps the network (with validation, the best one; without, the
+    current one unless a step has just made it worse than twice the best); a second Ctrl-C ends at once.
     """
     _check_settings(momentum, max_iter, tol, patience)
     loss_function = get_loss(loss)
@@ -110,8 +111,9 @@ def train(
     step = Step(0.0, momentum, nesterov)
     compile_kernels(engine.name, network.dtype)
     started = time.perf_counter()
-    engine.start(network, rows)
-    step.rate = choose_learning_rate(learning_rate, network, rows, engine, loss_function, problem.weight)
+    with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
+        engine.start(network, rows)
+        step.rate = choose_learning_rate(learning_rate, network, rows, engine, loss_function, problem.weight)
     if momentum:
         step.velocity = np.zeros_like(network.weights)
     ready = time.perf_counter()

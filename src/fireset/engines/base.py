@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import signature
 from math import erfc, sqrt
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -28,10 +29,21 @@ class Step:
     nesterov: bool = False
     velocity: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
 
+    def velocity_for(self, weights: np.ndarray) -> np.ndarray:
+        """V, checked against the weights that it moves; without momentum, no rows."""
+        if not self.momentum:
+            return np.empty((0, weights.shape[1]), weights.dtype)
+        if self.velocity.shape != weights.shape or self.velocity.dtype != weights.dtype:
+            raise InputError(
+                f"velocity must be {weights.dtype} of shape {weights.shape} with momentum, got "
+                f"{self.velocity.dtype} of shape {self.velocity.shape}; start with zeros"
+            )
+        return self.velocity
+
 
 @dataclass
 class EngineWork:
-    """What an engine did since it started."""
+    """What an engine did since it was made."""
 
     inner_products: int = 0  # pairs (neuron, sample) whose inner product was computed
     fired_pairs: int = 0  # of those, pairs that fired in the last forward pass
@@ -87,10 +99,10 @@ def create(name: str, **options) -> Engine:
         raise InputError(f"engine must be one of auto, {', '.join(sorted(_ENGINES))}; got {name!r}")
     entry = _ENGINES[name]
     factory = getattr(import_module(entry.module), entry.factory)
-    try:
-        return factory(**options)
-    except TypeError:
-        raise InputError(f"engine {name!r} does not take {', '.join(options)}") from None
+    unknown = [option for option in options if option not in signature(factory).parameters]
+    if unknown:
+        raise InputError(f"engine {name!r} does not take {', '.join(unknown)}")
+    return factory(**options)
 
 
 def describe() -> list[dict[str, object]]:

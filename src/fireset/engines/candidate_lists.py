@@ -1,7 +1,7 @@
 """Storage of the candidate lists: one slot for each neuron, in neuron order, with room to breathe.
 
 Slots in neuron order keep a pass over all lists a pass over memory in order; scattered lists made it three times
-slower. A neuron whose list outgrows its slot moves to the end with half as much again; when the end is used up, all
+slower. A neuron whose list outgrows its slot moves to the end, with a quarter to spare; when the end is used up, all
 slots are laid out anew in neuron order. Both are amortized O(1) per candidate stored.
 """
 

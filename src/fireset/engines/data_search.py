@@ -11,10 +11,11 @@ Deviations from the listing:
 2. The gradient has the sign of u − y; the listing's M = X diag(y − u) climbs.
 3. The distance to w_r^ref is bounded by the path length Σ‖Δw_r‖: it costs nothing and needs no second copy of W.
 4. A neuron is also queried again once the near misses it looked at have cost about as much as a query (rent or buy).
-5. Every pass audits a few neurons against all samples, in turn. A violated certificate raises; it cannot pass silently.
+5. Every pass checks all certificates, and audits some neurons, in turn, against all samples. What they find raises.
 """
 
 from math import exp, pi, sqrt
+from numbers import Real
 
 import numpy as np
 
@@ -48,7 +49,8 @@ class DataSearchEngine:
     exact = True
 
     def __init__(self, radius: float | str = "auto"):
-        if radius != "auto" and not (isinstance(radius, (int, float)) and 0 <= radius < np.inf):
+        number = isinstance(radius, Real) and not isinstance(radius, bool)
+        if radius != "auto" and not (number and 0 <= float(radius) < np.inf):
             raise InputError(f"radius must be 'auto' or a number of at least 0, got {radius!r}")
         self._radius = radius
         self.work = EngineWork()
@@ -65,16 +67,19 @@ class DataSearchEngine:
         self._misses = np.zeros(m, np.int32)  # near misses looked at since the list was made
         self._bands = np.zeros(m, network.dtype)
         self._forward_done = False
+        self._diverged = False  # a weight is not finite any more: nothing can be found, and nothing needs to be
         self._first_lists(_FIRST_RADIUS if self._radius == "auto" else float(self._radius))
 
     def forward(self) -> np.ndarray:
         from fireset.kernels.candidates import forward
 
         network, lists = self._network, self._lists
+        if self._diverged:
+            return np.full((len(self._X), network.n_outputs), np.nan)
         threshold = network.dtype.type(network.threshold)
 
         def lane_sum(lane: tuple[int, int]):
-            # A lane adds up at most an eighth of the neurons in their own precision; lanes are added up in float64.
+            # A lane adds up in the network's precision, lanes are added up in float64.
             sums = np.zeros((len(self._X), network.n_outputs), network.dtype)
             counted = forward(
                 self._X,
@@ -118,7 +123,7 @@ class DataSearchEngine:
         network, lists = self._network, self._lists
         dtype = network.dtype.type
         residual = (residual / sqrt(network.width)).astype(network.dtype)
-        velocity = step.velocity.astype(network.dtype, copy=False).reshape(-1, network.n_features)
+        velocity = step.velocity_for(network.weights)
 
         def descend_lane(lane: tuple[int, int]) -> None:
             backward(
@@ -142,7 +147,12 @@ class DataSearchEngine:
 
         run(descend_lane, lanes(network.width))
         self._forward_done = False
-        self._reaches += self._speeds * (self._sample_norm * (1 + 1e-9))  # the surplus pays for the rounding of sums
+        if not np.isfinite(self._speeds).all():
+            self._diverged = True
+            return
+        # The surplus pays for the rounding of the product and of the sum, however small the step is beside it.
+        self._reaches += self._speeds * (self._sample_norm * (1 + 1e-9))
+        self._reaches *= 1 + 4.5e-16 * (self._speeds > 0)
         due = self._reaches > self._radii
         if self._radius == "auto":
             due |= self._misses > len(self._X) // 2
@@ -153,13 +163,15 @@ class DataSearchEngine:
         """n × m, from the lists; looks at nothing outside them."""
         from scipy.sparse import csc_array
 
+        if self._diverged:
+            return self._network.fire_sets(self._X)
         if not self._forward_done:
             self.forward()
-        neurons = np.arange(self._network.width)
-        owners, samples = self._listed_pairs(neurons)
+        counts = self._lists.fired_counts
+        samples = self._lists.fired[self._lists.places(np.arange(len(counts)), counts)]
+        indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         fired = csc_array(
-            (np.ones(len(samples), bool), samples, np.searchsorted(owners, np.arange(len(neurons) + 1))),
-            shape=(len(self._X), len(neurons)),
+            (np.ones(len(samples), bool), samples, indptr), shape=(len(self._X), self._network.width)
         ).tocsr()
         fired.sort_indices()
         return fired
@@ -222,54 +234,55 @@ class DataSearchEngine:
         """Query all neurons, batch by batch, each batch's slots behind the last one's."""
         self._lists = CandidateLists(self._network.width, self._network.dtype)
         for batch in self._batches(np.arange(self._network.width)):
-            report = self._query(batch, np.full(len(batch), radius))
+            report, aim = self._query(batch, np.full(len(batch), radius))
             self._lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
-            self._fill(batch, report)
+            self._fill(batch, report, aim)
 
     def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
         """Make new lists for these neurons, from where they are now, in batches that feed a GEMM."""
         position = 0
         for batch in self._batches(neurons):
-            report = self._query(batch, radii[position : position + len(batch)])
+            report, aim = self._query(batch, radii[position : position + len(batch)])
             position += len(batch)
-            aim = self._radii[batch]
-            self._fill(batch, report)
+            self._fill(batch, report, aim)
             # A list may have been cut to its slot. That is fine while the radius left is worth having: a slot that
             # grows moves, and scattered slots slow every pass. Else the slot must grow.
             short = self._radii[batch] < np.maximum(aim / 8, self._reaches[batch])
             if short.any():
                 self._lists.grow(batch[short], np.diff(report.indptr)[short])
-                self._radii[batch[short]] = aim[short]
-                self._fill(batch[short], _selected(report, short))
+                self._fill(batch[short], _selected(report, short), aim[short])
 
     def _batches(self, neurons: np.ndarray):
         size = max(32, min(4096, _REPORTED_PAIRS // max(1, len(self._X))))
         for lo in range(0, len(neurons), size):
             yield neurons[lo : lo + size]
 
-    def _query(self, neurons: np.ndarray, radii: np.ndarray) -> Report:
-        """Ask the index for the candidates of these neurons and reset their certificates."""
+    def _query(self, neurons: np.ndarray, radii: np.ndarray) -> tuple[Report, np.ndarray]:
+        """Candidates of these neurons, and what they certify, once ``_fill`` has stored them; until then nothing."""
         network = self._network
         W = network.weights[neurons]
         # Within its radius the neuron's norm grows by at most radius/‖x‖: slack for wherever it may go.
         norms = row_norms(W) + radii / max(self._sample_norm, 1e-300)
+        if not np.isfinite(norms).all():
+            raise InputError("weights must be small enough for their squares to be finite")
         slack = dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
         self._bands[neurons] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
         self._reaches[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
-        self._radii[neurons] = radii + 2 * slack
+        self._radii[neurons] = -np.inf
         self._misses[neurons] = 0
         self.work.refreshes += len(neurons)
         self.work.inner_products += len(neurons) * len(self._X)
-        return self._index.report(W, network.threshold - self._radii[neurons])
+        aim = radii + 2 * slack
+        return self._index.report(W, network.threshold - aim), aim
 
-    def _fill(self, neurons: np.ndarray, report: Report) -> None:
+    def _fill(self, neurons: np.ndarray, report: Report, aim: np.ndarray) -> None:
+        """Store the candidates; the radius becomes ``aim``, or what is left of it where the slot is too small."""
         from fireset.kernels.candidates import fill
 
         lists = self._lists
-        radii = self._radii[neurons]
+        radii = aim.copy()
         threshold = self._network.dtype.type(self._network.threshold)
-        largest = abs(self._network.threshold) + float(radii.max(initial=1.0))
-        slack = 4 * float(np.finfo(self._network.dtype).eps) * largest
+        slacks = 4 * float(np.finfo(self._network.dtype).eps) * (abs(self._network.threshold) + aim)
 
         def fill_some(part: tuple[int, int]) -> None:
             some = slice(*part)
@@ -279,7 +292,7 @@ class DataSearchEngine:
                 report.ids,
                 report.values,
                 threshold,
-                slack,
+                slacks[some],
                 radii[some],
                 lists.room[neurons[some]],
                 lists.starts,

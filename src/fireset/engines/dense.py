@@ -47,6 +47,9 @@ class DenseEngine:
 
     def descend(self, residual: np.ndarray, step: Step) -> None:
         network, X = self._network, self._X
+        if self._keeps_bits and not self._fired:
+            self.forward()
+        velocity = step.velocity_for(network.weights)
         residual = (residual / sqrt(network.width)).astype(network.dtype)
 
         def descend_lane(lane: tuple[int, int]) -> None:
@@ -55,7 +58,7 @@ class DenseEngine:
                 push = network.signs[neurons] @ residual[samples].T
                 push *= mask
                 gradient[neurons.start - lane[0] : neurons.stop - lane[0]] += push @ X[samples]
-            follow(network.weights[slice(*lane)], gradient, step, slice(*lane))
+            follow(network.weights[slice(*lane)], gradient, velocity[slice(*lane)], step)
 
         run(descend_lane, lanes(network.width), uses_blas=True)
         if not self._keeps_bits:
@@ -76,12 +79,11 @@ class DenseEngine:
             yield neurons, samples, np.unpackbits(bits, count=shape[0] * shape[1]).reshape(shape).view(bool)
 
 
-def follow(weights: np.ndarray, gradient: np.ndarray, step: Step, neurons: slice) -> None:
-    """Move ``weights``, the rows ``neurons`` of W, by one step along their gradient (``Step`` has the formula)."""
+def follow(weights: np.ndarray, gradient: np.ndarray, velocity: np.ndarray, step: Step) -> None:
+    """Move some rows of W by one step along their gradient (``Step`` has the formula)."""
     dtype = weights.dtype.type
     direction = gradient
     if step.momentum:
-        velocity = step.velocity[neurons]
         velocity *= dtype(step.momentum)
         velocity += gradient
         direction = gradient + dtype(step.momentum) * velocity if step.nesterov else velocity

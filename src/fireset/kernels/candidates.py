@@ -3,15 +3,15 @@
 Layout. Neuron r owns the slot from ``starts[r]`` on. ``samples`` holds its ``counts[r]`` candidates there by descending
 ``references``, upper bounds of the inner products when the list was made. The forward pass looks at a prefix of
 ``looked[r]`` candidates and leaves the ``fired_counts[r]`` samples that fire at the front of the slot in ``fired``; the
-backward pass reads nothing else of the lists. Inner loops have no branch per pair.
+backward pass reads nothing else of the lists. The loops over pairs have no branch that cannot be foreseen.
 
-All functions work on neurons ``lo … hi−1`` and touch nothing of other neurons, so that lanes run side by side.
+All functions work on some of the neurons and touch nothing of the others, so that lanes run side by side.
 """
 
 import numpy as np
 
 from fireset.kernels.compiling import vector
-from fireset.kernels.firing import deciding_dot
+from fireset.kernels.firing import deciding_dot, difference
 
 LEVELS = 32  # steps of the reference values between b − radius and b
 
@@ -53,7 +53,7 @@ def forward(
     for r in range(lo, hi):
         start = starts[r]
         count = counts[r]
-        if reaches[r] > radii[r] and violated < 0:
+        if not reaches[r] <= radii[r] and violated < 0:
             violated = r
         lowest = threshold - reaches[r]
         k = min(looked[r], count)
@@ -135,7 +135,8 @@ def backward(
     ``W ← W − rate·(G + βV)``. ``V`` has no rows when momentum is off. ``speeds[r]`` receives a bound on ‖Δw_r‖,
     measured on the stored weights (a difference of two floats is correctly rounded, so the bound is safe however the
     update itself was rounded); ``misses[r]`` grows by the near misses looked at. ``pushes`` is scratch for the
-    longest list. A neuron that did not move last time and does not fire stays at rest. Cost O(d · fired).
+    longest list. A neuron that did not move last time and does not fire stays at rest, and so
+    does what velocity it may have that is too small to move it. Cost O(d · fired).
     """
     d = W.shape[1]
     outputs = signs.shape[1]
@@ -193,25 +194,26 @@ def backward(
         for j in range(d):
             before = W[r, j]
             W[r, j] = before - rate * gradient[j]
-            change = np.float64(W[r, j]) - np.float64(before)
+            change = difference(W[r, j], before)
             squares += change * change
         speeds[r] = np.sqrt(squares) * (1.0 + (d + 8) * 2.3e-16)
 
 
 @vector
-def fill(neurons, indptr, ids, values, threshold, slack, radii, room, starts, counts, samples, references):
+def fill(neurons, indptr, ids, values, threshold, slacks, radii, room, starts, counts, samples, references):
     """Store freshly reported candidates as the lists of ``neurons``, sorted into levels of descending value.
 
     Neuron ``neurons[k]`` gets ``ids[indptr[k]:indptr[k+1]]``. What fires already comes first, with reference ∞; the
     near misses follow in ``LEVELS`` steps of equal height, each with the upper edge of its level as reference, so that
     a counting sort suffices. Where a list has no room, its lowest levels are left out and ``radii[k]`` shrinks to what
-    the rest still certifies: every sample left out has a value of at most b − radius. ``slack`` covers the rounding of
+    the rest still certifies: every sample left out has a value of at most b − radius. ``slacks`` cover the rounding of
     the edges. The caller looks at ``radii``, which may fall below what is worth having. Cost O(candidates).
     """
     places = np.empty(LEVELS + 2, np.int64)
     for k in range(neurons.shape[0]):
         r = neurons[k]
         start = starts[r]
+        slack = slacks[k]
         height = max(radii[k], slack) / LEVELS
         scale = 1.0 / height
         places[:] = 0

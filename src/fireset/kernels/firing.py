@@ -35,6 +35,12 @@ def deciding_dot(w, x):
     return total
 
 
+@strict
+def difference(a, b):
+    """a − b in float64. In a vector kernel (w − s) − w would be simplified to −s, and what was rounded forgotten."""
+    return np.float64(a) - np.float64(b)
+
+
 @vector
 def settle(H, W, X, thresholds, bands):
     """Replace every ``H[r, i] ≈ ⟨w_r, x_i⟩`` that lies within ``bands[r]`` of ``thresholds[r]`` by the deciding value.
