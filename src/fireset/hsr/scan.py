@@ -13,7 +13,9 @@ from fireset.rounding import deciding_band, row_norms
 
 _BLOCK_PAIRS = 1 << 20
 _FEWEST_BLOCKS = 4  # so that several cores have something to do; a constant, so that results do not depend on them
-_FEWEST_QUERIES = 16  # below this a GEMM reads the points too often for the work it does
+_FEWEST_QUERIES = 16
+_ENOUGH_QUERIES = 128  # with fewer at a time, many points are read from memory too often for the work done on them
+_LARGEST_BLOCK = 1 << 23  # pairs: 32 MB in float32
 
 
 class ScanIndex(HalfSpaceIndex):
@@ -69,8 +71,9 @@ class ScanIndex(HalfSpaceIndex):
         bands = deciding_band(self.n_features, self.dtype, row_norms(normals), self._largest_norm)
         decides = self.dtype == np.float64
         contiguous = len(self) == self._next_id  # nothing was ever deleted: ids are places
-        per_block = min(_BLOCK_PAIRS // max(1, len(self)), -(-len(normals) // _FEWEST_BLOCKS))
-        per_block = max(_FEWEST_QUERIES, per_block)
+        points = max(1, len(self))
+        per_block = max(_BLOCK_PAIRS // points, min(_ENOUGH_QUERIES, _LARGEST_BLOCK // points))
+        per_block = max(_FEWEST_QUERIES, min(per_block, -(-len(normals) // _FEWEST_BLOCKS)))
 
         def scan(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             block = slice(start, min(start + per_block, len(normals)))
