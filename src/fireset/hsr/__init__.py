@@ -1,5 +1,6 @@
 """Exact half-space reporting: every point with ⟨normal, point⟩ > threshold. Usable without any network."""
 
-from fireset.hsr.base import HalfSpaceIndex, Report, build
+from fireset.hsr.base import HalfSpaceIndex, Report
+from fireset.hsr.choice import build
 
 __all__ = ["HalfSpaceIndex", "Report", "build"]

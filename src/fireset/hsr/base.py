@@ -1,18 +1,29 @@
-"""The contract of a half-space index (the paper's Algorithm "half space report data structure")."""
+"""The contract of a half-space index (the paper's Algorithm "half space report data structure").
+
+Every kind answers through ``HalfSpaceIndex``: what comes from outside is checked here, once; queries are cut into blocks
+here and the blocks spread over the cores. A kind knows only how to answer one block, and, if it is dynamic, how to
+add, delete and move points that were found to be in order.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from fireset.errors import InputError
+from fireset.parallel import run
+from fireset.rounding import deciding_band, dot_slack, row_norms
+
+_MOST_IDS = 2**31 - 1  # ids are kept in 32 bits
+_FEWEST_BLOCKS = 8  # so that several cores have something to do; a constant, so that results do not depend on them
 
 
 class Report(NamedTuple):
     """Answers to a batch of queries: query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, with these values.
 
-    Ids may come as 32-bit integers, which take half the room. A value is the computed ⟨normal, point⟩: within
+    Ids are 32-bit integers, which take half the room. A value is the computed ⟨normal, point⟩: within
     ``fireset.rounding.dot_slack`` of the true one.
     """
 
@@ -26,8 +37,34 @@ class IndexWork:
     """What an index did so far."""
 
     queries: int = 0
-    points_tested: int = 0
+    nodes_visited: int = 0  # nodes, layers or vertices whose bounds were looked at
+    points_tested: int = 0  # points whose inner product was computed to decide whether they lie above
+    points_in_bulk: int = 0  # points reported because a bound covers all of their subtree
     points_reported: int = 0
+
+
+class Queries(NamedTuple):
+    """A block of queries, checked; ``slacks`` bounds the rounding of every inner product with a point of the index.
+
+    ``bands`` is the half-width of the band around each threshold in which ``deciding_dot`` has the last word; negative
+    in float32, where the computed value decides.
+    """
+
+    normals: np.ndarray
+    thresholds: np.ndarray
+    slacks: np.ndarray
+    bands: np.ndarray
+
+
+class Answers(NamedTuple):
+    """What a kind found for a block: numbers found, ids (int32, ascending for each query), values (if asked for)."""
+
+    counts: np.ndarray
+    ids: np.ndarray
+    values: np.ndarray
+    nodes_visited: int
+    points_tested: int
+    points_in_bulk: int = 0
 
 
 class HalfSpaceIndex(ABC):
@@ -39,62 +76,156 @@ class HalfSpaceIndex(ABC):
     """
 
     kind: str
-    n_features: int
-    dtype: np.dtype
-    work: IndexWork
+    dynamic: bool = False  # whether points may be added, deleted and moved
+    _uses_blas = False
+
+    def __init__(self, points: np.ndarray):
+        self.dtype = points.dtype
+        self.n_features = points.shape[1]
+        self.work = IndexWork()
+        self._next_id = 0
+        self._largest_norm = 0.0  # of any point that ever was in the index
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def report(self, normals, thresholds) -> Report:
-        """Ids and values of the points above each (normals[k], thresholds[k])."""
+    def _answer(self, queries: Queries, with_values: bool) -> Answers:
+        """Answer a block of queries, without touching the index: other blocks are answered at the same time."""
 
-    @abstractmethod
-    def add(self, points) -> np.ndarray:
-        """Add rows; returns their ids."""
+    def _block_size(self, n_queries: int) -> int:
+        """Queries to be answered in one go."""
+        return max(1, min(256, -(-n_queries // _FEWEST_BLOCKS)))
 
-    @abstractmethod
-    def delete(self, ids) -> None:
-        """Remove points by id. An id that is not there is refused and nothing is removed."""
+    def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _delete(self, ids: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _present(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these ids are in the index."""
+        return (ids >= 0) & (ids < self._next_id)
+
+    # Queries
 
     def query(self, normal, threshold: float) -> np.ndarray:
         """Sorted int64 ids with ⟨normal, point⟩ > threshold."""
         if np.ndim(threshold) != 0:
             raise InputError(f"threshold must be one number, got shape {np.shape(threshold)}")
-        return self.report(np.reshape(normal, (1, -1)), np.reshape(threshold, 1)).ids.astype(np.int64)
+        return self._search(np.reshape(normal, (1, -1)), np.reshape(threshold, 1), False).ids.astype(np.int64)
 
     def query_batch(self, normals, thresholds) -> tuple[np.ndarray, np.ndarray]:
-        """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending."""
-        found = self.report(normals, thresholds)
-        return found.indptr, found.ids.astype(np.int64)
+        """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, in 32 bits; on all cores."""
+        found = self._search(normals, thresholds, False)
+        return found.indptr, found.ids
 
-    def check_points(self, points, name: str = "points") -> np.ndarray:
+    def report(self, normals, thresholds) -> Report:
+        """Ids and values of the points above each (normals[k], thresholds[k])."""
+        return self._search(normals, thresholds, True)
+
+    def _search(self, normals, thresholds, with_values: bool) -> Report:
+        queries = self._checked_queries(normals, thresholds)
+        size = self._block_size(len(normals))
+
+        def answer(start: int) -> Answers:
+            return self._answer(Queries(*(part[start : start + size] for part in queries)), with_values)
+
+        found = run(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
+        self.work.queries += len(queries.normals)
+        self.work.nodes_visited += sum(f.nodes_visited for f in found)
+        self.work.points_tested += sum(f.points_tested for f in found)
+        self.work.points_in_bulk += sum(f.points_in_bulk for f in found)
+        self.work.points_reported += sum(len(f.ids) for f in found)
+        counts = np.concatenate([np.zeros(1, np.int64), *(f.counts for f in found)])
+        return Report(
+            np.cumsum(counts),
+            np.concatenate([np.empty(0, np.int32), *(f.ids for f in found)]),
+            np.concatenate([np.empty(0, self.dtype), *(f.values for f in found)]),
+        )
+
+    def _checked_queries(self, normals, thresholds) -> Queries:
+        normals = self._checked_rows(normals, "normals")
+        # A float64 threshold is rounded down for float32 points: then at worst too much is reported, never too little.
+        thresholds = _rounded_down(np.asarray(thresholds, np.float64), self.dtype)
+        if thresholds.shape != (len(normals),):
+            raise InputError(f"thresholds must have shape ({len(normals)},), got {thresholds.shape}")
+        if np.isnan(thresholds).any():
+            raise InputError("thresholds must be numbers, got nan")
+        norms = row_norms(normals)
+        # Corners of boxes around points are bounded by √d times the largest norm of a point.
+        slacks = dot_slack(self.n_features, self.dtype, norms, sqrt(self.n_features) * self._largest_norm)
+        bands = deciding_band(self.n_features, self.dtype, norms, self._largest_norm)
+        return Queries(normals, thresholds, slacks, bands)
+
+    # Changes
+
+    def add(self, points) -> np.ndarray:
+        """Add rows; returns their ids."""
+        self._must_be_dynamic()
+        points = self._checked_rows(points, "points")
+        if self._next_id + len(points) > _MOST_IDS:
+            raise InputError(f"an index gives out at most {_MOST_IDS:,} ids in its life; build a new one")
+        ids = np.arange(self._next_id, self._next_id + len(points))
+        self._note_norms(points)
+        self._add(points, ids)
+        self._next_id += len(points)
+        return ids
+
+    def delete(self, ids) -> None:
+        """Remove points by id. An id that is not there is refused and nothing is removed."""
+        self._must_be_dynamic()
+        self._delete(np.unique(self._checked_ids(ids)))
+
+    def move(self, ids, points) -> None:
+        """Put the points of these ids elsewhere; they keep their ids. The same as delete and add, but cheaper."""
+        self._must_be_dynamic()
+        ids = self._checked_ids(ids)
+        points = self._checked_rows(points, "points")
+        if len(ids) != len(points):
+            raise InputError(f"points must have one row for each of the {len(ids)} ids, got {len(points)}")
+        ids, first = np.unique(ids[::-1], return_index=True)  # of an id given twice the last position counts
+        points = points[len(points) - 1 - first]
+        self._note_norms(points)
+        self._move(ids, points)
+
+    def _must_be_dynamic(self) -> None:
+        if not self.dynamic:
+            raise InputError(
+                f"an index of kind {self.kind!r} cannot be changed; build one of kind 'partition-tree' or 'scan'"
+            )
+
+    def _note_norms(self, points: np.ndarray) -> None:
+        self._largest_norm = max(self._largest_norm, float(row_norms(points).max(initial=0.0)))
+
+    def _checked_ids(self, ids) -> np.ndarray:
+        ids = np.asarray(ids)
+        if ids.ndim != 1:
+            raise InputError(f"ids must be a list of whole numbers, got shape {ids.shape}")
+        if ids.size and ids.dtype.kind not in "iu":
+            raise InputError(f"ids must be whole numbers, got {ids.dtype}")
+        ids = ids.astype(np.int64)
+        present = self._present(ids)
+        if not present.all():
+            raise InputError(f"ids must be in the index; {ids[~present].min()} is not")
+        return ids
+
+    def _checked_rows(self, rows, name: str) -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""
         try:
-            points = np.ascontiguousarray(points, self.dtype)
+            rows = np.require(rows, self.dtype, ["C", "A", "W"])  # read-only would be another type to the kernels
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
-        if points.ndim != 2 or points.shape[1] != self.n_features:
-            raise InputError(f"{name} must have shape (n, {self.n_features}), got {points.shape}")
-        if not np.isfinite(points).all():
-            raise InputError(f"{name} must be finite; row {np.argwhere(~np.isfinite(points))[0][0]} is not")
-        return points
+        if rows.ndim != 2 or rows.shape[1] != self.n_features:
+            raise InputError(f"{name} must have shape (n, {self.n_features}), got {rows.shape}")
+        if not np.isfinite(rows).all():
+            raise InputError(f"{name} must be finite; row {np.argwhere(~np.isfinite(rows))[0][0]} is not")
+        return rows
 
 
-def build(points, kind: str = "auto") -> HalfSpaceIndex:
-    """An index over the rows of ``points``; "auto" is "scan", the right kind in high dimension and the ground truth."""
-    from fireset.hsr.scan import ScanIndex
-
-    kinds = {"auto": ScanIndex, "scan": ScanIndex}
-    if kind not in kinds:
-        raise InputError(f"kind must be one of {', '.join(kinds)}; got {kind!r}")
-    try:
-        points = np.asarray(points)
-        if points.dtype != np.float32:
-            points = points.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"points must be a matrix of numbers: {error}") from None
-    if points.ndim != 2:
-        raise InputError(f"points must have shape (n, d), got {points.shape}")
-    return kinds[kind](points)
+def _rounded_down(values: np.ndarray, dtype) -> np.ndarray:
+    rounded = values.astype(dtype)
+    return np.where(rounded > values, np.nextafter(rounded, dtype.type(-np.inf)), rounded)

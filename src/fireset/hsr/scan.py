@@ -1,108 +1,83 @@
 """Half-space reporting by looking at every point: blocked GEMM and a comparison.
 
 Ground truth for every other kind, and in high dimension the right answer: BLAS tests points faster than any tree prunes
-them. Query O(n·d); add and delete O(n·d) for the whole batch.
+them. Query O(n·d); add and delete O(n·d) for the whole batch, move O(d) for each point.
 """
 
 import numpy as np
 
-from fireset.errors import InputError
-from fireset.hsr.base import HalfSpaceIndex, IndexWork, Report
-from fireset.parallel import run
-from fireset.rounding import deciding_band, row_norms
+from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
 
-_BLOCK_PAIRS = 1 << 20
+_BLOCK_QUERIES = 256  # at a time; with fewer, many points are read from memory too often for the work done on them
 _FEWEST_BLOCKS = 4  # so that several cores have something to do; a constant, so that results do not depend on them
 _FEWEST_QUERIES = 16
-_ENOUGH_QUERIES = 128  # with fewer at a time, many points are read from memory too often for the work done on them
-_LARGEST_BLOCK = 1 << 23  # pairs: 32 MB in float32
+_TILE_PAIRS = 1 << 18  # inner products computed at a time: they are read again at once, and should still be in L2
 
 
 class ScanIndex(HalfSpaceIndex):
     """Live points in one array, ascending by id."""
 
     kind = "scan"
+    dynamic = True
+    _uses_blas = True
 
     def __init__(self, points: np.ndarray):
-        self.dtype = points.dtype
-        self.n_features = points.shape[1]
-        self.work = IndexWork()
-        self._points = self.check_points(points).copy()  # what the caller does with his array is not our concern
-        self._ids = np.arange(len(points))
-        self._next_id = len(points)
-        self._largest_norm = _largest(self._points)
+        super().__init__(points)
+        self._points = np.empty((0, self.n_features), self.dtype)
+        self._ids = np.empty(0, np.int32)
+        self.add(points)
 
     def __len__(self) -> int:
         return len(self._points)
 
-    def add(self, points) -> np.ndarray:
-        points = self.check_points(points)
-        ids = np.arange(self._next_id, self._next_id + len(points))
+    def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
         self._points = np.concatenate([self._points, points])
-        self._ids = np.concatenate([self._ids, ids])
-        self._next_id += len(points)
-        self._largest_norm = max(self._largest_norm, _largest(points))
-        return ids
+        self._ids = np.concatenate([self._ids, ids.astype(np.int32)])
 
-    def delete(self, ids) -> None:
-        ids = np.asarray(ids)
-        if ids.size and ids.dtype.kind not in "iu":
-            raise InputError(f"ids must be whole numbers, got {ids.dtype}")
-        ids = np.unique(ids.astype(np.int64))
+    def _delete(self, ids: np.ndarray) -> None:
         places = np.searchsorted(self._ids, ids)
-        present = places < len(self._ids)
-        present[present] = self._ids[places[present]] == ids[present]
-        if not present.all():
-            raise InputError(f"ids must be in the index; {ids[~present][0]} is not")
         self._points = np.delete(self._points, places, axis=0)
         self._ids = np.delete(self._ids, places)
 
-    def report(self, normals, thresholds) -> Report:
+    def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
+        self._points[np.searchsorted(self._ids, ids)] = points
+
+    def _present(self, ids: np.ndarray) -> np.ndarray:
+        places = np.searchsorted(self._ids, ids)
+        present = places < len(self._ids)
+        present[present] = self._ids[places[present]] == ids[present]
+        return present
+
+    def _block_size(self, n_queries: int) -> int:
+        return max(_FEWEST_QUERIES, min(_BLOCK_QUERIES, -(-n_queries // _FEWEST_BLOCKS)))
+
+    def _answer(self, queries: Queries, with_values: bool) -> Answers:
+        from fireset.kernels.scanning import join
+
+        per_tile = max(_FEWEST_QUERIES, _TILE_PAIRS // len(queries.normals))
+        tiles = [self._answer_tile(queries, with_values, lo, lo + per_tile) for lo in range(0, len(self), per_tile)]
+        counts = np.array([t[0] for t in tiles], np.int64).reshape(len(tiles), len(queries.normals))
+        ids = np.empty(counts.sum(), np.int32)
+        values = np.empty(len(ids) if with_values else 0, self.dtype)
+        starts = np.cumsum(counts.T).reshape(counts.T.shape).T - counts  # by query, then by tile
+        for (count, places, found), start in zip(tiles, starts, strict=True):
+            join(start, count, places, found, ids, values)
+        if len(self) < self._next_id:  # else nothing was ever deleted: ids are places
+            ids = self._ids[ids]
+        return Answers(counts.sum(axis=0), ids, values, 0, len(queries.normals) * len(self))
+
+    def _answer_tile(self, queries: Queries, with_values: bool, lo: int, hi: int):
+        """Of the points lo … hi−1: for each query the number above, their places and values, query after query."""
         from fireset.kernels.firing import settle
         from fireset.kernels.scanning import collect_above, count_above
 
-        normals = self.check_points(normals, "normals")
-        # A float64 threshold is rounded down for float32 points: then at worst too much is reported, never too little.
-        thresholds = _rounded_down(np.asarray(thresholds, np.float64), self.dtype)
-        if thresholds.shape != (len(normals),):
-            raise InputError(f"thresholds must have shape ({len(normals)},), got {thresholds.shape}")
-        if np.isnan(thresholds).any():
-            raise InputError("thresholds must be numbers, got nan")
-        bands = deciding_band(self.n_features, self.dtype, row_norms(normals), self._largest_norm)
-        decides = self.dtype == np.float64
-        contiguous = len(self) == self._next_id  # nothing was ever deleted: ids are places
-        points = max(1, len(self))
-        per_block = max(_BLOCK_PAIRS // points, min(_ENOUGH_QUERIES, _LARGEST_BLOCK // points))
-        per_block = max(_FEWEST_QUERIES, min(per_block, -(-len(normals) // _FEWEST_BLOCKS)))
-
-        def scan(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            block = slice(start, min(start + per_block, len(normals)))
-            H = normals[block] @ self._points.T
-            if decides:
-                settle(H, normals[block], self._points, thresholds[block], bands[block])
-            counts = np.empty(len(H), np.int64)
-            count_above(H, thresholds[block], counts)
-            offsets = np.concatenate([[0], np.cumsum(counts)])
-            places = np.empty(offsets[-1], np.int32)
-            values = np.empty(offsets[-1], self.dtype)
-            collect_above(H, thresholds[block], offsets, places, values)
-            return counts, places if contiguous else self._ids[places], values
-
-        found = run(scan, range(0, len(normals), per_block), uses_blas=True) if len(normals) else []
-        counts = np.concatenate([f[0] for f in found]) if found else np.empty(0, np.int64)
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        ids = np.concatenate([f[1] for f in found]) if found else np.empty(0, np.int32)
-        values = np.concatenate([f[2] for f in found]) if found else np.empty(0, self.dtype)
-        self.work.queries += len(normals)
-        self.work.points_tested += len(normals) * len(self)
-        self.work.points_reported += len(ids)
-        return Report(indptr, ids, values)
-
-
-def _largest(points: np.ndarray) -> float:
-    return float(row_norms(points).max(initial=0.0))
-
-
-def _rounded_down(values: np.ndarray, dtype) -> np.ndarray:
-    rounded = values.astype(dtype)
-    return np.where(rounded > values, np.nextafter(rounded, dtype.type(-np.inf)), rounded)
+        points = self._points[lo:hi]
+        H = queries.normals @ points.T
+        if self.dtype == np.float64:
+            settle(H, queries.normals, points, queries.thresholds, queries.bands)
+        counts = np.empty(len(H), np.int64)
+        count_above(H, queries.thresholds, counts)
+        places = np.empty(counts.sum(), np.int32)
+        values = np.empty(len(places) if with_values else 0, self.dtype)
+        collect_above(H, queries.thresholds, lo, places, values)
+        return counts, places, values

@@ -1,6 +1,7 @@
 """Reading off a block of inner products which of them lie above a threshold."""
 
 from fireset.kernels.compiling import vector
+from fireset.kernels.masks import LANES, above_bits, count_bits, first_bit
 
 
 @vector
@@ -9,24 +10,51 @@ def count_above(H, thresholds, counts):
     for k in range(H.shape[0]):
         row = H[k]
         threshold = thresholds[k]
+        whole = row.shape[0] - row.shape[0] % LANES
         found = 0
-        for i in range(row.shape[0]):
+        for start in range(0, whole, LANES):
+            found += count_bits(above_bits(row, start, threshold))
+        for i in range(whole, row.shape[0]):
             found += row[i] > threshold
         counts[k] = found
 
 
 @vector
-def collect_above(H, thresholds, offsets, places, values):
-    """Write positions and values of the entries above each row's threshold, row k to ``offsets[k] … offsets[k+1]−1``.
+def collect_above(H, thresholds, first, places, values):
+    """Write ``first`` + column and value of the entries above each row's threshold, row after row.
 
-    A plain branch: few entries count, so it is foreseen nearly always, and beats both writing every entry and glancing
-    at groups of entries first (measured at 3 %: 0.7 against 1.2 and 1.4 ns an entry).
+    No values are written where ``values`` is empty.
     """
+    with_values = values.shape[0] > 0
+    place = 0
     for k in range(H.shape[0]):
+        row = H[k]
         threshold = thresholds[k]
-        place = offsets[k]
-        for i in range(H.shape[1]):
-            if H[k, i] > threshold:
-                places[place] = i
-                values[place] = H[k, i]
+        begin = place
+        whole = row.shape[0] - row.shape[0] % LANES
+        for start in range(0, whole, LANES):
+            bits = above_bits(row, start, threshold)
+            while bits != 0:
+                places[place] = first + start + first_bit(bits)
                 place += 1
+                bits &= bits - 1
+        for i in range(whole, row.shape[0]):
+            if row[i] > threshold:
+                places[place] = first + i
+                place += 1
+        if with_values:
+            for p in range(begin, place):
+                values[p] = row[places[p] - first]
+
+
+@vector
+def join(starts, counts, places, values, all_places, all_values):
+    """Copy what one tile found for query k, ``counts[k]`` entries, to ``starts[k]`` on in the arrays of all tiles."""
+    with_values = all_values.shape[0] > 0
+    p = 0
+    for k in range(counts.shape[0]):
+        for q in range(starts[k], starts[k] + counts[k]):
+            all_places[q] = places[p]
+            if with_values:
+                all_values[q] = values[p]
+            p += 1
