@@ -13,7 +13,7 @@ from fireset import InputError
 from fireset.hsr import HalfSpaceIndex, build
 from fireset.kernels.firing import deciding_dot
 
-KINDS = ["auto", "scan"]
+KINDS = ["auto", "scan", "partition-tree"]
 
 
 def above(points: dict[int, np.ndarray], normal, threshold: float) -> list[int]:

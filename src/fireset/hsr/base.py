@@ -1,8 +1,8 @@
 """The contract of a half-space index (the paper's Algorithm "half space report data structure").
 
-Every kind answers through ``HalfSpaceIndex``: what comes from outside is checked here, once; queries are cut into blocks
-here and the blocks spread over the cores. A kind knows only how to answer one block, and, if it is dynamic, how to
-add, delete and move points that were found to be in order.
+Every kind answers through ``HalfSpaceIndex``: what comes from outside is checked here, once; queries are cut into
+blocks here and the blocks spread over the cores. A kind knows only how to answer one block, and, if it is dynamic, how
+to add, delete and move points that were found to be in order.
 """
 
 from abc import ABC, abstractmethod
@@ -224,6 +224,29 @@ class HalfSpaceIndex(ABC):
         if not np.isfinite(rows).all():
             raise InputError(f"{name} must be finite; row {np.argwhere(~np.isfinite(rows))[0][0]} is not")
         return rows
+
+
+def sort_answers(ids: np.ndarray, counts: np.ndarray) -> None:
+    """Sort the answer of every query in place; query k has the next ``counts[k]`` ids.
+
+    NumPy's sort is the fastest there is, but to call it for every answer makes threads wait for each other. So answers
+    of about the same length are sorted together, as rows of a matrix.
+    """
+    from fireset.kernels.sorting import FEW, from_rows, sort_short, to_rows
+
+    sort_short(ids, counts)
+    ends = np.cumsum(counts)
+    by_length = np.argsort(counts, kind="stable")
+    start = int(np.searchsorted(counts, FEW, side="right", sorter=by_length))
+    while start < len(counts):
+        longest = counts[by_length[start]] * 5 // 4
+        stop = int(np.searchsorted(counts, longest, side="right", sorter=by_length))
+        together = by_length[start:stop]
+        rows = np.empty((len(together), counts[by_length[stop - 1]]), np.int32)
+        to_rows(ids, ends, counts, together, rows)
+        rows.sort(axis=1)
+        from_rows(ids, ends, counts, together, rows)
+        start = stop
 
 
 def _rounded_down(values: np.ndarray, dtype) -> np.ndarray:

@@ -4,9 +4,10 @@ import numpy as np
 
 from fireset.errors import InputError
 from fireset.hsr.base import HalfSpaceIndex
+from fireset.hsr.partition_tree import PartitionTreeIndex
 from fireset.hsr.scan import ScanIndex
 
-_KINDS: dict[str, type[HalfSpaceIndex]] = {kind.kind: kind for kind in (ScanIndex,)}
+_KINDS: dict[str, type[HalfSpaceIndex]] = {kind.kind: kind for kind in (ScanIndex, PartitionTreeIndex)}
 
 
 def build(points, kind: str = "auto") -> HalfSpaceIndex:

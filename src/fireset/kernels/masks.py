@@ -1,4 +1,4 @@
-"""Sixty-four comparisons at a time, as bits: how a few hits among many numbers are found without a branch for each.
+"""Many comparisons at a time, their results as bits: how a few hits are found without a branch for every number.
 
 LLVM does not make this out of a plain loop. On AVX2 and AVX-512 the comparison and the packing of its result into bits
 are a few instructions; elsewhere LLVM writes what the machine has.
@@ -38,15 +38,67 @@ def above_bits(typing_context, row, start, threshold):  # noqa: ARG001 - numba's
     def generate(context, builder, signature, arguments):
         row_type, start_type, _ = signature.args
         row, start, threshold = arguments
-        element = context.get_value_type(row_type.dtype)
-        vector = ir.VectorType(element, LANES)
         data = context.make_array(row_type)(context, builder, row).data
         index = context.cast(builder, start, start_type, types.intp)
-        place = builder.bitcast(cgutils.gep(builder, data, index), vector.as_pointer())
-        numbers = builder.load(place, align=row_type.dtype.bitwidth // 8)
-        limits = ir.Constant(vector, ir.Undefined)
-        for lane in range(LANES):
-            limits = builder.insert_element(limits, threshold, ir.Constant(ir.IntType(32), lane))
-        return builder.bitcast(builder.fcmp_ordered(">", numbers, limits), ir.IntType(LANES))
+        numbers = _load(builder, cgutils.gep(builder, data, index), row_type.dtype, LANES)
+        return _bits_above(builder, numbers, threshold)
 
     return types.int64(row, start, threshold), generate
+
+
+def _columns_above(lanes: int):
+    """A function for blocks of ``lanes`` columns; they must fit the registers, so their number is part of the code."""
+
+    @intrinsic
+    def columns_above(typing_context, blocks, which, coefficients, threshold):  # noqa: ARG001
+        """An int64 whose bit k says whether ``Σ_j coefficients[j] · blocks[which, j, k] > threshold``.
+
+        ``blocks`` is contiguous, (any, coefficients.size, lanes), which is not checked; all of one floating-point type.
+        (To be handed a view of the block instead would cost more than the rest: views count their references.)
+        """
+        fits = isinstance(blocks, types.Array) and blocks.ndim == 3 and blocks.layout == "C"
+        if not fits or blocks.dtype != threshold or coefficients != types.Array(blocks.dtype, 1, "C"):
+            return None
+
+        def generate(context, builder, signature, arguments):
+            blocks_type, which_type, coefficients_type, _ = signature.args
+            blocks, which, coefficients, threshold = arguments
+            factors = context.make_array(coefficients_type)(context, builder, coefficients)
+            size = builder.mul(factors.nitems, ir.Constant(factors.nitems.type, lanes))
+            start = builder.mul(context.cast(builder, which, which_type, types.intp), size)
+            data = cgutils.gep(builder, context.make_array(blocks_type)(context, builder, blocks).data, start)
+            element = context.get_value_type(blocks_type.dtype)
+            total = cgutils.alloca_once_value(builder, ir.Constant(ir.VectorType(element, lanes), None))
+            with cgutils.for_range(builder, factors.nitems) as loop:
+                row = builder.mul(loop.index, ir.Constant(loop.index.type, lanes))
+                numbers = _load(builder, cgutils.gep(builder, data, row), blocks_type.dtype, lanes)
+                factor = _splat(builder, builder.load(cgutils.gep(builder, factors.data, loop.index)), lanes)
+                product = builder.fmul(factor, numbers, flags=("contract",))
+                builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+            return builder.zext(_bits_above(builder, builder.load(total), threshold), ir.IntType(64))
+
+        return types.int64(blocks, which, coefficients, threshold), generate
+
+    return columns_above
+
+
+columns_above_16 = _columns_above(16)
+columns_above_32 = _columns_above(32)
+
+
+def _load(builder, pointer, dtype, lanes: int):
+    vector = ir.VectorType(pointer.type.pointee, lanes)
+    return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=dtype.bitwidth // 8)
+
+
+def _splat(builder, number, lanes: int):
+    vector = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
+    for lane in range(lanes):
+        vector = builder.insert_element(vector, number, ir.Constant(ir.IntType(32), lane))
+    return vector
+
+
+def _bits_above(builder, numbers, threshold):
+    lanes = numbers.type.count
+    above = builder.fcmp_ordered(">", numbers, _splat(builder, threshold, lanes))
+    return builder.bitcast(above, ir.IntType(lanes))
