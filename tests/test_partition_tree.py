@@ -9,7 +9,7 @@ from conftest import sphere
 from fireset.hsr import build
 from fireset.hsr.base import sort_answers
 from fireset.hsr.partition_tree import _nodes_needed
-from fireset.kernels.partition_tree import FAN, LEAF
+from fireset.kernels.partition_tree import COUNT, FAN, FILLED, LEAF, PARENT, PLACE, SIZE
 
 
 def check(index) -> None:
@@ -22,36 +22,36 @@ def check(index) -> None:
         if child < 0:
             leaf = ~child
             leaves.append(leaf)
-            size = tree.leaf_sizes[leaf]
+            size = tree.buckets[leaf, FILLED]
             assert 0 < size <= LEAF
-            assert tree.leaf_parents[leaf] == parent
-            points = tree.leaf_points[leaf, :, :size]
-            for column, identity in enumerate(tree.leaf_ids[leaf, :size]):
+            assert tree.buckets[leaf, PLACE] == parent
+            points = tree.coordinates[leaf, :, :size]
+            for column, identity in enumerate(tree.buckets[leaf, :size]):
                 assert tree.places[identity] == LEAF * leaf + column
                 ids.append(identity)
             return size, points.min(axis=1), points.max(axis=1)
         nodes.append(child)
-        assert tree.parents[child] == parent
-        assert tree.sizes[child] > 0 or child == 0
+        assert tree.nodes[child, PARENT] == parent
+        assert tree.nodes[child, SIZE] > 0 or child == 0
         count, lows, highs = 0, [], []
-        for column in range(tree.sizes[child]):
-            below, low, high = visit(int(tree.children[child, column]), FAN * child + column)
+        for column in range(tree.nodes[child, SIZE]):
+            below, low, high = visit(int(tree.nodes[child, column]), FAN * child + column)
             assert np.array_equal(tree.boxes[child, :d, column], high)
             assert np.array_equal(tree.boxes[child, d:, column], low)
             count += below
             lows.append(low)
             highs.append(high)
-        assert tree.counts[child] == count
+        assert tree.nodes[child, COUNT] == count
         return count, np.min(lows, axis=0) if lows else np.zeros(d), np.max(highs, axis=0) if highs else np.zeros(d)
 
     visit(0, -1)
     assert len(index) == len(ids) == len(set(ids)) == (tree.places >= 0).sum()
-    for used, free, top in ((nodes, tree.free_nodes, tree.tops[0]), (leaves, tree.free_leaves, tree.tops[1])):
+    for used, free, top in ((nodes, tree.free_nodes, tree.tops[0]), (leaves, tree.free_buckets, tree.tops[1])):
         assert sorted([*used, *free[:top].tolist()]) == list(range(len(free)))
 
 
 def depth(index, node: int = 0) -> int:
-    children = index._tree.children[node, : index._tree.sizes[node]]
+    children = index._tree.nodes[node, : index._tree.nodes[node, SIZE]]
     return 1 + max((depth(index, int(c)) for c in children if c >= 0), default=0)
 
 

@@ -1,21 +1,21 @@
-"""Half-space reporting by a partition tree: Part 1 of the paper's corollary (Agarwal, Eppstein, Matoušek 1992), dynamic.
+"""Half-space reporting by a dynamic partition tree: Part 1 of the paper's corollary (Agarwal, Eppstein, Matoušek).
 
 Points are halved again and again along the widest coordinate of their box. A query skips a subtree whose box lies
 outside the half-space, reports one whose box lies inside without testing its points, and looks into the others. Boxes
-replace the simplices of the theory: O(n^(1−1/d) + k) for hyperplanes in general position instead of a bound for all of
-them, at a hundredth of the constant. The paper's corollary promises the bound in any dimension; the constants of both grow
-exponentially with d, and beyond a dozen coordinates a scan is faster.
+take the place of the theory's simplices: about n^(1−1/d) + k for points and planes in general position, without its
+bound for the worst case, and far smaller constants. Both grow exponentially with d; beyond eight coordinates or so a
+scan is faster.
 
-Sixteen children to a node, thirty-two places to a leaf: what a processor compares at once. Flat arrays; the layout is in
-``fireset.kernels.partition_tree``.
+Sixteen children to a node, thirty-two places to a leaf: what a processor compares at once. Flat arrays; the layout is
+in ``fireset.kernels.partition_tree``.
 
 Changes by partial rebuilding. Added points go down to the leaf whose boxes grow least. When a leaf is full, the highest
-subtree above it that has grown by half since it was made is made anew, or the leaf alone. A subtree of s points is made in
-O(s log s), after at least s/3 additions to it: O(log s) for each of them. A subtree that has not been made anew holds at
-most 1.5 s points, of which a child, which had s/2 at most, can have gained s/2: every level down has at most two thirds
-of the points, so there are O(log n) levels and an addition costs O(log² n), amortized. A deletion costs O(log n)
-boxes; when half of the points are gone, the whole tree is made anew. Boxes are fitted at every change, so answers do
-not get slower with the number of changes.
+subtree above it that has grown by half since it was made is made anew, or the leaf alone. A subtree of s points is made
+in O(s log s), after at least s/3 additions to it: O(log s) for each of them. One that is not made anew holds at most
+1.5 s points, s of them in one child (which had s/2 and gained s/2): every level down has at most two thirds of the
+points, so there are O(log n) levels, and an addition costs O(log² n), amortized. A deletion costs O(log n) boxes; when
+half of the points are gone, the whole tree is made anew. Boxes are fitted at every change, so answers do not get
+slower with the number of changes. ``benchmarks/bench_index.py`` shows both.
 """
 
 from functools import cache
@@ -48,28 +48,30 @@ class PartitionTreeIndex(HalfSpaceIndex):
         self._build(points.copy(), np.arange(len(points), dtype=np.int32), len(points))
 
     def __len__(self) -> int:
-        return int(self._tree.counts[0])
+        from fireset.kernels.partition_tree import COUNT
+
+        return int(self._tree.nodes[0, COUNT])
 
     def _build(self, rows: np.ndarray, ids: np.ndarray, most_ids: int) -> None:
         """A new tree; ``rows`` and ``ids`` are reordered. The subtrees of the root are built on all cores."""
-        from fireset.kernels.partition_tree import FAN, LEAVES, NODES
+        from fireset.kernels.partition_tree import BUCKETS, FAN, NODES, PARENT
         from fireset.kernels.partition_tree_build import FILL, build_subtree, plant
 
         leaves = max(1, -(-len(rows) // FILL))
         self._tree = tree = self._empty_tree(_nodes_needed(leaves), leaves, most_ids)
         if not len(rows):
-            tree.tops[NODES] = 0  # the root is there, without children
+            tree.tops[NODES], tree.nodes[0, PARENT] = 0, -1  # the root is there, without children
             return
         tasks = np.empty((FAN, 4), np.int64)
-        count = plant(tree, rows, ids, leaves, tasks)
+        count = plant(tree.nodes, tree.free_nodes, tree.tops, rows, ids, leaves, tasks)
         needed = np.array([[_nodes_needed(share) if share > 1 else 0, share] for share in tasks[:count, 3].tolist()])
         ends = tree.tops - np.cumsum(needed, axis=0) + needed  # each takes its nodes and leaves from below its end
 
         def build(task: int) -> None:
-            build_subtree(tree._replace(tops=ends[task].copy()), rows, ids, *tasks[task])
+            build_subtree(*tree._replace(tops=ends[task].copy()), rows, ids, *tasks[task])
 
         run(build, range(count))
-        tree.tops[[NODES, LEAVES]] = 0
+        tree.tops[[NODES, BUCKETS]] = 0
 
     def _empty_tree(self, nodes: int, leaves: int, most_ids: int) -> "Tree":
         from fireset.kernels.partition_tree import FAN, LEAF, Tree
@@ -77,18 +79,12 @@ class PartitionTreeIndex(HalfSpaceIndex):
         d = self.n_features
         return Tree(
             boxes=np.zeros((nodes, 2 * d, FAN), self.dtype),
-            children=np.zeros((nodes, FAN), np.int32),
-            sizes=np.zeros(nodes, np.int32),
-            parents=np.full(nodes, -1, np.int64),
-            counts=np.zeros(nodes, np.int32),
-            built=np.zeros(nodes, np.int32),
-            leaf_points=np.zeros((leaves, d, LEAF), self.dtype),
-            leaf_ids=np.zeros((leaves, LEAF), np.int32),
-            leaf_sizes=np.zeros(leaves, np.int32),
-            leaf_parents=np.full(leaves, -1, np.int64),
+            nodes=np.zeros((nodes, FAN + 4), np.int32),
+            coordinates=np.zeros((leaves, d, LEAF), self.dtype),
+            buckets=np.zeros((leaves, LEAF + 2), np.int32),
             places=np.full(most_ids, -1, np.int64),
             free_nodes=np.arange(nodes, dtype=np.int32)[::-1].copy(),
-            free_leaves=np.arange(leaves, dtype=np.int32)[::-1].copy(),
+            free_buckets=np.arange(leaves, dtype=np.int32)[::-1].copy(),
             tops=np.array([nodes, leaves]),
         )
 
@@ -103,13 +99,13 @@ class PartitionTreeIndex(HalfSpaceIndex):
         while done < len(normals):
             found = np.empty(len(self) + LEAF + _ANSWERS, np.int32)
             before = done
-            done = search(self._tree, *queries, done, found, stack, counts, work)
+            done = search(*self._tree[:4], *queries, done, found, stack, counts, work)
             parts.append(found[: counts[before:done].sum()])
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         sort_answers(ids, counts)
         values = np.empty(len(ids) if with_values else 0, self.dtype)
         if with_values:
-            values_of(self._tree, normals, counts, ids, values)
+            values_of(self._tree.coordinates, self._tree.places, normals, counts, ids, values)
         return Answers(counts, ids, values, int(work[0]), int(work[1]), int(work[2]))
 
     # Changes
@@ -136,52 +132,49 @@ class PartitionTreeIndex(HalfSpaceIndex):
             elif outcome == NEEDS_NEW_TREE:
                 self._rebuild(points[done:], ids[done:])
                 return
-            done, outcome = insert(self._tree, ids, points, done, *self._scratch(len(points)))
+            done, outcome = insert(*self._tree, ids, points, done, *self._scratch(len(points)))
 
     def _delete(self, ids: np.ndarray) -> None:
+        from fireset.kernels.partition_tree import BUILT
         from fireset.kernels.partition_tree_update import delete
 
-        delete(self._tree, ids)
-        if len(self) < self._tree.built[0] // 2:
+        delete(*self._tree, ids)
+        if len(self) < self._tree.nodes[0, BUILT] // 2:
             self._rebuild(np.empty((0, self.n_features), self.dtype), ids[:0])
 
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
         from fireset.kernels.partition_tree_update import delete, move
 
         if len(ids) > _SHARE_FOR_A_NEW_TREE * len(self):
-            delete(self._tree, ids)
+            delete(*self._tree, ids)
             self._rebuild(points, ids)
             return
         done = 0
         while done < len(ids):
-            done = move(self._tree, ids, points, done, *self._scratch(0))
+            done = move(*self._tree, ids, points, done, *self._scratch(0))
             self._insert(points[done : done + 1], ids[done : done + 1])
             done += 1
 
     def _rebuild(self, points: np.ndarray, ids: np.ndarray) -> None:
         """A new tree of the points in this one and these."""
-        from fireset.kernels.partition_tree import LEAF
+        from fireset.kernels.partition_tree import BUCKETS, FILLED, LEAF
 
-        filled = np.arange(LEAF) < self._live_leaf_sizes()[:, None]
-        rows = np.concatenate([self._tree.leaf_points.transpose(0, 2, 1)[filled], points])
-        row_ids = np.concatenate([self._tree.leaf_ids[filled], ids.astype(np.int32)])
-        self._build(rows, row_ids, len(self._tree.places))
-
-    def _live_leaf_sizes(self) -> np.ndarray:
-        from fireset.kernels.partition_tree import LEAVES
-
-        sizes = self._tree.leaf_sizes.copy()
-        sizes[self._tree.free_leaves[: self._tree.tops[LEAVES]]] = 0
-        return sizes
+        tree = self._tree
+        sizes = tree.buckets[:, FILLED].copy()
+        sizes[tree.free_buckets[: tree.tops[BUCKETS]]] = 0
+        filled = np.arange(LEAF) < sizes[:, None]
+        rows = np.concatenate([tree.coordinates.transpose(0, 2, 1)[filled], points])
+        row_ids = np.concatenate([tree.buckets[:, :LEAF][filled], ids.astype(np.int32)])
+        self._build(rows, row_ids, len(tree.places))
 
     def _make_room(self) -> None:
         """A quarter more nodes and leaves."""
         old = self._tree
-        nodes, leaves = (len(stack) // 4 + 16 for stack in (old.free_nodes, old.free_leaves))
+        nodes, leaves = (len(stack) // 4 + 16 for stack in (old.free_nodes, old.free_buckets))
         new = self._empty_tree(nodes, leaves, 0)
         arrays = {name: np.concatenate([getattr(old, name), getattr(new, name)]) for name in old._fields}
         arrays["tops"] = old.tops + new.tops
-        for name, more in (("free_nodes", nodes), ("free_leaves", leaves)):
+        for name, more in (("free_nodes", nodes), ("free_buckets", leaves)):
             stack = getattr(old, name)  # what is free is at its front: put the new ones before it
             arrays[name] = np.concatenate([np.arange(len(stack), len(stack) + more, dtype=np.int32), stack])
         self._tree = old._replace(**arrays)

@@ -1,11 +1,14 @@
 """Searching a partition tree: many boxes at a time against a hyperplane, whole subtrees reported untested.
 
-Layout. An inner node v has ``sizes[v]`` children, at most ``FAN``: ``children[v, c]`` is a node, or ``~leaf``. Around
-child c lies the box from ``boxes[v, d + j, c]`` to ``boxes[v, j, c]`` in coordinate j, the columns of one block, so that
-all children are compared with a hyperplane at once. A leaf holds the ids and the coordinates of its ``leaf_sizes``
-points, at most ``LEAF``, as columns too. ``parents`` and ``leaf_parents`` say ``FAN · parent + column``, −1 at the root,
-which is node 0. ``counts`` is the number of points below a node, ``built`` what it was when the node was made.
-``places[id]`` is ``LEAF · leaf + column``, or −1. Free nodes and leaves are the first ``tops`` entries of two stacks.
+Layout. An inner node v has ``nodes[v, SIZE]`` children, at most ``FAN``: ``nodes[v, c]`` is a node, or ``~leaf``. Box
+c of v, around that child, reaches from ``boxes[v, d + j, c]`` to ``boxes[v, j, c]`` in coordinate j: columns of one
+block, so that all are compared with a hyperplane at once. A leaf has a bucket of ``buckets[leaf, FILLED]`` points, at
+most ``LEAF``: their ids, ``buckets[leaf, column]``, and ``coordinates[leaf, j, column]``, columns of a block, too.
+``nodes[v, PARENT]`` and ``buckets[leaf, PLACE]`` say ``FAN · parent + column``, −1 at the root, which is node 0.
+``nodes[v, COUNT]`` is the number of points below a node, ``nodes[v, BUILT]`` what it was when the node was made.
+``places[id]`` is ``LEAF · leaf + column``, or −1. Free nodes and buckets are the first ``tops`` entries of two stacks.
+
+Kernels are handed the arrays they need, one by one: a tuple of arrays would count references at every use.
 """
 
 from typing import NamedTuple
@@ -18,30 +21,26 @@ from fireset.kernels.masks import columns_above_16, columns_above_32, first_bit
 
 FAN = 16
 LEAF = 32
-NODES, LEAVES = 0, 1  # places in ``tops``
+SIZE, PARENT, COUNT, BUILT = FAN, FAN + 1, FAN + 2, FAN + 3  # columns of ``nodes`` after the children
+FILLED, PLACE = LEAF, LEAF + 1  # columns of ``buckets`` after the ids
+NODES, BUCKETS = 0, 1  # entries of ``tops``
 
 
 class Tree(NamedTuple):
     """The arrays of a tree; see the head of this file."""
 
     boxes: np.ndarray  # (nodes, 2d, FAN): upper corners, then lower corners
-    children: np.ndarray  # (nodes, FAN) int32
-    sizes: np.ndarray  # (nodes,) int32
-    parents: np.ndarray  # (nodes,) int64
-    counts: np.ndarray  # (nodes,) int32
-    built: np.ndarray  # (nodes,) int32
-    leaf_points: np.ndarray  # (leaves, d, LEAF)
-    leaf_ids: np.ndarray  # (leaves, LEAF) int32
-    leaf_sizes: np.ndarray  # (leaves,) int32
-    leaf_parents: np.ndarray  # (leaves,) int64
+    nodes: np.ndarray  # (nodes, FAN + 4) int32
+    coordinates: np.ndarray  # (leaves, d, LEAF)
+    buckets: np.ndarray  # (leaves, LEAF + 2) int32
     places: np.ndarray  # (ids,) int64
     free_nodes: np.ndarray  # int32
-    free_leaves: np.ndarray  # int32
+    free_buckets: np.ndarray  # int32
     tops: np.ndarray  # (2,) int64
 
 
 @vector
-def search(tree, normals, thresholds, slacks, bands, first, found, stack, counts, work):
+def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, bands, first, found, stack, counts, work):
     """Answer queries first, first + 1, … while ``found`` has room for the largest answer; returns the next query.
 
     Ids of the points above go to ``found``, query after query, in any order; ``counts`` receives how many; ``work`` the
@@ -53,10 +52,7 @@ def search(tree, normals, thresholds, slacks, bands, first, found, stack, counts
     zero = normals.dtype.type(0)
     farthest = np.empty(2 * d, normals.dtype)
     nearest = np.empty(2 * d, normals.dtype)
-    # Not handed on as one tuple: every call would count references to every array of it.
-    boxes, children, sizes = tree.boxes, tree.children, tree.sizes
-    leaf_points, leaf_ids, leaf_sizes = tree.leaf_points, tree.leaf_ids, tree.leaf_sizes
-    everything = tree.counts[0]
+    everything = nodes[0, COUNT]
     begin = 0
     for q in range(first, normals.shape[0]):
         if begin + everything + LEAF > found.shape[0]:
@@ -76,39 +72,37 @@ def search(tree, normals, thresholds, slacks, bands, first, found, stack, counts
             depth -= 1
             v = stack[depth]
             work[0] += 1
-            everyone = (1 << sizes[v]) - 1
+            everyone = (1 << nodes[v, SIZE]) - 1
             met = columns_above_16(boxes, v, farthest, outside) & everyone
             full = columns_above_16(boxes, v, nearest, inside) & met
             cut = met & ~full
             while cut != 0:
-                child = children[v, first_bit(cut)]
+                child = nodes[v, first_bit(cut)]
                 cut &= cut - 1
                 if child >= 0:
                     stack[depth] = child
                     depth += 1
                 else:
                     leaf = ~child
-                    work[1] += leaf_sizes[leaf]
-                    everyone = (1 << leaf_sizes[leaf]) - 1
+                    work[1] += buckets[leaf, FILLED]
+                    everyone = (1 << buckets[leaf, FILLED]) - 1
                     if band < 0:
-                        above = columns_above_32(leaf_points, leaf, x, threshold) & everyone
+                        above = columns_above_32(coordinates, leaf, x, threshold) & everyone
                     else:
-                        above = columns_above_32(leaf_points, leaf, x, threshold + band) & everyone
-                        unsure = columns_above_32(leaf_points, leaf, x, threshold - band) & everyone & ~above
+                        above = columns_above_32(coordinates, leaf, x, threshold + band) & everyone
+                        unsure = columns_above_32(coordinates, leaf, x, threshold - band) & everyone & ~above
                         while unsure != 0:
                             column = first_bit(unsure)
-                            if deciding_dot(x, leaf_points[leaf, :, column]) > threshold:
+                            if deciding_dot(x, coordinates[leaf, :, column]) > threshold:
                                 above |= np.int64(1) << column
                             unsure &= unsure - 1
                     while above != 0:
-                        found[end] = leaf_ids[leaf, first_bit(above)]
+                        found[end] = buckets[leaf, first_bit(above)]
                         end += 1
                         above &= above - 1
             before = end
             while full != 0:
-                end = _report_all(
-                    children, sizes, leaf_ids, leaf_sizes, children[v, first_bit(full)], found, end, stack, depth
-                )
+                end = _report_all(nodes, buckets, nodes[v, first_bit(full)], found, end, stack, depth)
                 full &= full - 1
             work[2] += end - before
         counts[q] = end - begin
@@ -117,7 +111,7 @@ def search(tree, normals, thresholds, slacks, bands, first, found, stack, counts
 
 
 @vector
-def _report_all(children, sizes, leaf_ids, leaf_sizes, child, found, end, stack, depth):
+def _report_all(nodes, buckets, child, found, end, stack, depth):
     """Append all ids below a child; the stack is free from ``depth`` on. Writes up to LEAF entries too many."""
     stack[depth] = child
     bottom = depth
@@ -126,26 +120,26 @@ def _report_all(children, sizes, leaf_ids, leaf_sizes, child, found, end, stack,
         depth -= 1
         child = stack[depth]
         if child >= 0:
-            for c in range(sizes[child]):
-                stack[depth + c] = children[child, c]
-            depth += sizes[child]
+            for c in range(nodes[child, SIZE]):
+                stack[depth + c] = nodes[child, c]
+            depth += nodes[child, SIZE]
         else:
             for column in range(LEAF):  # a fixed number of them is a few instructions
-                found[end + column] = leaf_ids[~child, column]
-            end += leaf_sizes[~child]
+                found[end + column] = buckets[~child, column]
+            end += buckets[~child, FILLED]
     return end
 
 
 @vector
-def values_of(tree, normals, counts, ids, values):
+def values_of(coordinates, places, normals, counts, ids, values):
     """``values[p] = ⟨normal, point ids[p]⟩`` for the answers of all queries, query after query."""
     begin = 0
     for q in range(normals.shape[0]):
         for p in range(begin, begin + counts[q]):
-            place = tree.places[ids[p]]
+            place = places[ids[p]]
             leaf, column = place // LEAF, place % LEAF
             total = normals.dtype.type(0)
             for j in range(normals.shape[1]):
-                total += normals[q, j] * tree.leaf_points[leaf, j, column]
+                total += normals[q, j] * coordinates[leaf, j, column]
             values[p] = total
         begin += counts[q]

@@ -7,23 +7,25 @@ are dealt to as few children as possible, evenly, so that the nodes below are ne
 import numpy as np
 
 from fireset.kernels.compiling import vector
-from fireset.kernels.partition_tree import FAN, LEAF, LEAVES, NODES
+from fireset.kernels.partition_tree import BUCKETS, BUILT, COUNT, FAN, FILLED, LEAF, NODES, PARENT, PLACE, SIZE
 
 FILL = 24
 
 
 @vector
-def plant(tree, rows, ids, leaves, tasks):
+def plant(nodes, free_nodes, tops, rows, ids, leaves, tasks):
     """Make the root, node 0, of a new tree of all ``rows``, which are reordered with their ``ids``.
 
     The subtrees to be hung below it are written to ``tasks`` (FAN, 4), as arguments of ``build_subtree``; returns their
     number.
     """
-    return _make_node(tree, rows, ids, -1, 0, rows.shape[0], leaves, tasks, 0)
+    return _make_node(nodes, free_nodes, tops, rows, ids, -1, 0, rows.shape[0], leaves, tasks, 0)
 
 
 @vector
-def build_subtree(tree, rows, ids, parent, begin, end, leaves):
+def build_subtree(
+    boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, rows, ids, parent, begin, end, leaves
+):
     """Make a subtree of ``rows[begin:end]``, which are reordered with their ``ids``, and hang it below ``parent``.
 
     ``parent`` is ``FAN · node + column``. There must be enough free nodes and leaves. Cost O(s log s · d).
@@ -38,24 +40,24 @@ def build_subtree(tree, rows, ids, parent, begin, end, leaves):
         waiting -= 1
         parent, begin, end, leaves = tasks[waiting, 0], tasks[waiting, 1], tasks[waiting, 2], tasks[waiting, 3]
         find_box(rows, begin, end, lowest, highest)
-        _set_box(tree, parent, lowest, highest)
+        _set_box(boxes, parent, lowest, highest)
         if leaves == 1:
-            _make_leaf(tree, rows, ids, parent, begin, end)
+            _make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end)
         else:
-            waiting = _make_node(tree, rows, ids, parent, begin, end, leaves, tasks, waiting)
+            waiting = _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, tasks, waiting)
 
 
 @vector
-def _make_node(tree, rows, ids, parent, begin, end, leaves, tasks, waiting):
+def _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, tasks, waiting):
     """Make an inner node and append its children to ``tasks``; returns how many are waiting there then."""
-    tree.tops[NODES] -= 1
-    node = tree.free_nodes[tree.tops[NODES]]
-    tree.parents[node] = parent
+    tops[NODES] -= 1
+    node = free_nodes[tops[NODES]]
+    nodes[node, PARENT] = parent
     if parent >= 0:
-        tree.children[parent // FAN, parent % FAN] = node
-    tree.counts[node] = tree.built[node] = end - begin
+        nodes[parent // FAN, parent % FAN] = node
+    nodes[node, COUNT] = nodes[node, BUILT] = end - begin
     parts = part_count(leaves)
-    tree.sizes[node] = parts
+    nodes[node, SIZE] = parts
     ends = np.empty(FAN + 1, np.int64)
     _cut(rows, ids, begin, end, leaves, parts, ends)
     for part in range(parts):
@@ -148,8 +150,8 @@ def find_box(rows, begin, end, lowest, highest):
 
 
 @vector
-def _set_box(tree, parent, lowest, highest):
-    box = tree.boxes[parent // FAN]
+def _set_box(boxes, parent, lowest, highest):
+    box = boxes[parent // FAN]
     d = lowest.shape[0]
     for j in range(d):
         box[j, parent % FAN] = highest[j]
@@ -157,14 +159,14 @@ def _set_box(tree, parent, lowest, highest):
 
 
 @vector
-def _make_leaf(tree, rows, ids, parent, begin, end):
-    tree.tops[LEAVES] -= 1
-    leaf = tree.free_leaves[tree.tops[LEAVES]]
-    tree.children[parent // FAN, parent % FAN] = ~leaf
-    tree.leaf_parents[leaf] = parent
-    tree.leaf_sizes[leaf] = end - begin
+def _make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end):
+    tops[BUCKETS] -= 1
+    leaf = free_buckets[tops[BUCKETS]]
+    nodes[parent // FAN, parent % FAN] = ~leaf
+    buckets[leaf, PLACE] = parent
+    buckets[leaf, FILLED] = end - begin
     for column in range(end - begin):
-        tree.leaf_ids[leaf, column] = ids[begin + column]
-        tree.places[ids[begin + column]] = LEAF * leaf + column
+        buckets[leaf, column] = ids[begin + column]
+        places[ids[begin + column]] = LEAF * leaf + column
         for j in range(rows.shape[1]):
-            tree.leaf_points[leaf, j, column] = rows[begin + column, j]
+            coordinates[leaf, j, column] = rows[begin + column, j]
