@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format picture bench-step clean
+.PHONY: demo test lint format picture bench-index bench-step clean
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -25,6 +25,10 @@ format: $(VENV)/.test
 picture: $(VENV)/.core
 	$(PIP) install --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python docs/make_picture.py docs/fireset.png
+
+bench-index: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/bench_index.py
 
 bench-step: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"

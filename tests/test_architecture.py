@@ -21,8 +21,8 @@ MODULES = {
 # one layer do not know each other. ``fireset`` itself is the list of public names, and no layer.
 LAYERS = [
     {"errors", "parallel", "rounding", "kernels", "sphere"},
-    {"files", "history", "initialization", "losses", "table_encoder"},
-    {"data", "hsr", "network", "theory"},
+    {"files", "history", "hsr", "initialization", "losses", "table_encoder"},
+    {"data", "network", "theory"},
     {"engines", "quantum"},
     {"learning_rate", "safety", "warmup", "distributed"},
     {"training"},

@@ -11,7 +11,16 @@ from fireset.losses import SquaredError
 from fireset.theory import largest_eigenvalue
 from problems import Problem, hard_cases, problems
 
-ENGINES = [("data", {}), ("data", {"radius": 0}), ("data", {"radius": 0.2})]
+ENGINES = [
+    ("data", {}),
+    ("data", {"radius": 0}),
+    ("data", {"radius": 0.2}),
+    ("data", {"index": "partition-tree"}),
+    ("weights", {}),
+    ("weights", {"radius": 0}),
+    ("weights", {"radius": 0.2, "index": "partition-tree"}),
+    ("weights", {"radius": 0, "index": "partition-tree"}),
+]
 STEPS = {
     "plain": {},
     "heavy ball": {"momentum": 0.9},

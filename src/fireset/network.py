@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from math import isfinite, log, sqrt
+from math import erfc, isfinite, log, sqrt
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +10,8 @@ import numpy as np
 
 from fireset.errors import InputError
 from fireset.files import read_model, write_model
+from fireset.hsr import build
+from fireset.hsr.cost import pays_to_search
 from fireset.initialization import draw_signs, draw_weights
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, row_norms
@@ -127,8 +129,14 @@ class ShiftedReLUNetwork:
         )
 
     def predict(self, X) -> np.ndarray:
-        """f(x_i) for every row; shape (n, c), float64. Every pair is looked at: 2·n·m·d operations, in tiles."""
+        """f(x_i) for every row; shape (n, c), float64.
+
+        In high dimension every pair is looked at, 2·n·m·d operations, in tiles. In low dimension, and with enough rows
+        to make up for building it, a half-space index over the weights finds the neurons that fire.
+        """
         X = self.check_rows(X)
+        if pays_to_search(self.width, self.n_features, len(X), self._expected_output()):
+            return self._predict_by_search(X)
 
         def lane_sum(lane: tuple[int, int]) -> np.ndarray:
             total = np.zeros((len(X), self.n_outputs))
@@ -137,6 +145,24 @@ class ShiftedReLUNetwork:
             return total
 
         return np.sum(run(lane_sum, lanes(self.width), uses_blas=True), axis=0) / sqrt(self.width)
+
+    def _expected_output(self) -> float:
+        """Neurons that fire for a row of norm 1, if the weights are what they were drawn from."""
+        return 0.5 * self.width * erfc(self.threshold / sqrt(2.0))
+
+    def _predict_by_search(self, X: np.ndarray) -> np.ndarray:
+        from scipy.sparse import csr_array
+
+        index = build(self.weights, "partition-tree")
+        total = np.empty((len(X), self.n_outputs))
+        at_once = max(1, int(_TILE_PAIRS / (self._expected_output() + 1)))
+        for lo in range(0, len(X), at_once):
+            rows = X[lo : lo + at_once]
+            found = index.report(rows, np.full(len(rows), self.threshold), ordered=False)
+            excess = found.values.astype(np.float64) - self.threshold
+            fired = csr_array((excess, found.ids, found.indptr), shape=(len(rows), self.width))
+            total[lo : lo + at_once] = fired @ self.signs.astype(np.float64, copy=False)
+        return total / sqrt(self.width)
 
     def fire_sets(self, X) -> "csr_array":
         """Who fires for whom: a boolean n × m sparse array, row i holding the paper's S_{i,fire}."""

@@ -46,6 +46,7 @@ class EngineWork:
     """What an engine did since it was made."""
 
     inner_products: int = 0  # pairs (neuron, sample) whose inner product was computed
+    nodes_visited: int = 0  # of an index, a max-tree and the like
     fired_pairs: int = 0  # of those, pairs that fired in the last forward pass
     refreshes: int = 0  # neurons whose candidates were searched for anew
     audited: int = 0  # neurons whose fire sets were checked against every sample
@@ -89,6 +90,12 @@ _ENGINES = {
         "DataSearchEngine",
         True,
         "Algorithm 2: search the data for each neuron that left its certificate radius",
+    ),
+    "weights": _Entry(
+        "fireset.engines.weight_search",
+        "WeightSearchEngine",
+        True,
+        "Algorithm 1: search the weights for each sample, in an index that follows them within a radius",
     ),
 }
 

@@ -27,6 +27,17 @@ class CandidateLists:
         self.used = 0
         self._allocate(0, dtype)
 
+    @classmethod
+    def complete(cls, indptr: np.ndarray, samples: np.ndarray, dtype) -> "CandidateLists":
+        """Lists that are looked at whole: neuron r has ``samples[indptr[r]:indptr[r+1]]``. They cannot grow."""
+        lists = cls(len(indptr) - 1, dtype)
+        lists.starts[:] = indptr[:-1]
+        lists.counts[:] = np.diff(indptr)
+        lists.looked[:] = lists.counts  # so that no reference value is ever asked for
+        lists.samples = samples.astype(np.int32, copy=False)
+        lists.fired = np.empty(len(samples), np.int32)
+        return lists
+
     def _allocate(self, places: int, dtype) -> None:
         self.samples = np.empty(places, np.int32)
         self.references = np.empty(places, dtype)

@@ -21,7 +21,7 @@ _FEWEST_BLOCKS = 8  # so that several cores have something to do; a constant, so
 
 
 class Report(NamedTuple):
-    """Answers to a batch of queries: query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, with these values.
+    """Answers to a batch of queries: query k found ``ids[indptr[k]:indptr[k+1]]``, with these values.
 
     Ids are 32-bit integers, which take half the room. A value is the computed ⟨normal, point⟩: within
     ``fireset.rounding.dot_slack`` of the true one.
@@ -57,7 +57,7 @@ class Queries(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What a kind found for a block: numbers found, ids (int32, ascending for each query), values (if asked for)."""
+    """What a kind found for a block: numbers found, ids (int32), values (if asked for)."""
 
     counts: np.ndarray
     ids: np.ndarray
@@ -90,8 +90,11 @@ class HalfSpaceIndex(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def _answer(self, queries: Queries, with_values: bool) -> Answers:
-        """Answer a block of queries, without touching the index: other blocks are answered at the same time."""
+    def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
+        """Answer a block of queries, without touching the index: other blocks are answered at the same time.
+
+        Unless ``ordered``, the ids of an answer may come in any order.
+        """
 
     def _block_size(self, n_queries: int) -> int:
         """Queries to be answered in one go."""
@@ -123,16 +126,16 @@ class HalfSpaceIndex(ABC):
         found = self._search(normals, thresholds, False)
         return found.indptr, found.ids
 
-    def report(self, normals, thresholds) -> Report:
-        """Ids and values of the points above each (normals[k], thresholds[k])."""
-        return self._search(normals, thresholds, True)
+    def report(self, normals, thresholds, *, ordered: bool = True) -> Report:
+        """Ids and values of the points above each (normals[k], thresholds[k]); ``ordered=False`` saves the sorting."""
+        return self._search(normals, thresholds, True, ordered)
 
-    def _search(self, normals, thresholds, with_values: bool) -> Report:
+    def _search(self, normals, thresholds, with_values: bool, ordered: bool = True) -> Report:
         queries = self._checked_queries(normals, thresholds)
         size = self._block_size(len(normals))
 
         def answer(start: int) -> Answers:
-            return self._answer(Queries(*(part[start : start + size] for part in queries)), with_values)
+            return self._answer(Queries(*(part[start : start + size] for part in queries)), with_values, ordered)
 
         found = run(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
         self.work.queries += len(queries.normals)

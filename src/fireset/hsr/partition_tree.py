@@ -29,7 +29,7 @@ from fireset.parallel import run
 if TYPE_CHECKING:
     from fireset.kernels.partition_tree import Tree
 
-_ANSWERS = 1 << 20  # ids found by a block before its answers are put together
+_ANSWERS = 1 << 16  # ids that a block has room for, besides one answer of any length, unless answers were longer so far
 _SHARE_FOR_A_NEW_TREE = 0.3  # changes of more than this share of the points cost more than a new tree
 _STACK = 2048  # children waiting in a search: 16 for each level, of which there are at most log(2³¹)/log(1.5) = 53
 
@@ -88,21 +88,24 @@ class PartitionTreeIndex(HalfSpaceIndex):
             tops=np.array([nodes, leaves]),
         )
 
-    def _answer(self, queries: Queries, with_values: bool) -> Answers:
+    def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
         from fireset.kernels.partition_tree import LEAF, search, values_of
 
         normals = queries.normals
         counts = np.zeros(len(normals), np.int64)
         work = np.zeros(3, np.int64)
         stack = np.empty(_STACK, np.int32)
+        usual = self.work.points_reported / max(1, self.work.queries)
+        room = len(self) + LEAF + max(_ANSWERS, int(1.3 * usual * len(normals)))
         parts, done = [], 0
         while done < len(normals):
-            found = np.empty(len(self) + LEAF + _ANSWERS, np.int32)
+            found = np.empty(room, np.int32)
             before = done
             done = search(*self._tree[:4], *queries, done, found, stack, counts, work)
             parts.append(found[: counts[before:done].sum()])
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        sort_answers(ids, counts)
+        if ordered:
+            sort_answers(ids, counts)
         values = np.empty(len(ids) if with_values else 0, self.dtype)
         if with_values:
             values_of(self._tree.coordinates, self._tree.places, normals, counts, ids, values)

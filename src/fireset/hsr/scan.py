@@ -51,7 +51,7 @@ class ScanIndex(HalfSpaceIndex):
     def _block_size(self, n_queries: int) -> int:
         return max(_FEWEST_QUERIES, min(_BLOCK_QUERIES, -(-n_queries // _FEWEST_BLOCKS)))
 
-    def _answer(self, queries: Queries, with_values: bool) -> Answers:
+    def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always is
         from fireset.kernels.scanning import join
 
         per_tile = max(_FEWEST_QUERIES, _TILE_PAIRS // len(queries.normals))
