@@ -84,6 +84,12 @@ class _Entry(NamedTuple):
 
 
 _ENGINES = {
+    "correlation": _Entry(
+        "fireset.engines.correlation",
+        "CorrelationEngine",
+        True,
+        "every inner product kept in max-trees (Alman et al. 2023), for comparison: n x m numbers in memory",
+    ),
     "dense": _Entry("fireset.engines.dense", "DenseEngine", True, "every pair, in tiles: the reference"),
     "data": _Entry(
         "fireset.engines.data_search",

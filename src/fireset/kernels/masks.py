@@ -82,6 +82,26 @@ def _columns_above(lanes: int):
     return columns_above
 
 
+@intrinsic
+def row_above_16(typing_context, blocks, which, row, threshold):  # noqa: ARG001
+    """An int64 whose bit k says whether ``blocks[which, row, k] > threshold``; for contiguous blocks of 16 columns."""
+    if not (isinstance(blocks, types.Array) and blocks.ndim == 3 and blocks.layout == "C"):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        blocks_type, which_type, row_type, _ = signature.args
+        blocks, which, row, threshold = arguments
+        array = context.make_array(blocks_type)(context, builder, blocks)
+        rows = cgutils.unpack_tuple(builder, array.shape)[1]
+        start = builder.mul(context.cast(builder, which, which_type, types.intp), rows)
+        start = builder.add(start, context.cast(builder, row, row_type, types.intp))
+        start = builder.mul(start, ir.Constant(start.type, 16))
+        numbers = _load(builder, cgutils.gep(builder, array.data, start), blocks_type.dtype, 16)
+        return builder.zext(_bits_above(builder, numbers, threshold), ir.IntType(64))
+
+    return types.int64(blocks, which, row, blocks.dtype), generate
+
+
 columns_above_16 = _columns_above(16)
 columns_above_32 = _columns_above(32)
 

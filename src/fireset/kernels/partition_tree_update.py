@@ -3,6 +3,7 @@
 import numpy as np
 
 from fireset.kernels.compiling import vector
+from fireset.kernels.masks import first_bit, row_above_16
 from fireset.kernels.partition_tree import BUCKETS, BUILT, COUNT, FAN, FILLED, LEAF, NODES, PARENT, PLACE, SIZE
 from fireset.kernels.partition_tree_build import FILL, build_subtree
 
@@ -19,9 +20,22 @@ def insert(
     ``rows`` and ``row_ids`` are scratch for all points of the tree and those to come. Cost O(log n) amortized boxes of
     FAN children each, and O(log² n) for rebuilding; see ``fireset.hsr.partition_tree``.
     """
+    growth = np.empty(FAN, points.dtype)
     for p in range(first, ids.shape[0]):
         outcome = _insert_one(
-            boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, ids[p], points[p], rows, row_ids
+            boxes,
+            nodes,
+            coordinates,
+            buckets,
+            places,
+            free_nodes,
+            free_buckets,
+            tops,
+            ids[p],
+            points[p],
+            rows,
+            row_ids,
+            growth,
         )
         if outcome != DONE:
             return p, outcome
@@ -41,10 +55,11 @@ def move(boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, t
 
     A point that stays in its leaf is written in place and the boxes above are fitted to it.
     """
+    growth = np.empty(FAN, points.dtype)
     for p in range(first, ids.shape[0]):
         place = places[ids[p]]
         leaf, column = place // LEAF, place % LEAF
-        if _leaf_for(boxes, nodes, points[p]) == leaf:
+        if _leaf_for(boxes, nodes, points[p], growth) == leaf:
             for j in range(points.shape[1]):
                 coordinates[leaf, j, column] = points[p, j]
             _fit_boxes(boxes, nodes, coordinates, buckets, leaf)
@@ -64,6 +79,7 @@ def move(boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, t
                     points[p],
                     rows,
                     row_ids,
+                    growth,
                 )
                 != DONE
             ):
@@ -73,9 +89,9 @@ def move(boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, t
 
 @vector
 def _insert_one(
-    boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, identity, point, rows, row_ids
+    boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, identity, point, rows, row_ids, growth
 ):
-    leaf = _leaf_for(boxes, nodes, point)
+    leaf = _leaf_for(boxes, nodes, point, growth)
     if leaf < 0:
         return NEEDS_NEW_TREE
     if buckets[leaf, FILLED] == LEAF:
@@ -105,28 +121,40 @@ def _insert_one(
 
 
 @vector
-def _leaf_for(boxes, nodes, point):
-    """The leaf whose boxes, from the root on, have to grow least to take the point; −1 if there is none."""
+def _leaf_for(boxes, nodes, point, growth):
+    """The leaf whose boxes, from the root on, have to grow least to take the point; −1 if there is none.
+
+    ``growth`` is scratch, (FAN,).
+    """
     d = point.shape[0]
-    growth = np.empty(FAN, point.dtype)
-    zero = point.dtype.type(0)
     node = np.int64(0)
     if nodes[node, SIZE] == 0:
         return np.int64(-1)
     while True:
-        growth[:] = 0
+        within = (np.int64(1) << nodes[node, SIZE]) - 1  # boxes that have the point inside need not grow at all
         for j in range(d):
-            for c in range(FAN):
-                beyond = max(point[j] - boxes[node, j, c], boxes[node, d + j, c] - point[j])
-                growth[c] += max(beyond, zero)
-        best = 0
-        for c in range(1, nodes[node, SIZE]):
-            if growth[c] < growth[best]:
-                best = c
+            within &= row_above_16(boxes, node, j, point[j]) & ~row_above_16(boxes, node, d + j, point[j])
+        best = first_bit(within) if within != 0 else _least_growth(boxes, nodes[node, SIZE], node, point, growth)
         child = nodes[node, best]
         if child < 0:
             return np.int64(~child)
         node = np.int64(child)
+
+
+@vector
+def _least_growth(boxes, size, node, point, growth):
+    d = point.shape[0]
+    zero = point.dtype.type(0)
+    growth[:] = zero
+    for j in range(d):
+        for c in range(FAN):
+            beyond = max(point[j] - boxes[node, j, c], boxes[node, d + j, c] - point[j])
+            growth[c] += max(beyond, zero)
+    best = 0
+    for c in range(1, size):
+        if growth[c] < growth[best]:
+            best = c
+    return best
 
 
 @vector
@@ -215,18 +243,24 @@ def _delete_one(boxes, nodes, coordinates, buckets, places, free_nodes, free_buc
     leaf, column = place // LEAF, place % LEAF
     buckets[leaf, FILLED] -= 1
     last = buckets[leaf, FILLED]
+    above = buckets[leaf, PLACE]
+    touches = False  # whether the point holds the box of the leaf open
+    d = coordinates.shape[1]
+    for j in range(d):
+        value = coordinates[leaf, j, column]
+        highest, lowest = boxes[above // FAN, j, above % FAN], boxes[above // FAN, d + j, above % FAN]
+        touches |= (value >= highest) | (value <= lowest)
     if column < last:  # the last point takes the place
         buckets[leaf, column] = buckets[leaf, last]
         places[buckets[leaf, last]] = place
-        for j in range(coordinates.shape[1]):
+        for j in range(d):
             coordinates[leaf, j, column] = coordinates[leaf, j, last]
-    parent = buckets[leaf, PLACE]
-    while parent >= 0:
-        nodes[parent // FAN, COUNT] -= 1
-        parent = nodes[parent // FAN, PARENT]
+    while above >= 0:
+        nodes[above // FAN, COUNT] -= 1
+        above = nodes[above // FAN, PARENT]
     if last == 0:
         _remove_leaf(boxes, nodes, buckets, free_nodes, free_buckets, tops, leaf)
-    else:
+    elif touches:
         _fit_boxes(boxes, nodes, coordinates, buckets, leaf)
 
 

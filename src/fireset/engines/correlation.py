@@ -1,0 +1,311 @@
+"""Weight–data correlation trees, for comparison with the other engines.
+
+After "Bypass Exponential Time Preprocessing: Fast Neural Network Training via Weight-Data Correlation Preprocessing"
+(Alman, Liang, Song, Zhang, Zhuo; NeurIPS 2023, arXiv 2211.14227). All inner products ⟨w_r, x_i⟩ are computed once and
+are the leaves of trees of maxima; the k pairs of a tree that fire are found from its root in O(k log). Both forms:
+
+- ``layout="data"``: a tree for each neuron, over the n samples. After a step the n leaves of every neuron that moved
+  are computed anew and its tree is rebuilt: O(n d) for each.
+- ``layout="weights"``: a tree for each sample, over the m neurons. After a step one leaf in every tree is computed anew
+  for every neuron that moved, with the path above it: O(n (d + log m)) for each.
+
+It keeps n × m numbers by definition, and recomputes all n inner products of a neuron however little it moved: that is
+what the certificate radius of the engine ``data`` saves.
+
+Deviations from the paper:
+
+1. A node has eight children, a cache line in float64, instead of two: half the time, and 8/7 instead of 2 numbers
+   stored for each pair.
+2. Paths of several leaves of one tree are brought up to date together, each node once: never more than the whole tree.
+3. The gradient has the sign of u − y, and firing is > everywhere, as in all of fireset.
+4. In float64 inner products near b are the deciding ones (``fireset.kernels.firing``), so that leaf > b is the last
+   word. BLAS alone would leave it to its version who fires there.
+5. With momentum a neuron may move that does not fire. It too is brought up to date.
+"""
+
+from math import sqrt
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+
+from fireset.engines.base import EngineWork, Step
+from fireset.errors import InputError
+from fireset.parallel import lanes, run
+from fireset.rounding import deciding_band, row_norms
+
+_TILE_PAIRS = 1 << 17  # inner products computed at a time: read again at once, by then they should still be in L2
+_FEWEST_ROWS = 16  # of a tile; with fewer, GEMM reads the other matrix too often for the work done on it
+
+
+class CorrelationEngine:
+    """Exact fire sets from trees over all inner products.
+
+    Parameters
+    ----------
+    layout : "data" or "weights"
+        A tree for each neuron over the samples, or for each sample over the neurons.
+    memory_limit : float
+        Bytes that the trees may take, about 8/7 · n · m numbers. ``start`` refuses larger problems.
+    """
+
+    name = "correlation"
+    exact = True
+
+    def __init__(self, layout: str = "data", memory_limit: float = 4 * 2**30):
+        if layout not in ("data", "weights"):
+            raise InputError(f"layout must be 'data' or 'weights', got {layout!r}")
+        if not isinstance(memory_limit, Real) or isinstance(memory_limit, bool) or not memory_limit > 0:
+            raise InputError(f"memory_limit must be a number of bytes above 0, got {memory_limit!r}")
+        self._layout = layout
+        self._memory_limit = float(memory_limit)
+        self.work = EngineWork()
+
+    def start(self, network, X: np.ndarray) -> None:
+        from fireset.kernels.max_trees import level_starts
+
+        self._network, self._X = network, X
+        trees, leaves = (network.width, len(X)) if self._layout == "data" else (len(X), network.width)
+        needed = trees * int(level_starts(leaves)[-1]) * network.dtype.itemsize
+        if needed > self._memory_limit:
+            raise InputError(
+                f"engine 'correlation' keeps every inner product: about {_size(needed)} for {len(X):,} samples and "
+                f"{network.width:,} neurons, more than memory_limit = {_size(self._memory_limit)}; use engine 'data'"
+            )
+        if hasattr(self, "_forest"):
+            del self._forest  # of an earlier start: two of them might be more than there is room for
+        self._forest = (_TreesOfNeurons if self._layout == "data" else _TreesOfSamples)(network, X)
+        self._speeds = np.full(network.width, np.inf)  # not known yet, so nobody is at rest
+        self._lists = None
+        self._recompute(np.arange(network.width))
+
+    def forward(self) -> np.ndarray:
+        sums, self._lists, visited = self._forest.forward()
+        self.work.nodes_visited += visited
+        self.work.fired_pairs = int(self._lists.counts.sum(dtype=np.int64))
+        return sums / sqrt(self._network.width)
+
+    def descend(self, residual: np.ndarray, step: Step) -> None:
+        from fireset.kernels.candidates import backward
+
+        network, X = self._network, self._X
+        lists = self._noted()
+        dtype = network.dtype.type
+        velocity = step.velocity_for(network.weights)
+        residual = (residual / sqrt(network.width)).astype(network.dtype)
+        moved = np.empty(network.width, bool)
+        misses = np.zeros(network.width, np.int32)  # ``backward`` counts them; a walk looks at no near miss
+
+        def descend_lane(task: tuple[tuple[int, int], np.ndarray]) -> None:
+            lane, samples = task
+            before = network.weights[slice(*lane)].copy()
+            backward(
+                X,
+                network.weights,
+                velocity,
+                network.signs,
+                residual,
+                lists.starts,
+                lists.counts,
+                samples,
+                lists.counts,
+                np.empty(len(X), network.dtype),
+                dtype(step.rate),
+                dtype(step.momentum),
+                step.nesterov,
+                self._speeds,
+                misses,
+                *lane,
+            )
+            moved[slice(*lane)] = (network.weights[slice(*lane)] != before).any(axis=1)
+
+        run(descend_lane, zip(lanes(network.width), lists.samples, strict=True))
+        self._lists = None
+        self._recompute(np.flatnonzero(moved))
+
+    def fire_sets(self):
+        """n × m, from the trees."""
+        from scipy.sparse import csc_array
+
+        lists = self._noted()
+        samples = np.concatenate(
+            [
+                part[lists.starts[lo] : lists.starts[hi - 1] + lists.counts[hi - 1]]
+                for part, (lo, hi) in zip(lists.samples, lanes(self._network.width), strict=True)
+            ]
+        )
+        indptr = np.concatenate([[0], np.cumsum(lists.counts, dtype=np.int64)])
+        shape = len(self._X), self._network.width
+        fired = csc_array((np.ones(len(samples), bool), samples, indptr), shape=shape).tocsr()
+        fired.sort_indices()
+        return fired
+
+    def _noted(self) -> "_Fired":
+        """Who fires at the current weights."""
+        if self._lists is None:
+            self.forward()
+        assert self._lists is not None
+        return self._lists
+
+    def _recompute(self, neurons: np.ndarray) -> None:
+        """Bring all leaves of these neurons, and what is above them, up to date."""
+        if len(neurons):
+            self._forest.recompute(neurons)
+        self.work.refreshes += len(neurons)
+        self.work.inner_products += len(neurons) * len(self._X)
+
+
+class _Fired(NamedTuple):
+    """Who fired: neuron r for ``counts[r]`` samples, from ``starts[r]`` on in the array of its lane, ascending.
+
+    ``samples`` has an array for each of ``lanes(width)``. Within an array, lists follow one another without a gap.
+    """
+
+    samples: list[np.ndarray]
+    starts: np.ndarray
+    counts: np.ndarray
+
+
+class _Forest:
+    """Trees in the layout of ``fireset.kernels.max_trees``, over all inner products of a network with samples."""
+
+    def __init__(self, network, X: np.ndarray, trees: int, leaves: int):
+        from fireset.kernels.max_trees import level_starts
+
+        self.network, self.X = network, X
+        self.threshold = network.dtype.type(network.threshold)
+        self.sample_norm = float(row_norms(X).max(initial=0.0))
+        self.n_leaves = leaves
+        self.levels = level_starts(leaves)
+        self.trees = np.full((trees, self.levels[-1]), -np.inf, network.dtype)
+        self.lanes = lanes(trees)
+        self.lists = [np.empty(leaves, np.int32) for _ in self.lanes]  # kept: a pass needs what the last one did
+        self.starts, self.counts = np.zeros(trees, np.int64), np.zeros(trees, np.int32)
+
+    def settle(self, H: np.ndarray, rows: np.ndarray, columns: np.ndarray, weight_norms: np.ndarray) -> None:
+        """Put deciding values into ``H = rows @ columns.T`` near the threshold, as far as they decide."""
+        from fireset.kernels.firing import settle
+
+        if self.network.dtype == np.float32:
+            return
+        bands = deciding_band(self.network.n_features, self.network.dtype, weight_norms, self.sample_norm)
+        settle(H, rows, columns, np.full(len(H), self.threshold), bands)
+
+    def walk(self, sums: list[np.ndarray], trees_are_neurons: bool) -> int:
+        """Find who fires in every tree: ``starts`` and ``counts`` of its list in the array of its lane.
+
+        Lane k adds to ``sums[k]``. Returns the number of nodes visited.
+        """
+        from fireset.kernels.max_trees import forward
+
+        def walk_lane(k: int) -> int:
+            (tree, stop), used, visited = self.lanes[k], 0, 0
+            while True:
+                tree, used, more = forward(
+                    self.trees,
+                    self.levels,
+                    self.network.signs,
+                    self.threshold,
+                    trees_are_neurons,
+                    self.lists[k],
+                    self.starts,
+                    self.counts,
+                    sums[k],
+                    used,
+                    tree,
+                    stop,
+                )
+                visited += more
+                if tree == stop:
+                    return visited
+                self.lists[k] = np.concatenate([self.lists[k], np.empty(used + self.n_leaves, np.int32)])
+
+        return sum(run(walk_lane, range(len(self.lanes))))
+
+
+class _TreesOfNeurons(_Forest):
+    """One tree for each neuron, over the samples."""
+
+    def __init__(self, network, X: np.ndarray):
+        super().__init__(network, X, trees=network.width, leaves=len(X))
+
+    def recompute(self, neurons: np.ndarray) -> None:
+        from fireset.kernels.max_trees import nodes_above, set_leaves
+
+        samples = np.arange(len(self.X))
+        nodes, children = nodes_above(samples, self.levels)
+
+        def recompute_lane(lane: tuple[int, int]) -> None:
+            for tile in _tiles(lane, len(self.X)):
+                W = self.network.weights[neurons[tile]]
+                H = W @ self.X.T
+                self.settle(H, W, self.X, row_norms(W))
+                set_leaves(self.trees, neurons[tile], samples, H, nodes, children)
+
+        run(recompute_lane, lanes(len(neurons)), uses_blas=True)
+
+    def forward(self) -> tuple[np.ndarray, _Fired, int]:
+        """Σ_r a_r σ_b(⟨w_r, x_i⟩) for every sample, (n, c); who fired; nodes visited."""
+        sums = [np.zeros((len(self.X), self.network.n_outputs)) for _ in self.lanes]
+        visited = self.walk(sums, True)
+        return np.sum(sums, axis=0), _Fired(self.lists, self.starts, self.counts), visited
+
+
+class _TreesOfSamples(_Forest):
+    """One tree for each sample, over the neurons."""
+
+    def __init__(self, network, X: np.ndarray):
+        super().__init__(network, X, trees=len(X), leaves=network.width)
+
+    def recompute(self, neurons: np.ndarray) -> None:
+        from fireset.kernels.max_trees import nodes_above, set_leaves
+
+        nodes, children = nodes_above(neurons, self.levels)
+        W = self.network.weights[neurons]
+        largest_norm = row_norms(W).max()
+
+        def recompute_lane(lane: tuple[int, int]) -> None:
+            for tile in _tiles(lane, len(neurons)):
+                X = self.X[tile]
+                H = X @ W.T
+                # A row is a sample here: one band for all neurons, wide enough for each of them.
+                self.settle(H, X, W, np.full(len(X), largest_norm))
+                set_leaves(self.trees, np.arange(tile.start, tile.stop), neurons, H, nodes, children)
+
+        run(recompute_lane, self.lanes, uses_blas=True)
+
+    def forward(self) -> tuple[np.ndarray, _Fired, int]:
+        """As for trees of neurons; lists by sample are turned into lists by neuron, which the gradient needs."""
+        from fireset.kernels.max_trees import turn
+
+        sums = np.zeros((len(self.X), self.network.n_outputs))
+        visited = self.walk([sums] * len(self.lanes), False)  # lanes do not share a sample
+        by_lane = np.stack([self._fired_in_lane(k) for k in range(len(self.lanes))])
+        counts = by_lane.sum(axis=0)
+        ends = np.cumsum(counts)
+        # Behind the entries of earlier neurons, and of the same neuron in earlier lanes.
+        places = (ends - counts) + np.cumsum(by_lane, axis=0) - by_lane
+        samples = np.empty(ends[-1], np.int32)
+
+        def turn_lane(k: int) -> None:
+            turn(self.lists[k], self.starts, self.counts, places[k], samples, *self.lanes[k])
+
+        run(turn_lane, range(len(self.lanes)))
+        fired = _Fired([samples] * len(lanes(self.network.width)), ends - counts, counts.astype(np.int32))
+        return sums, fired, visited
+
+    def _fired_in_lane(self, k: int) -> np.ndarray:
+        """For how many samples of lane k each neuron fired."""
+        last = self.lanes[k][1] - 1
+        return np.bincount(self.lists[k][: self.starts[last] + self.counts[last]], minlength=self.n_leaves)
+
+
+def _tiles(lane: tuple[int, int], row_length: int):
+    """Cut lo … hi−1 into slices whose inner products fit the cache."""
+    rows = max(_FEWEST_ROWS, _TILE_PAIRS // row_length)
+    for lo in range(lane[0], lane[1], rows):
+        yield slice(lo, min(lo + rows, lane[1]))
+
+
+def _size(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.3g} MB"

@@ -1,0 +1,144 @@
+"""Trees of maxima over inner products: finding all leaves above a threshold without looking at the others.
+
+Layout. A forest is one matrix, a tree a row of it. A tree over ``count`` leaves is stored level by level: the leaves
+first, so that leaf k is entry k of the row, then the maxima of ``FAN`` leaves each, then the maxima of ``FAN`` of
+those, and so on up to the root, the only node of the last level. ``levels[h]`` is where level h begins. Node k of a
+level has the children ``FAN·k … FAN·k + FAN − 1`` on the level below; below the root every level is filled up to a
+multiple of ``FAN`` with −∞. A tree takes about count·FAN/(FAN − 1) entries, and at most FAN more for each level.
+
+An inner node holds the largest of its children, and NaN if one of them is NaN: a walk for all leaves above a threshold
+goes on wherever the node is not at or below it, so that it also meets every NaN.
+
+All functions work on some of the trees and touch nothing of the others, so that lanes run side by side.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+from fireset.kernels.compiling import vector
+
+FAN = 8  # children of a node
+
+
+def level_starts(count: int) -> np.ndarray:
+    """``levels`` of a tree over ``count`` ≥ 1 leaves, and behind it the number of entries that the tree takes."""
+    starts = [0]
+    while count > 1:
+        groups = -(-count // FAN)
+        starts.append(starts[-1] + groups * FAN)
+        count = groups
+    return np.array([*starts, starts[-1] + 1], np.int64)
+
+
+def nodes_above(leaves: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All inner nodes above some leaves (ascending), each once, children before parents.
+
+    Returns where in the row the nodes are, and where the first child of each is. Of k leaves these are at most
+    k log count nodes, and never more than there are.
+    """
+    nodes, children = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    below = leaves.astype(np.int64)
+    for start, start_above in pairwise(levels[:-1]):
+        below //= FAN
+        below = below[np.flatnonzero(np.diff(below, prepend=-1))]
+        nodes.append(start_above + below)
+        children.append(start + below * FAN)
+    return np.concatenate(nodes), np.concatenate(children)
+
+
+@vector
+def set_leaves(forest, trees, leaves, values, nodes, children):
+    """Leaf ``leaves[j]`` of tree ``trees[k]`` becomes ``values[k, j]``; then the inner nodes above are made true.
+
+    ``nodes`` and ``children`` are ``nodes_above(leaves)``. Cost O(leaves + nodes) for each tree.
+    """
+    in_order = leaves.shape[0] > 0 and leaves[-1] - leaves[0] == leaves.shape[0] - 1
+    for k in range(trees.shape[0]):
+        tree = forest[trees[k]]
+        if in_order:
+            tree[leaves[0] : leaves[0] + leaves.shape[0]] = values[k]
+        else:
+            for j in range(leaves.shape[0]):
+                tree[leaves[j]] = values[k, j]
+        for q in range(nodes.shape[0]):
+            child = children[q]
+            largest = tree[child]
+            for j in range(child + 1, child + FAN):
+                other = tree[j]
+                largest = other if other > largest or np.isnan(other) else largest
+            tree[nodes[q]] = largest
+
+
+@vector
+def leaves_above(tree, levels, threshold, found, spare):
+    """Walk down from the root to all leaves > threshold, and all that are NaN; ascending.
+
+    Returns (the array that holds them, which is ``found`` or ``spare``; how many; nodes visited, leaves among them).
+    Both arrays are as long as the tree. Cost O(k log leaves) for k leaves found, and O(1) if there is none.
+    """
+    top = levels.shape[0] - 2
+    if tree[levels[top]] <= threshold:
+        return found, 0, 1
+    found[0] = 0
+    visited = 1
+    count = 1
+    for level in range(top - 1, -1, -1):
+        start = levels[level]
+        kept = 0
+        visited += count * FAN
+        for p in range(count):
+            first = found[p] * FAN
+            for j in range(first, first + FAN):
+                spare[kept] = j
+                kept += not tree[start + j] <= threshold
+        found, spare = spare, found
+        count = kept
+    return found, count, visited
+
+
+@vector
+def forward(forest, levels, signs, threshold, trees_are_neurons, fired, starts, counts, sums, used, lo, hi):
+    """Add a_r σ_b(⟨w_r, x_i⟩) of all pairs in trees lo … hi−1 to ``sums`` (n, c), and note who fired.
+
+    A tree belongs to a neuron and its leaves to the samples, or the other way round. The leaves of tree t that fire are
+    written to ``fired``, ascending, ``counts[t]`` from ``starts[t]`` on, list after list, the first at ``used``. A NaN
+    is added to ``sums`` and does not fire. Returns (next tree, entries of ``fired`` used, nodes visited); the next tree
+    is below ``hi`` if there was no room for its list. Cost O((log leaves + c) · fired).
+    """
+    outputs = signs.shape[1]
+    visited_total = 0
+    first, second = np.empty(levels[-1], np.int32), np.empty(levels[-1], np.int32)
+    for t in range(lo, hi):
+        tree = forest[t]
+        found, count, visited = leaves_above(tree, levels, threshold, first, second)
+        if used + count > fired.shape[0]:
+            return t, used, visited_total
+        visited_total += visited
+        starts[t] = used
+        for p in range(count):
+            leaf = found[p]
+            excess = tree[leaf] - threshold
+            if trees_are_neurons:
+                for c in range(outputs):
+                    sums[leaf, c] += signs[t, c] * excess
+            else:
+                for c in range(outputs):
+                    sums[t, c] += signs[leaf, c] * excess
+            fired[used] = leaf
+            used += excess > 0
+        counts[t] = used - starts[t]
+    return hi, used, visited_total
+
+
+@vector
+def turn(fired, starts, counts, places, turned, lo, hi):
+    """Lists by tree become lists by leaf: every tree of lo … hi−1 goes to ``turned[places[leaf]]`` of its leaves.
+
+    A place moves on by one with each entry, so that trees are written in ascending order. Cost O(fired).
+    """
+    for t in range(lo, hi):
+        for p in range(starts[t], starts[t] + counts[t]):
+            leaf = fired[p]
+            turned[places[leaf]] = t
+            places[leaf] += 1
