@@ -162,8 +162,8 @@ def engines(as_json: Json = False) -> None:
         return
     for engine in describe():
         kind = "exact" if engine["exact"] else "approximate"
-        print(f"{engine['name']:10} {kind:12} {engine['summary']}")
-    print(f"{'auto':10} {'':12} chooses among them by the size of the problem")
+        print(f"{engine['name']:12} {kind:12} {engine['summary']}")
+    print(f"{'auto':12} {'':12} chooses among them by the size of the problem")
 
 
 @app.command()
@@ -172,12 +172,16 @@ def warmup(as_json: Json = False) -> None:
     from time import perf_counter
 
     from fireset.engines import describe
-    from fireset.warmup import compile_kernels
+    from fireset.hsr import kinds
+    from fireset.warmup import compile_index, compile_kernels
 
     started = perf_counter()
     for engine in describe():
         for dtype in ("float32", "float64"):
             compile_kernels(str(engine["name"]), dtype)
+    for kind in kinds():
+        for dtype in ("float32", "float64"):
+            compile_index(kind, dtype)
     _show({"compile_seconds": perf_counter() - started}, as_json)
 
 

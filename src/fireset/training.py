@@ -109,7 +109,7 @@ def train(
     if isinstance(engine, str):
         engine = create(choose(network, len(rows), max_iter) if engine == "auto" else engine)
     step = Step(0.0, momentum, nesterov)
-    compile_kernels(engine.name, network.dtype)
+    compile_kernels(engine.name, network.dtype, engine.index_for(network, len(rows)))
     started = time.perf_counter()
     with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
         engine.start(network, rows)

@@ -8,11 +8,15 @@ from functools import cache
 import numpy as np
 
 from fireset.engines.base import Step, create, describe
+from fireset.hsr import build
 
 
 @cache
-def compile_kernels(engine: str, dtype) -> None:
-    """Have all that training with this engine and precision needs compiled and loaded. Free the second time."""
+def compile_kernels(engine: str, dtype, index: str | None = None) -> None:
+    """Have all that training with this engine, precision and kind of index needs compiled and loaded.
+
+    Free the second time.
+    """
     from fireset.network import ShiftedReLUNetwork
     from fireset.theory.kernel import largest_eigenvalue
 
@@ -20,6 +24,8 @@ def compile_kernels(engine: str, dtype) -> None:
         return  # an engine of the caller's own
     network = ShiftedReLUNetwork.initialize(2, 1, threshold=0.0, dtype=dtype)
     X = np.ones((3, 1), network.dtype)
+    if index:
+        compile_index(index, dtype)
     tiny = create(engine)
     tiny.start(network, X)
     residual = tiny.forward()
@@ -27,3 +33,15 @@ def compile_kernels(engine: str, dtype) -> None:
     tiny.descend(residual, Step(0.1))
     tiny.forward()
     tiny.descend(residual, Step(0.1, 0.9, True, np.zeros_like(network.weights)))
+
+
+@cache
+def compile_index(kind: str, dtype) -> None:
+    """The same for an index: build it, ask it and, if it can be changed, change it."""
+    points = np.random.default_rng(0).standard_normal((500, 2 if kind == "convex-layers" else 3)).astype(dtype)
+    index = build(points, kind)
+    index.report(points[:2], np.ones(2))
+    if index.dynamic:
+        index.move([1], points[:1])
+        index.delete([0])
+        index.add(points[:1])

@@ -59,6 +59,10 @@ class Engine(Protocol):
     exact: bool
     work: EngineWork
 
+    def index_for(self, network: "ShiftedReLUNetwork", n_samples: int) -> str | None:
+        """The kind of half-space index that ``start`` will build on a problem of this size; None without one."""
+        ...
+
     def start(self, network: "ShiftedReLUNetwork", X: np.ndarray) -> None:
         """The preprocessing. X is C-contiguous, in the network's precision; call again if the weights were replaced."""
         ...

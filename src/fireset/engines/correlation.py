@@ -61,6 +61,9 @@ class CorrelationEngine:
         self._memory_limit = float(memory_limit)
         self.work = EngineWork()
 
+    def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - looks at every pair
+        return None
+
     def start(self, network, X: np.ndarray) -> None:
         from fireset.kernels.max_trees import level_starts
 

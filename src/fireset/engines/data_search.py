@@ -19,15 +19,16 @@ from math import exp, pi, sqrt
 import numpy as np
 
 from fireset.engines.candidate_lists import CandidateLists
-from fireset.engines.list_engine import ListEngine, check_radius
+from fireset.engines.list_engine import ListEngine, check_radius, fired_share
 from fireset.errors import InputError
-from fireset.hsr import Report, build, check_kind
+from fireset.hsr import Report, build, check_kind, choose
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, dot_slack, row_norms
 
 _FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 0.005, 1.5
 _REFRESHED_PAIR = 0.25  # of a pair looked at in a list; measured: a refresh is a GEMM
+_REFRESHES = 5  # of a neuron in a run, to choose an index by
 _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 
 
@@ -51,13 +52,24 @@ class DataSearchEngine(ListEngine):
         self._radius = check_radius(radius)
         self._kind = check_kind(index)
 
+    def index_for(self, network, n_samples: int) -> str:
+        """The kind of index that ``start`` builds."""
+        if self._kind != "auto":
+            return self._kind
+        output = n_samples * fired_share(network.threshold - self._first_radius)
+        queries = _REFRESHES * network.width
+        return choose(n_samples, network.n_features, dynamic=False, output=output, queries=queries)
+
+    @property
+    def _first_radius(self) -> float:
+        return _FIRST_RADIUS if self._radius == "auto" else float(self._radius)
+
     def _first_lists(self) -> None:
         """Query all neurons, batch by batch, each batch's slots behind the last one's."""
-        self._index = build(self._X, self._kind, dynamic=False)
-        radius = _FIRST_RADIUS if self._radius == "auto" else float(self._radius)
+        self._index = build(self._X, self.index_for(self._network, len(self._X)))
         self._lists = CandidateLists(self._network.width, self._network.dtype)
         for batch in self._batches(np.arange(self._network.width)):
-            report, aim = self._query(batch, np.full(len(batch), radius))
+            report, aim = self._query(batch, np.full(len(batch), self._first_radius))
             self._lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
             self._fill(batch, report, aim)
 

@@ -5,7 +5,7 @@ the engines differ in: ``data_search.py`` searches the data for a neuron, ``weig
 """
 
 from abc import ABC, abstractmethod
-from math import sqrt
+from math import erfc, sqrt
 from numbers import Real
 
 import numpy as np
@@ -27,6 +27,11 @@ def check_radius(radius: float | str) -> float | str:
     if radius != "auto" and not (number and 0 <= float(radius) < np.inf):
         raise InputError(f"radius must be 'auto' or a number of at least 0, got {radius!r}")
     return radius
+
+
+def fired_share(threshold: float) -> float:
+    """P(z > threshold), the share of the pairs that are above it at initialization."""
+    return 0.5 * erfc(threshold / sqrt(2.0))
 
 
 class ListEngine(ABC):

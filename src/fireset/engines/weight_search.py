@@ -26,11 +26,12 @@ from math import exp, pi, sqrt
 import numpy as np
 
 from fireset.engines.candidate_lists import CandidateLists
-from fireset.engines.list_engine import ListEngine, check_radius
-from fireset.hsr import build, check_kind
+from fireset.engines.list_engine import ListEngine, check_radius, fired_share
+from fireset.hsr import build, check_kind, choose
 from fireset.rounding import deciding_band, dot_slack, row_norms
 
 _MOVE = 200.0  # cost of moving a neuron in the index, in candidates looked at; measured: 2 µs beside 10 ns
+_ITERATIONS = 50  # of a run, to choose an index by
 _MEMORY = 0.9  # of the mean speed, from one step to the next
 
 
@@ -54,9 +55,15 @@ class WeightSearchEngine(ListEngine):
         self._wanted_radius = check_radius(radius)
         self._kind = check_kind(index, dynamic=True)
 
+    def index_for(self, network, n_samples: int) -> str:
+        """The kind of index that ``start`` builds."""
+        if self._kind != "auto":
+            return self._kind
+        output = network.width * fired_share(network.threshold)
+        return choose(network.width, network.n_features, output=output, queries=_ITERATIONS * n_samples)
+
     def _first_lists(self) -> None:
-        network = self._network
-        self._index = build(network.weights, self._kind)
+        self._index = build(self._network.weights, self.index_for(self._network, len(self._X)))
         self._radius = 0.0 if self._wanted_radius == "auto" else float(self._wanted_radius)
         self._mean_speed = -1.0
         self._search()

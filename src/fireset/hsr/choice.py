@@ -1,8 +1,11 @@
-"""Which kind of index to build."""
+"""Building an index of a kind asked for, or of the kind that the cost model finds cheapest."""
+
+from inspect import signature
 
 import numpy as np
 
 from fireset.errors import InputError
+from fireset.hsr import cost
 from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.partition_tree import PartitionTreeIndex
 from fireset.hsr.scan import ScanIndex
@@ -10,8 +13,28 @@ from fireset.hsr.scan import ScanIndex
 _KINDS: dict[str, type[HalfSpaceIndex]] = {kind.kind: kind for kind in (ScanIndex, PartitionTreeIndex)}
 
 
-def build(points, kind: str = "auto", *, dynamic: bool = True) -> HalfSpaceIndex:
-    """An index over the rows of ``points``; "auto" is "scan", the right kind in high dimension and the ground truth."""
+def build(
+    points,
+    kind: str = "auto",
+    *,
+    dynamic: bool = True,
+    output: float | None = None,
+    queries: float | None = None,
+    **options,
+) -> HalfSpaceIndex:
+    """An index over the rows of ``points``, (n, d), in float32 if they are, else in float64.
+
+    Parameters
+    ----------
+    kind : "auto", "scan", "partition-tree", "convex-layers" (d = 2, static) or "hull-hierarchy" (d ≥ 3, static)
+        "auto" takes the cheapest by ``choose``.
+    dynamic : bool
+        Whether points will be added, deleted or moved; matters to "auto" only.
+    output, queries : float, optional
+        How many points a query is expected to report, and how many queries will be asked; for "auto".
+    options
+        For the kind: "hull-hierarchy" takes ``memory_limit``, in bytes.
+    """
     check_kind(kind)
     try:
         points = np.asarray(points)
@@ -21,7 +44,34 @@ def build(points, kind: str = "auto", *, dynamic: bool = True) -> HalfSpaceIndex
         raise InputError(f"points must be a matrix of numbers: {error}") from None
     if points.ndim != 2:
         raise InputError(f"points must have shape (n, d), got {points.shape}")
-    return _KINDS["scan" if kind == "auto" else kind](points)
+    if kind == "auto":
+        kind = choose(*points.shape, dynamic=dynamic, output=output, queries=queries)
+    unknown = [option for option in options if option not in signature(_KINDS[kind]).parameters]
+    if unknown:
+        raise InputError(f"an index of kind {kind!r} does not take {', '.join(unknown)}")
+    return _KINDS[kind](points, **options)
+
+
+def choose(
+    n: int, d: int, *, dynamic: bool = True, output: float | None = None, queries: float | None = None
+) -> str:
+    """The kind that "auto" stands for: the cheapest of those that can do what is asked (``fireset.hsr.cost``).
+
+    Without ``output`` it is what the paper's threshold leaves, n·P(z > √(0.4 ln n)); without ``queries`` as many of them as
+    there are points.
+    """
+    output = cost.usual_output(n) if output is None else output
+    queries = max(1.0, n if queries is None else queries)
+    costs = {
+        "scan": cost.scan_query(n, d),
+        "partition-tree": cost.tree_query(n, d, output) + cost.tree_build(n, d) / queries,
+    }
+    return min(costs, key=costs.__getitem__)
+
+
+def kinds() -> list[str]:
+    """The kinds that ``build`` knows."""
+    return list(_KINDS)
 
 
 def check_kind(kind: str, *, dynamic: bool = False) -> str:

@@ -4,15 +4,21 @@ LLVM does not make this out of a plain loop. On AVX2 and AVX-512 the comparison 
 are a few instructions; elsewhere LLVM writes what the machine has.
 """
 
+from typing import Any
+
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
 from numba.cpython.unsafe.numbers import trailing_zeros
-from numba.extending import intrinsic
 
 LANES = 64
 
-first_bit = trailing_zeros  # the number of zeros below the lowest bit set
+first_bit: Any = trailing_zeros  # the number of zeros below the lowest bit set
+
+
+def intrinsic(function) -> Any:
+    """Called without the typing context that it is written with, which type checkers do not know."""
+    return extending.intrinsic(function)
 
 
 @intrinsic
