@@ -16,6 +16,7 @@ ENGINES = [
     ("data", {"radius": 0}),
     ("data", {"radius": 0.2}),
     ("data", {"index": "partition-tree"}),
+    ("sums", {}),
     ("weights", {}),
     ("weights", {"radius": 0}),
     ("weights", {"radius": 0.2, "index": "partition-tree"}),
@@ -205,7 +206,7 @@ def test_lists_outgrow_their_slots():
 
 
 def test_unknown_engine_and_options():
-    with pytest.raises(InputError, match=r"^engine must be one of auto, correlation, data, dense, weights; got 'fast'$"):
+    with pytest.raises(InputError, match=r"^engine must be one of auto, correlation, data, dense, sums, weights; got 'fast'$"):
         create("fast")
     with pytest.raises(InputError, match=r"^engine 'dense' does not take radius$"):
         create("dense", radius=1)

@@ -13,7 +13,12 @@ from fireset import InputError
 from fireset.hsr import HalfSpaceIndex, build
 from fireset.kernels.firing import deciding_dot
 
-KINDS = ["auto", "scan", "partition-tree"]
+KINDS = ["auto", "scan", "partition-tree"]  # for any dimension, and to be changed
+STATIC = {"convex-layers": lambda d: d == 2}  # and the dimensions they are for
+
+
+def kinds_for(d: int) -> list[str]:
+    return [*KINDS, *(kind for kind, fits in STATIC.items() if fits(d))]
 
 
 def above(points: dict[int, np.ndarray], normal, threshold: float) -> list[int]:
@@ -65,6 +70,67 @@ def test_real_numbers_on_and_around_the_threshold(kind, d):
         exact = deciding_dot(normal, point)
         for threshold in (exact, np.nextafter(exact, np.inf), np.nextafter(exact, -np.inf)):
             assert index.query(normal, threshold).tolist() == above(numbered(points), normal, threshold)
+
+
+def hard_cases() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Points, normals and thresholds, by name: the table that every kind is held against."""
+    cases = {}
+    for d in (1, 2, 3, 4, 7):
+        rng = np.random.default_rng(d)
+        normals = np.concatenate([rng.standard_normal((30, d)), np.eye(d), np.zeros((1, d))])
+        cloud = rng.standard_normal((400, d))
+        point_sets = {
+            "Gaussian": cloud,
+            "sphere": sphere(rng, 400, d),
+            "duplicates": np.repeat(cloud[:20], 20, axis=0),
+            "grid": rng.integers(-2, 3, (400, d)) / 2,
+            "all zero": np.zeros((50, d)),
+            "on a line": np.outer(rng.standard_normal(100), normals[0]),
+            "on a plane": cloud * (np.arange(d) > 0),
+            "two clusters": cloud * 1e-9 + rng.choice([-1.0, 1.0], (400, 1)),
+            "huge": cloud * 1e200,
+            "tiny": cloud * 1e-200,
+            "one point": cloud[:1],
+            "d points": cloud[:d],
+            "empty": cloud[:0],
+        }
+        for name, points in point_sets.items():
+            size = float(np.abs(points).max(initial=0.0))
+            thresholds = rng.standard_normal(len(normals)) * size
+            if len(points):  # every other one exactly on a point
+                on = points[rng.integers(0, len(points), len(normals))]
+                exact = np.array([deciding_dot(w, x) for w, x in zip(normals, on, strict=True)])
+                thresholds[::2] = exact[::2]
+            thresholds[1], thresholds[3] = np.inf, -np.inf  # nothing fires, everything fires
+            cases[f"{name}, d = {d}"] = points, normals, thresholds
+    return cases
+
+
+@pytest.mark.parametrize("case", hard_cases())
+def test_hard_cases_are_brute_force_for_every_kind(case):
+    points, normals, thresholds = hard_cases()[case]
+    expected = [above(numbered(points), w, t) for w, t in zip(normals, thresholds, strict=True)]
+    for kind in kinds_for(points.shape[1]):
+        indptr, ids = build(points, kind).query_batch(normals, thresholds)
+        found = [part.tolist() for part in np.split(ids, indptr[1:-1])]
+        assert found == expected, kind
+
+
+@pytest.mark.parametrize("kind", STATIC)
+def test_a_static_kind_refuses_changes_and_is_unharmed(kind):
+    points = np.random.default_rng(0).standard_normal((100, 2 if kind == "convex-layers" else 3))
+    index = build(points, kind)
+    before = index.query(points[0], 0.1)
+    for change in (
+        lambda: index.add(points[:1]),
+        lambda: index.delete([0]),
+        lambda: index.move([0], points[:1]),
+    ):
+        with pytest.raises(InputError, match=rf"^an index of kind '{kind}' cannot be changed; build one of kind "):
+            change()
+    assert np.array_equal(index.query(points[0], 0.1), before)
+    assert np.array_equal(pickle.loads(pickle.dumps(index)).query(points[0], 0.1), before)
+    assert len(index) == 100
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,8 @@ A floating-point inner product of length d, summed in any order, with or without
 
 import numpy as np
 
+_SMALL = 1e-140  # squares of smaller numbers lose digits to underflow
+
 
 def dot_slack(n_features: int, dtype, weight_norms, sample_norm):
     """Bound on |computed − deciding| for inner products of rows of these norms; float64, shape of ``weight_norms``.
@@ -29,5 +31,16 @@ def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
 
 
 def row_norms(rows: np.ndarray) -> np.ndarray:
-    """Euclidean norms of the rows, in float64, without a float64 copy of the whole matrix."""
-    return np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    """Euclidean norms of the rows, in float64, without a float64 copy of the whole matrix.
+
+    Rows whose squares overflow or vanish are scaled first: bounds on rounding are made of norms, and must not vanish.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+        extreme = np.flatnonzero((norms < _SMALL) | (norms == np.inf))
+        if len(extreme) and rows.shape[1]:
+            some = rows[extreme].astype(np.float64)
+            largest = np.abs(some).max(axis=1)
+            scaled = some / np.where((largest > 0) & (largest < np.inf), largest, 1.0)[:, None]
+            norms[extreme] = largest * np.sqrt((scaled**2).sum(axis=1))
+    return norms

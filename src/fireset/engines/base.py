@@ -101,6 +101,12 @@ _ENGINES = {
         True,
         "Algorithm 2: search the data for each neuron that left its certificate radius",
     ),
+    "sums": _Entry(
+        "fireset.engines.data_sums",
+        "DataSumsEngine",
+        True,
+        "few coordinates, any threshold: sums over half-spaces, for less than the pairs that fire",
+    ),
     "weights": _Entry(
         "fireset.engines.weight_search",
         "WeightSearchEngine",

@@ -7,10 +7,11 @@ import numpy as np
 from fireset.errors import InputError
 from fireset.hsr import cost
 from fireset.hsr.base import HalfSpaceIndex
+from fireset.hsr.convex_layers import ConvexLayersIndex
 from fireset.hsr.partition_tree import PartitionTreeIndex
 from fireset.hsr.scan import ScanIndex
 
-_KINDS: dict[str, type[HalfSpaceIndex]] = {kind.kind: kind for kind in (ScanIndex, PartitionTreeIndex)}
+_KINDS: dict[str, type[HalfSpaceIndex]] = {kind.kind: kind for kind in (ScanIndex, PartitionTreeIndex, ConvexLayersIndex)}
 
 
 def build(
@@ -66,6 +67,8 @@ def choose(
         "scan": cost.scan_query(n, d),
         "partition-tree": cost.tree_query(n, d, output) + cost.tree_build(n, d) / queries,
     }
+    if not dynamic and d == 2:
+        costs["convex-layers"] = cost.layers_query(n, output) + cost.layers_build(n) / queries
     return min(costs, key=costs.__getitem__)
 
 

@@ -13,6 +13,8 @@ _TREE_POINT, _TREE_COORDINATE = 1.6, 0.05  # for each point tested, its share of
 _TREE_FOUND = 3.0  # for each point reported: writing and sorting its id
 _TREE_BUILD = 12.0  # for each point and level of halving, plus
 _TREE_BUILD_COORDINATE = 1.0
+_LAYERS_LEVEL, _LAYERS_FOUND = 10.0, 11.0
+_LAYERS_BUILD = 18.0  # for each point and log² n
 _DENSE_PAIR, _DENSE_COORDINATE = 1.0, 0.03  # for each pair of a prediction without an index
 _SUMMED = 10.0  # for each pair found: its value, and its part of the prediction
 _LEAF = 24.0
@@ -50,6 +52,16 @@ def tree_tests(n: int, d: int, output: float) -> float:
 def tree_build(n: int, d: int) -> float:
     """A tree is built by halving, level by level."""
     return n * (_TREE_BUILD + _TREE_BUILD_COORDINATE * d) * max(1.0, log(max(n, 2) / _LEAF, 2))
+
+
+def layers_query(n: int, output: float) -> float:
+    """Convex layers look at what they report, and a little more on every layer."""
+    return _LAYERS_LEVEL * log(max(n, 2), 2) + _LAYERS_FOUND * output
+
+
+def layers_build(n: int) -> float:
+    """Layers are peeled off one by one."""
+    return n * _LAYERS_BUILD * log(max(n, 2), 2) ** 2
 
 
 def pays_to_search(width: int, d: int, rows: int, output: float) -> bool:

@@ -52,6 +52,11 @@ class PartitionTreeIndex(HalfSpaceIndex):
 
         return int(self._tree.nodes[0, COUNT])
 
+    @property
+    def tree(self) -> "Tree":
+        """The arrays, for kernels that work on the tree itself; only to be read, and only until the next change."""
+        return self._tree
+
     def _build(self, rows: np.ndarray, ids: np.ndarray, most_ids: int) -> None:
         """A new tree; ``rows`` and ``ids`` are reordered. The subtrees of the root are built on all cores."""
         from fireset.kernels.partition_tree import BUCKETS, FAN, NODES, PARENT

@@ -11,7 +11,8 @@ All functions work on some of the neurons and touch nothing of the others, so th
 import numpy as np
 
 from fireset.kernels.compiling import vector
-from fireset.kernels.firing import deciding_dot, difference
+from fireset.kernels.firing import deciding_dot
+from fireset.kernels.steps import take_step
 
 LEVELS = 32  # steps of the reference values between b − radius and b
 
@@ -131,19 +132,16 @@ def backward(
 ):
     """One gradient step on neurons lo … hi−1, on the fired pairs that ``forward`` noted.
 
-    ``G_r = Σ_i fired (Σ_c a_rc residual_ic) x_i``; then ``V ← βV + G`` and ``W ← W − rate·V``, or, for Nesterov,
-    ``W ← W − rate·(G + βV)``. ``V`` has no rows when momentum is off. ``speeds[r]`` receives a bound on ‖Δw_r‖,
-    measured on the stored weights (a difference of two floats is correctly rounded, so the bound is safe however the
-    update itself was rounded); ``misses[r]`` grows by the near misses looked at. ``pushes`` is scratch for the
-    longest list. A neuron that did not move last time and does not fire stays at rest, and so
-    does what velocity it may have that is too small to move it. Cost O(d · fired).
+    ``G_r = Σ_i fired (Σ_c a_rc residual_ic) x_i``; then ``take_step``. ``V`` has no rows when momentum is off.
+    ``speeds[r]`` receives a bound on ‖Δw_r‖; ``misses[r]`` grows by the near misses looked at. ``pushes`` is scratch
+    for the longest list. A neuron that did not move last time and does not fire stays at rest, and so does what
+    velocity it may have that is too small to move it. Cost O(d · fired).
     """
     d = W.shape[1]
     outputs = signs.shape[1]
     gradient = np.empty(d, W.dtype)
     zero = rate - rate
     rolling = V.shape[0] > 0
-    vanished = zero + 1e-30
     for r in range(lo, hi):
         start = starts[r]
         count = fired_counts[r]
@@ -176,27 +174,7 @@ def backward(
             push = pushes[p]
             for j in range(d):
                 gradient[j] += push * X[i, j]
-        if rolling:
-            largest = zero
-            for j in range(d):
-                V[r, j] = momentum * V[r, j] + gradient[j]
-                largest = max(largest, abs(V[r, j]))
-            if largest < vanished:  # let a neuron at rest be at rest: subnormal numbers are slow
-                for j in range(d):
-                    V[r, j] = zero
-            if nesterov:
-                for j in range(d):
-                    gradient[j] += momentum * V[r, j]
-            else:
-                for j in range(d):
-                    gradient[j] = V[r, j]
-        squares = 0.0
-        for j in range(d):
-            before = W[r, j]
-            W[r, j] = before - rate * gradient[j]
-            change = difference(W[r, j], before)
-            squares += change * change
-        speeds[r] = np.sqrt(squares) * (1.0 + (d + 8) * 2.3e-16)
+        speeds[r] = take_step(W, V, r, gradient, rate, momentum, nesterov)
 
 
 @vector

@@ -17,7 +17,7 @@ from fireset.kernels.compiling import strict, vector
 
 
 @intrinsic
-def _fma(typing_context, a, b, c):  # noqa: ARG001 - numba's form of an intrinsic
+def fma(typing_context, a, b, c):  # noqa: ARG001 - numba's form of an intrinsic
     """a·b + c with one rounding."""
 
     def generate(context, builder, signature, arguments):  # noqa: ARG001
@@ -31,7 +31,7 @@ def deciding_dot(w, x):
     """⟨w, x⟩ in float64, one fused multiply-add after the other, left to right: the same bits on every machine."""
     total = 0.0
     for j in range(w.shape[0]):
-        total = _fma(np.float64(w[j]), np.float64(x[j]), total)  # pyright: ignore[reportCallIssue]
+        total = fma(np.float64(w[j]), np.float64(x[j]), total)  # pyright: ignore[reportCallIssue]
     return total
 
 

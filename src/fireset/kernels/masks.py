@@ -46,7 +46,7 @@ def above_bits(typing_context, row, start, threshold):  # noqa: ARG001 - numba's
         row, start, threshold = arguments
         data = context.make_array(row_type)(context, builder, row).data
         index = context.cast(builder, start, start_type, types.intp)
-        numbers = _load(builder, cgutils.gep(builder, data, index), row_type.dtype, LANES)
+        numbers = load_columns(builder, cgutils.gep(builder, data, index), row_type.dtype, LANES)
         return _bits_above(builder, numbers, threshold)
 
     return types.int64(row, start, threshold), generate
@@ -69,19 +69,10 @@ def _columns_above(lanes: int):
         def generate(context, builder, signature, arguments):
             blocks_type, which_type, coefficients_type, _ = signature.args
             blocks, which, coefficients, threshold = arguments
-            factors = context.make_array(coefficients_type)(context, builder, coefficients)
-            size = builder.mul(factors.nitems, ir.Constant(factors.nitems.type, lanes))
-            start = builder.mul(context.cast(builder, which, which_type, types.intp), size)
-            data = cgutils.gep(builder, context.make_array(blocks_type)(context, builder, blocks).data, start)
-            element = context.get_value_type(blocks_type.dtype)
-            total = cgutils.alloca_once_value(builder, ir.Constant(ir.VectorType(element, lanes), None))
-            with cgutils.for_range(builder, factors.nitems) as loop:
-                row = builder.mul(loop.index, ir.Constant(loop.index.type, lanes))
-                numbers = _load(builder, cgutils.gep(builder, data, row), blocks_type.dtype, lanes)
-                factor = _splat(builder, builder.load(cgutils.gep(builder, factors.data, loop.index)), lanes)
-                product = builder.fmul(factor, numbers, flags=("contract",))
-                builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
-            return builder.zext(_bits_above(builder, builder.load(total), threshold), ir.IntType(64))
+            totals = column_totals(
+                context, builder, blocks_type, blocks, which_type, which, coefficients_type, coefficients, lanes
+            )
+            return builder.zext(_bits_above(builder, totals, threshold), ir.IntType(64))
 
         return types.int64(blocks, which, coefficients, threshold), generate
 
@@ -102,7 +93,7 @@ def row_above_16(typing_context, blocks, which, row, threshold):  # noqa: ARG001
         start = builder.mul(context.cast(builder, which, which_type, types.intp), rows)
         start = builder.add(start, context.cast(builder, row, row_type, types.intp))
         start = builder.mul(start, ir.Constant(start.type, 16))
-        numbers = _load(builder, cgutils.gep(builder, array.data, start), blocks_type.dtype, 16)
+        numbers = load_columns(builder, cgutils.gep(builder, array.data, start), blocks_type.dtype, 16)
         return builder.zext(_bits_above(builder, numbers, threshold), ir.IntType(64))
 
     return types.int64(blocks, which, row, blocks.dtype), generate
@@ -112,12 +103,31 @@ columns_above_16 = _columns_above(16)
 columns_above_32 = _columns_above(32)
 
 
-def _load(builder, pointer, dtype, lanes: int):
+def column_totals(
+    context, builder, blocks_type, blocks, which_type, which, coefficients_type, coefficients, lanes: int
+):
+    """``Σ_j coefficients[j] · blocks[which, j, k]`` for all columns k, as one vector."""
+    factors = context.make_array(coefficients_type)(context, builder, coefficients)
+    size = builder.mul(factors.nitems, ir.Constant(factors.nitems.type, lanes))
+    start = builder.mul(context.cast(builder, which, which_type, types.intp), size)
+    data = cgutils.gep(builder, context.make_array(blocks_type)(context, builder, blocks).data, start)
+    element = context.get_value_type(blocks_type.dtype)
+    total = cgutils.alloca_once_value(builder, ir.Constant(ir.VectorType(element, lanes), None))
+    with cgutils.for_range(builder, factors.nitems) as loop:
+        row = builder.mul(loop.index, ir.Constant(loop.index.type, lanes))
+        numbers = load_columns(builder, cgutils.gep(builder, data, row), blocks_type.dtype, lanes)
+        factor = splat(builder, builder.load(cgutils.gep(builder, factors.data, loop.index)), lanes)
+        product = builder.fmul(factor, numbers, flags=("contract",))
+        builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+    return builder.load(total)
+
+
+def load_columns(builder, pointer, dtype, lanes: int):
     vector = ir.VectorType(pointer.type.pointee, lanes)
     return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=dtype.bitwidth // 8)
 
 
-def _splat(builder, number, lanes: int):
+def splat(builder, number, lanes: int):
     vector = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
     for lane in range(lanes):
         vector = builder.insert_element(vector, number, ir.Constant(ir.IntType(32), lane))
@@ -126,5 +136,5 @@ def _splat(builder, number, lanes: int):
 
 def _bits_above(builder, numbers, threshold):
     lanes = numbers.type.count
-    above = builder.fcmp_ordered(">", numbers, _splat(builder, threshold, lanes))
+    above = builder.fcmp_ordered(">", numbers, splat(builder, threshold, lanes))
     return builder.bitcast(above, ir.IntType(lanes))

@@ -85,17 +85,7 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
                 else:
                     leaf = ~child
                     work[1] += buckets[leaf, FILLED]
-                    everyone = (1 << buckets[leaf, FILLED]) - 1
-                    if band < 0:
-                        above = columns_above_32(coordinates, leaf, x, threshold) & everyone
-                    else:
-                        above = columns_above_32(coordinates, leaf, x, threshold + band) & everyone
-                        unsure = columns_above_32(coordinates, leaf, x, threshold - band) & everyone & ~above
-                        while unsure != 0:
-                            column = first_bit(unsure)
-                            if deciding_dot(x, coordinates[leaf, :, column]) > threshold:
-                                above |= np.int64(1) << column
-                            unsure &= unsure - 1
+                    above = leaf_bits(coordinates, buckets, leaf, x, threshold, band)
                     while above != 0:
                         found[end] = buckets[leaf, first_bit(above)]
                         end += 1
@@ -108,6 +98,22 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
         counts[q] = end - begin
         begin = end
     return normals.shape[0]
+
+
+@vector
+def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
+    """An int64 whose bit k says whether point k of a leaf lies above; the last word on it."""
+    everyone = (np.int64(1) << buckets[leaf, FILLED]) - 1
+    if band < 0:
+        return columns_above_32(coordinates, leaf, x, threshold) & everyone
+    above = columns_above_32(coordinates, leaf, x, threshold + band) & everyone
+    unsure = columns_above_32(coordinates, leaf, x, threshold - band) & everyone & ~above
+    while unsure != 0:
+        column = first_bit(unsure)
+        if deciding_dot(x, coordinates[leaf, :, column]) > threshold:
+            above |= np.int64(1) << column
+        unsure &= unsure - 1
+    return above
 
 
 @vector

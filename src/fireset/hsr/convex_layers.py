@@ -1,0 +1,111 @@
+"""Half-space reporting in the plane by convex layers (Chazelle, Guibas and Lee 1985, "The power of geometric duality").
+
+Points are peeled like an onion: the convex hull is the first layer, the hull of the rest the second, and so on. A line
+that misses a layer misses all layers inside. So a query looks for the extreme point of the first layer in the direction
+of the normal, walks from it in both directions while points are above, goes on to the next layer, and stops at the
+first that the half-space does not meet: every layer looked at but the last reports something. The extreme point takes a
+binary search on the first layer, O(log n), and one comparison on each of the others, by fractional cascading. Query
+O(log n + k) for k points found, building O(n log² n), memory O(n). Static.
+
+Layers are exactly convex and nested whatever the points (``fireset.kernels.convex_layers_build`` says how), and the
+query walks a little below its threshold, by the rounding of an inner product (``fireset.kernels.convex_layers``). All
+points within that distance of the line are tested: a query along a line that many points are on pays for each of them.
+"""
+
+import numpy as np
+
+from fireset.errors import InputError
+from fireset.hsr.base import Answers, HalfSpaceIndex, Queries, sort_answers
+
+_ANSWERS = 1 << 20  # ids found by a block before its answers are put together
+_LARGEST_EXPONENT = 320  # of scaled coordinates: products of three differences do not overflow
+_SMALLEST_EXPONENT = -500  # of the grid they are on: products of two differences lose nothing to underflow
+
+
+class ConvexLayersIndex(HalfSpaceIndex):
+    """Convex layers. Memory: for each point about 28 bytes and two copies of its coordinates."""
+
+    kind = "convex-layers"
+
+    def __init__(self, points: np.ndarray):
+        super().__init__(points)
+        if self.n_features != 2:
+            raise InputError(
+                f"convex-layers is for points in the plane, got d = {self.n_features}; "
+                "use 'hull-hierarchy' or 'partition-tree'"
+            )
+        self._points = self._checked_rows(points, "points").copy()
+        self._note_norms(self._points)
+        self._next_id = len(self._points)
+        self._build()
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def _build(self) -> None:
+        from fireset.kernels.convex_layers import Layers
+        from fireset.kernels.convex_layers_build import cascade, peel
+
+        n = len(self._points)
+        (x, x_exponent), (y, y_exponent) = _scaled(self._points[:, 0]), _scaled(self._points[:, 1])
+        by_place = np.lexsort((y, x)).astype(np.int32)
+        scaled = np.column_stack([x, y])[by_place]
+        # Duplicates are peeled as one point, and put beside each other afterwards.
+        first = np.flatnonzero(np.concatenate([np.ones(min(n, 1), bool), (scaled[1:] != scaled[:-1]).any(axis=1)]))
+        sizes = np.diff(first, append=n)
+        distinct = scaled[first]
+        order, starts, turns = (np.empty(len(distinct), np.int32) for _ in range(3))
+        leaves = max(2, 1 << (len(distinct) - 1).bit_length())
+        nodes, stand = np.full((leaves, 6), leaves, np.int32), np.zeros(2 * leaves + 1, np.int32)
+        layers = peel(distinct, nodes, stand, order, starts, turns)
+        ends = np.cumsum(sizes[order])
+        place = np.arange(n) + np.repeat(first[order] - (ends - sizes[order]), sizes[order])
+        by_place, scaled = by_place[place], scaled[place]
+        starts = np.append((ends - sizes[order])[starts[:layers]], n)
+        turns = ends[turns[:layers]] - 1
+        (keys, owns, firsts), (lower_keys, lower_owns, lower_firsts) = (
+            cascade(scaled, starts, turns, chain) for chain in (0, 1)
+        )
+        self._layers = Layers(
+            points=self._points[by_place],
+            ids=by_place,
+            starts=starts,
+            turns=turns,
+            keys=np.concatenate([keys, lower_keys]),
+            owns=np.concatenate([owns, lower_owns]),
+            firsts=np.stack([firsts, len(keys) + lower_firsts]),
+            largest=np.abs(self._points).max(axis=0, initial=0.0).astype(np.float64),
+            stretch=y_exponent - x_exponent,
+        )
+
+    def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
+        from fireset.kernels.convex_layers import search, values_of
+
+        counts = np.zeros(len(queries.normals), np.int64)
+        work = np.zeros(2, np.int64)
+        parts, done = [], 0
+        while done < len(counts):
+            found = np.empty(len(self) + _ANSWERS, np.int32)
+            before = done
+            done = search(*self._layers, queries.normals, queries.thresholds, done, found, counts, work)
+            parts.append(found[: counts[before:done].sum()])
+        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if ordered:
+            sort_answers(ids, counts)
+        values = np.empty(len(ids) if with_values else 0, self.dtype)
+        if with_values:
+            values_of(self._points, queries.normals, counts, ids, values)
+        return Answers(counts, ids, values, int(work[0]), int(work[1]))
+
+
+def _scaled(coordinates: np.ndarray) -> tuple[np.ndarray, int]:
+    """Coordinates in float64 times a power of two, as ``fireset.kernels.convex_layers_build`` needs them; its exponent.
+
+    What is less than 2⁻⁸¹⁹ of the largest coordinate is rounded away: nothing against the rounding of an inner product,
+    for which queries make allowance. Points that become equal by it share a place in the layers, no more.
+    """
+    coordinates = coordinates.astype(np.float64)
+    exponent = _LARGEST_EXPONENT - int(np.frexp(np.abs(coordinates).max(initial=0.0))[1])
+    scaled = np.ldexp(coordinates, exponent)
+    grid = 1.5 * 2.0 ** (_SMALLEST_EXPONENT + 52)  # adding and subtracting it leaves multiples of 2⁻⁵⁰⁰
+    return np.where(np.abs(scaled) < grid / 1.5, scaled + grid - grid, scaled), exponent

@@ -1,0 +1,356 @@
+"""Building the hull hierarchy: reduced coordinates, samples and their hulls, lists, and what all that may take."""
+
+from collections.abc import Iterator
+from math import ceil, exp, frexp, lgamma, log, pi, sqrt
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from fireset.errors import InputError
+from fireset.parallel import one_blas_thread, run
+from fireset.rounding import dot_slack, row_norms
+
+_FIRST_SAMPLE = 16  # points in the first sample for ρ = 3, doubled for every further dimension, as lists get longer
+_LARGEST_FIRST_SAMPLE = 512
+_GROWTH = 2  # of a sample over that of the other family before it
+_POINTS_PER_SAMPLED = 8  # at the last level: finer lists would save less than the walk to them costs
+_SEED = 0
+_SLACK = 1e-11  # how far near and beyond are from a facet, at least, in coordinates of size 1
+_LARGEST_SLACK = 1e-3  # with more, lists would be long for nothing
+_WELL_CONDITIONED = 1e-3
+_BLOCKS = 16  # of facets, to be spread over the cores
+_ENTRIES_AT_A_TIME = 1 << 25  # of lists of facets, while those of nodes are made from them
+_POINTS_FOR_A_LOOK = 1024
+
+
+class Frame(NamedTuple):
+    """Reduced coordinates x̂: x = center + axes x̂ + δ with ‖x̂‖ ≤ radius and ‖δ‖ ≤ blur, for every point."""
+
+    center: np.ndarray  # (d,)
+    axes: np.ndarray  # (d, ρ)
+    radius: float
+    blur: float
+
+
+class Hierarchy(NamedTuple):
+    """The arrays of all levels; ``fireset.kernels.hull_hierarchy`` says what is in them."""
+
+    nodes: np.ndarray  # (nodes, 8) int64
+    steps: np.ndarray  # int32
+    step_points: np.ndarray  # int32
+    incident: np.ndarray  # int32
+    facets: np.ndarray  # (facets, ρ + 2) float64
+    members: np.ndarray  # int32
+
+
+def build(points: np.ndarray, memory_limit: int) -> tuple[Frame, Hierarchy]:
+    """The hierarchy over points (n, d); an ``InputError`` if it would take more than ``memory_limit`` bytes."""
+    n, d = points.shape
+    with one_blas_thread():
+        if d > 8:  # in high dimension a look at some of the points saves the work on all of them
+            look = reduce_points(points[:: n // _POINTS_FOR_A_LOOK + 1])
+            if look is not None:
+                rho = look[1].shape[1]
+                Memory(n, rho, d, memory_limit).check(_roots(0, rho), list(_sample_sizes(n, rho)))
+        reduction = reduce_points(points)
+    if reduction is None:
+        # One point many times, or points on a line, or none to speak of: all are tested by every query.
+        return Frame(np.zeros(d), np.zeros((d, 1)), 0.0, np.inf), _roots(n, 1)
+    frame, reduced, slack = reduction
+    return frame, _build_levels(reduced, slack, frame.radius, Memory(n, reduced.shape[1], d, memory_limit))
+
+
+def _roots(n: int, rho: int) -> Hierarchy:
+    """No levels yet: only the nodes whose list is everyone."""
+    from fireset.kernels.hull_hierarchy import FAMILIES, LIST_END, LIST_SPLIT, POINT
+
+    nodes = np.zeros((FAMILIES, 8), np.int64)
+    nodes[:, [LIST_SPLIT, LIST_END]] = n
+    nodes[:, POINT] = -1
+    none = np.empty(0, np.int32)
+    return Hierarchy(nodes, none, none, none, np.empty((0, rho + 2)), np.arange(n, dtype=np.int32))
+
+
+def reduce_points(points: np.ndarray) -> tuple[Frame, np.ndarray, float] | None:
+    """Coordinates of size 1 in the affine space that the points span: (frame, x̂ (n, ρ), slack); None if ρ < 2.
+
+    ρ is where the singular values, the rounding of the data added, fall off most steeply: a flat set is given the
+    dimension it has, and its distance from flat goes to ``blur``. Lists reach below the facets by ``slack``, so far
+    that for a normal of any direction in that space it exceeds blur and rounding together. Where that would be too far,
+    because the points' distances from each other are hardly more than rounding, None is returned too. Cost O(n d²).
+    """
+    X = points.astype(np.float64)
+    n, d = X.shape
+    if n < 4:
+        return None
+    with np.errstate(all="ignore"):  # what overflows is not finite, and found out at the end
+        # A point, the one nearest to the mean: it lies in the affine space, and on a grid differences are exact.
+        center = X[np.argmin(row_norms(X - X.mean(axis=0)))]
+        Y = X - center
+        scale = _power_of_two(np.abs(Y).max())
+        norms = row_norms(X).max() + np.linalg.norm(center)
+        unit = 4 * (d + 8) * np.finfo(np.float64).eps
+        if not (0 < scale < np.inf and np.isfinite(norms)):
+            return None
+        _, sizes, directions = np.linalg.svd(np.linalg.qr(Y / scale, mode="r"), full_matrices=False)
+        falls = (unit * norms / scale * sqrt(n) + np.append(sizes[1:], 0.0)) / np.maximum(sizes, 1e-300)
+        rho = int(np.argmin(falls)) + 1
+        if rho < 2:
+            return None
+        if rho == d and sizes[-1] >= _WELL_CONDITIONED * sizes[0]:
+            axes = np.eye(d) * scale  # by a power of two, so that coplanar points on a grid stay coplanar
+            reduced = Y / scale
+        else:
+            along = Y @ directions[:rho].T
+            heights = np.array([_power_of_two(height) for height in np.abs(along).max(axis=0)])
+            axes = directions[:rho].T * heights
+            reduced = along / heights
+        radius = row_norms(reduced).max() * (1 + 1e-6)
+        # The last term is for the rounding of what precedes it, and of ⟨q, center⟩ and axesᵀ q in a query.
+        blur = row_norms(Y - reduced @ axes.T).max() * (1 + 1e-6) + unit * (norms + np.linalg.norm(axes) * radius)
+        rounding = dot_slack(d, points.dtype, 1.0, sqrt(d) * norms) if points.dtype == np.float64 else 0.0
+        slack = 2 * (sqrt(d) * blur + rounding) / np.linalg.norm(axes, axis=0).min()
+    if not (np.isfinite(reduced).all() and slack <= _LARGEST_SLACK):
+        return None
+    return Frame(center, np.ascontiguousarray(axes), float(radius), float(blur)), reduced, max(_SLACK, float(slack))
+
+
+def _power_of_two(value: float) -> float:
+    """The least power of two above value; 0 for 0, infinity where it would overflow."""
+    return float(np.ldexp(1.0, frexp(value)[1])) if value > 0 else 0.0
+
+
+def _build_levels(reduced: np.ndarray, slack: float, radius: float, memory: "Memory") -> Hierarchy:
+    """All levels over the reduced points (n, ρ), from coarse to fine, the families in turn."""
+    from fireset.kernels.hull_hierarchy import FAMILIES, MOST_LEVELS
+
+    n, rho = reduced.shape
+    rng = np.random.default_rng(_SEED)
+    orders = [rng.permutation(n) for _ in range(FAMILIES)]
+    levels = _roots(n, rho)
+    last = [(family, family + 1) for family in range(FAMILIES)]  # nodes of each family's last level
+    sizes = list(_sample_sizes(n, rho))[: MOST_LEVELS - FAMILIES]
+    for turn, size in enumerate(sizes):
+        memory.check(levels, sizes[turn:])
+        family = turn % FAMILIES
+        sample = np.sort(orders[family][:size])
+        hull = _hull(reduced[sample], radius)
+        if hull is None:
+            continue  # a flat sample, or trouble with precision: the next one is larger
+        corners, normals, offsets = hull
+        # Each level has a little less slack than those before. So the half-space of a facet that was there before is
+        # proven to have all its points in the old lists.
+        margin = slack * (2 - turn / MOST_LEVELS)
+        facets = np.column_stack([normals, offsets - margin, offsets + margin])
+        before = len(levels.nodes), len(levels.members)
+        levels = _add_level(levels, reduced, radius, sample[corners], facets, last[family], memory)
+        last[family] = before[0], len(levels.nodes)
+        memory.measured.append((size, len(facets), len(levels.members) - before[1]))
+    return levels
+
+
+def _add_level(
+    levels: Hierarchy,
+    reduced: np.ndarray,
+    radius: float,
+    corners: np.ndarray,
+    facets: np.ndarray,
+    last: tuple[int, int],
+    memory: "Memory",
+) -> Hierarchy:
+    """The hierarchy with one more level: the hull with these corners (facets, ρ), points' numbers, and facets.
+
+    ``last`` are the nodes of the family's last level, which receive their steps.
+    """
+    from fireset.kernels.hull_hierarchy import FACET_END, FACET_START, LIST_START, POINT, STEP_END, STEP_START
+    from fireset.kernels.hull_hierarchy_build import link
+
+    first_node, first_facet = len(levels.nodes), len(levels.facets)
+    points, where = np.unique(corners, return_inverse=True)
+    incident = (np.argsort(where.ravel(), kind="stable") // corners.shape[1]).astype(np.int32)
+    ends = np.cumsum(np.bincount(where.ravel()))
+    starts = np.concatenate([[0], ends])
+    bounds, members = _lists(levels, reduced, radius, facets, starts, incident, memory)
+
+    next_nodes = np.full(len(reduced), -1, np.int32)
+    next_nodes[points] = np.arange(first_node, first_node + len(points))
+    step_bounds = np.empty((last[1] - last[0], 2), np.int64)
+    steps = np.empty(
+        link(*last, levels.nodes, levels.members, next_nodes, step_bounds, np.empty(0, np.int32)), np.int32
+    )
+    link(*last, levels.nodes, levels.members, next_nodes, step_bounds, steps)
+
+    nodes = np.zeros((len(points), 8), np.int64)
+    nodes[:, POINT] = points
+    nodes[:, FACET_START] = starts[:-1] + len(levels.incident)
+    nodes[:, FACET_END] = ends + len(levels.incident)
+    nodes[:, LIST_START:] = bounds + len(levels.members)
+    nodes = np.concatenate([levels.nodes, nodes])
+    nodes[last[0] : last[1], [STEP_START, STEP_END]] = step_bounds + len(levels.steps)
+    return Hierarchy(
+        nodes,
+        np.concatenate([levels.steps, steps]),
+        np.concatenate([levels.step_points, points[steps - first_node].astype(np.int32)]),
+        np.concatenate([levels.incident, incident + np.int32(first_facet)]),
+        np.concatenate([levels.facets, facets]),
+        np.concatenate([levels.members, members]),
+    )
+
+
+def _lists(
+    levels: Hierarchy,
+    reduced: np.ndarray,
+    radius: float,
+    facets: np.ndarray,
+    starts: np.ndarray,
+    incident: np.ndarray,
+    memory: "Memory",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of the nodes whose facets are ``incident[starts[v]:starts[v + 1]]``: (start, split, end) of each, members.
+
+    A list of a facet is found once for all its corners. Where those of all facets would take too much memory, nodes
+    are dealt with in several groups, and a facet's list is found again in each group that has one of its corners.
+    """
+    from fireset.kernels.hull_hierarchy_build import unite
+
+    n, rho = reduced.shape
+    n_nodes = len(starts) - 1
+    expected = len(facets) * min(n, 2 * rho * n // n_nodes)
+    n_groups = min(n_nodes, -(-expected // _ENTRIES_AT_A_TIME))
+    groups = np.array_split(np.arange(n_nodes), n_groups)
+    marks = np.zeros(n, np.int8)
+    all_bounds, parts = [], [np.empty(0, np.int32)]
+    for group in groups:
+        own_starts = starts[group[0] : group[-1] + 2]
+        used, own_incident = np.unique(incident[own_starts[0] : own_starts[-1]], return_inverse=True)
+        facet_starts, facet_lists = _facet_lists(levels, reduced, radius, facets[used], memory)
+        given = (facet_starts, facet_lists, own_starts - own_starts[0], own_incident, marks)
+        bounds = np.empty((len(group), 3), np.int64)
+        count = unite(*given, bounds, np.empty(0, np.int32))
+        memory.check_bytes(levels, 4 * (facet_lists.size + count + sum(len(part) for part in parts)))
+        members = np.empty(count, np.int32)
+        unite(*given, bounds, members)
+        all_bounds.append(bounds + sum(len(part) for part in parts))
+        parts.append(members)
+    return np.concatenate(all_bounds), np.concatenate(parts)
+
+
+def _facet_lists(
+    levels: Hierarchy, reduced: np.ndarray, radius: float, facets: np.ndarray, memory: "Memory"
+) -> tuple[np.ndarray, np.ndarray]:
+    """(starts, lists): ``lists[starts[f]:starts[f + 1]]`` are the points beyond facet f, and those near it as ~p."""
+    from fireset.kernels.hull_hierarchy_build import find_beyond
+
+    counts = np.empty(len(facets), np.int64)
+    written = []
+
+    def search(block: np.ndarray) -> np.ndarray:
+        parts, done = [], int(block[0])
+        while done <= block[-1]:
+            found = np.empty(2 * len(reduced), np.int32)
+            done, used = find_beyond(reduced, facets, done, block[-1] + 1, radius, *levels, found, counts)
+            written.append(used)
+            memory.check_bytes(levels, 4 * sum(written))
+            parts.append(found[:used].copy())
+        return np.concatenate(parts)
+
+    blocks = np.array_split(np.arange(len(facets)), min(len(facets), _BLOCKS))
+    lists = np.concatenate(run(search, blocks))
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]), lists
+
+
+def _sample_sizes(n: int, rho: int) -> Iterator[int]:
+    size = max(rho + 1, min(ceil(_FIRST_SAMPLE * 2.0 ** min(rho - 3, 9)), _LARGEST_FIRST_SAMPLE))
+    while size * _POINTS_PER_SAMPLED <= n:
+        yield size
+        size *= _GROWTH
+
+
+def _hull(points: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Corners (facets, ρ), outer unit normals and offsets of the convex hull, or None where Qhull has nothing usable.
+
+    Normals of length 1 and offsets of the right size are all that is asked: see deviation 2.
+    """
+    from scipy.spatial import ConvexHull, QhullError
+
+    try:
+        hull = ConvexHull(points)
+    except (QhullError, ValueError):
+        return None
+    lengths = np.linalg.norm(hull.equations[:, :-1], axis=1)
+    if not (np.abs(lengths - 1) < 1e-6).all() or not (np.abs(hull.equations[:, -1]) < 1.5 * radius).all():
+        return None
+    return hull.simplices, hull.equations[:, :-1], -hull.equations[:, -1]
+
+
+class Memory:
+    """What building takes, and refuses to take."""
+
+    def __init__(self, n: int, rho: int, n_features: int, limit: int):
+        self.n, self.n_features, self.rho, self.limit = n, n_features, rho, limit
+        self.measured: list[tuple[int, int, int]] = []  # of each level: points sampled, facets, members of lists
+
+    def check(self, levels: Hierarchy, sizes: list[int]) -> None:
+        """Refuse if levels of these sizes will not fit; before two have been measured, if even the next will not."""
+        estimate = self._estimate(levels, sizes)
+        if (estimate if len(self.measured) > 1 else self._estimate(levels, sizes[:1])) > self.limit:
+            self._refuse(estimate)
+
+    def check_bytes(self, levels: Hierarchy, more: int) -> None:
+        """Refuse to go on if what is there by now is more than it should be."""
+        taken = sum(array.nbytes for array in levels) + more
+        if taken > self.limit:
+            self._refuse(taken)
+
+    def _estimate(self, levels: Hierarchy, sizes: list[int]) -> float:
+        """Bytes at the end of building levels of these sizes on top of those that there are.
+
+        Arrays are copied when a level is added, so that they are there twice. Qhull takes about 200 + 50 ρ bytes for
+        each facet, and reading its result another 50 ρ.
+        """
+        n, rho = self.n, self.rho
+        held = float(sum(array.nbytes for array in levels))
+        passing = 0.0
+        for size in sizes:
+            facets = self._extrapolate(1, size, size * _facets_per_point(rho))
+            members = self._extrapolate(2, size, n * min(size, 2.0 ** min(rho, 60)))
+            held += facets * (12 * rho + 16) + 4 * members + 64 * size
+            passing = facets * (200 + 100 * rho) + 8 * min(_ENTRIES_AT_A_TIME, facets * rho * n / size)
+        return 2 * held + passing + 3 * 8 * n * self.n_features
+
+    def _extrapolate(self, what: int, size: int, on_a_sphere: float) -> float:
+        """Facets or members of a level, growing as over the last two; faster than its size for three more levels only.
+
+        On a sphere they grow faster than the sample at first; so extrapolated, they are less than twice too many.
+        """
+        if len(self.measured) < 2:
+            return on_a_sphere
+        before, now = self.measured[-2:]
+        power = log(max(1, now[what]) / max(1, before[what])) / log(now[0] / before[0])
+        growth = size / now[0]
+        return now[what] * growth ** min(power, 1.0) * min(growth, 8.0) ** max(power - 1.0, 0.0)
+
+    def _refuse(self, estimate: float) -> NoReturn:
+        raise InputError(
+            f"a hull-hierarchy over {self.n:,} points in {self.n_features} dimensions would take about "
+            f"{_bytes(estimate)}, more than memory_limit = {_bytes(self.limit)}; use 'partition-tree' or 'scan'"
+        )
+
+
+def _facets_per_point(rho: int) -> float:
+    """Facets of the hull of many points on a sphere, for each point: 2 for ρ = 3, 6.8, 32, 187, 1296, 10262 for ρ = 8.
+
+    As many simplices as a Delaunay triangulation has in e = ρ − 1 dimensions (Møller 1994): one (e + 1)th of
+    2^(e+1) π^((e−1)/2) / e² · Γ((e²+1)/2) / Γ(e²/2) · (Γ(e/2+1) / Γ((e+1)/2))^e.
+    """
+    e = rho - 1
+    corners = (e + 1) * log(2) + (e - 1) / 2 * log(pi) - 2 * log(e) - log(e + 1)
+    corners += lgamma((e * e + 1) / 2) - lgamma(e * e / 2) + e * (lgamma(e / 2 + 1) - lgamma((e + 1) / 2))
+    return exp(min(corners, 300.0))
+
+
+def _bytes(count: float) -> str:
+    size, unit = (count / 2**30, "GB") if count >= 2**30 else (count / 2**20, "MB")
+    if size >= 1e6:
+        return f"{size:.0e} {unit}"
+    return f"{size:,.0f} {unit}" if size >= 10 else f"{size:.1f} {unit}"

@@ -1,0 +1,152 @@
+"""A bound on all points outside a list: the proof that a half-space has all its points in it.
+
+Layout of ``facets``, ``incident`` and of lists: ``fireset.kernels.hull_hierarchy``.
+"""
+
+import numpy as np
+
+from fireset.kernels.compiling import vector
+
+INCOMPLETE, COMPLETE, STRICTLY_COMPLETE = range(3)
+EPS = float(np.finfo(np.float64).eps)
+
+
+@vector
+def project(facets, chosen, count, direction, weights, basis, triangle):
+    """Least squares: the weights for which Σ_i weights[i] · (normal of facet chosen[i]) comes nearest to ``direction``.
+
+    By modified Gram–Schmidt; ``basis`` and ``triangle`` (ρ, ρ) are scratch. Returns False when the normals are linearly
+    dependent to rounding. Cost O(count² ρ).
+    """
+    rho = direction.shape[0]
+    for i in range(count):
+        for j in range(rho):
+            basis[i, j] = facets[chosen[i], j]
+        for k in range(i):
+            overlap = 0.0
+            for j in range(rho):
+                overlap += basis[k, j] * basis[i, j]
+            triangle[k, i] = overlap
+            for j in range(rho):
+                basis[i, j] -= overlap * basis[k, j]
+        length = 0.0
+        for j in range(rho):
+            length += basis[i, j] * basis[i, j]
+        length = np.sqrt(length)
+        if not length > 1e-13:
+            return False
+        triangle[i, i] = length
+        for j in range(rho):
+            basis[i, j] /= length
+    for i in range(count - 1, -1, -1):
+        total = 0.0
+        for j in range(rho):
+            total += basis[i, j] * direction[j]
+        for k in range(i + 1, count):
+            total -= triangle[i, k] * weights[k]
+        weights[i] = total / triangle[i, i]
+    return True
+
+
+@vector
+def rebalance(facets, chosen, count, direction, weights, trial, basis, triangle):
+    """The inner loop of Lawson and Hanson: drop facets until the least-squares weights of the others are positive.
+
+    Changes ``chosen`` and ``weights``; returns how many are left, or −1 if their normals are linearly dependent.
+    """
+    while count > 0:
+        if not project(facets, chosen, count, direction, trial, basis, triangle):
+            return -1
+        first = -1
+        share = 1.0  # how far it is, on the way from weights to trial, to where the first weight vanishes
+        for i in range(count):
+            if not trial[i] > 0.0:
+                part = weights[i] / (weights[i] - trial[i]) if weights[i] > 0.0 else 0.0
+                if first < 0 or part < share:
+                    first = i
+                    share = part
+        if first < 0:
+            for i in range(count):
+                weights[i] = trial[i]
+            return count
+        kept = 0
+        for i in range(count):
+            weight = weights[i] + share * (trial[i] - weights[i])
+            if i != first and weight > 0.0:
+                chosen[kept] = chosen[i]
+                weights[kept] = weight
+                kept += 1
+        count = kept
+    return 0
+
+
+@vector
+def certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch):
+    """Whether every point outside a node's list has ⟨direction, x̂⟩ ≤ ``limit``, shown by weak duality.
+
+    For any weights λ_f ≥ 0 of the facets ``incident[lo:hi]`` at the node let e = direction − Σ λ_f normal_f. A point
+    outside the list has ⟨normal_f, x̂⟩ ≤ near_f for all of these facets, hence
+
+        ⟨direction, x̂⟩ ≤ Σ λ_f near_f + ‖e‖ radius,
+
+    and the same with beyond_f for a point outside the first part of the list. Nothing is assumed about facets or node:
+    a hull spoiled by rounding, merged facets or a vertex that is not quite extreme can make the bound useless, but
+    never wrong. If the vertex is extreme in this direction, the direction lies in the cone of the normals at it: some λ
+    has e = 0 and Σ λ_f offset_f = ⟨direction, vertex⟩. As Σ λ_f ≥ ‖direction‖ = 1, what near_f is less than offset_f
+    then pays for rounding, even if limit is ⟨direction, vertex⟩ itself.
+
+    λ is sought by non-negative least squares (Lawson and Hanson 1974); at most ρ weights are positive.
+
+    Rounding: ‖direction‖ and ‖normal_f‖ are at most 1 + 1e-6, |near_f| and |beyond_f| at most 2 radius. The products
+    that decided who is in the list err by ρ/2 eps radius for each unit of Σ λ_f, Σ λ_f near_f by (ρ + 1) eps radius for
+    each, and e by (ρ + 1)/2 eps (1 + Σ λ_f) in length. 4 (ρ + 4) eps radius (1 + Σ λ_f) is twice as much as these, the
+    sum itself and the last steps to limit.
+
+    Returns (one of the three constants, facets looked at). ``chosen`` (ρ,) and ``scratch`` (2ρ + 3, ρ) are room to
+    work in. Cost O(ρ · facets) for each of about ρ passes.
+    """
+    rho = direction.shape[0]
+    weights, trial, rest = scratch[0], scratch[1], scratch[2]
+    basis, triangle = scratch[3 : 3 + rho], scratch[3 + rho :]
+    rounding = 4 * (rho + 4) * EPS * radius
+    count = 0
+    looked = 0
+    shown = INCOMPLETE
+    for _ in range(3 * rho + 3):
+        length = 0.0
+        for j in range(rho):
+            rest[j] = direction[j]
+            for i in range(count):
+                rest[j] -= weights[i] * facets[chosen[i], j]
+            length += rest[j] * rest[j]
+        length = np.sqrt(length)
+        total = near = beyond = 0.0
+        for i in range(count):
+            total += weights[i]
+            near += weights[i] * facets[chosen[i], rho]
+            beyond += weights[i] * facets[chosen[i], rho + 1]
+        unsure = length * radius + rounding * (1.0 + total)
+        if beyond + unsure <= limit:
+            return STRICTLY_COMPLETE, looked
+        if near + unsure <= limit:
+            shown = COMPLETE
+        if count == rho or not length > 1e-14:
+            break
+        new = -1
+        steepest = 0.0
+        looked += hi - lo
+        for p in range(lo, hi):
+            slope = 0.0
+            for j in range(rho):
+                slope += facets[incident[p], j] * rest[j]
+            if slope > steepest:
+                steepest = slope
+                new = incident[p]
+        if new < 0:
+            break
+        chosen[count] = new
+        weights[count] = 0.0
+        count = rebalance(facets, chosen, count + 1, direction, weights, trial, basis, triangle)
+        if count < 0:
+            break
+    return shown, looked

@@ -1,0 +1,242 @@
+"""Sums over half-spaces without reporting their points: what a partition tree can say of a whole subtree at once.
+
+The boundary of a half-space cuts some leaves; all other points of it lie in subtrees whose box is inside. So a
+half-space is a list of *entries*: ``FAN · node + column`` for a child that is wholly inside, and ``~leaf`` for a leaf
+that is cut, with a mask of its columns above. Numbers that belong to points are laid out like their coordinates,
+(leaves, rows, LEAF). Numbers that belong to children, ``FAN · node + column``, are rows of their own.
+"""
+
+import numpy as np
+
+from fireset.kernels.compiling import vector
+from fireset.kernels.leaf_vectors import add_excess, add_weighted
+from fireset.kernels.masks import columns_above_16, count_bits, first_bit
+from fireset.kernels.partition_tree import COUNT, FAN, FILLED, LEAF, PARENT, PLACE, SIZE, leaf_bits
+from fireset.kernels.steps import take_step
+
+
+@vector
+def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthest, nearest, stack, entries, masks, end):
+    """Write the entries of the half-space ⟨x, ·⟩ > threshold from ``end`` on; returns (new end, nodes, points tested).
+
+    ``farthest`` and ``nearest`` (2d) and ``stack`` are scratch. Cost O(boxes on the boundary).
+    """
+    d = x.shape[0]
+    zero = x.dtype.type(0)
+    for j in range(d):
+        farthest[j] = nearest[d + j] = max(x[j], zero)
+        farthest[d + j] = nearest[j] = min(x[j], zero)
+    outside = x.dtype.type(threshold - slack)
+    inside = x.dtype.type(threshold + slack)
+    visited, tested = 0, 0
+    stack[0] = 0
+    depth = 1
+    while depth > 0:
+        depth -= 1
+        v = stack[depth]
+        visited += 1
+        everyone = (np.int64(1) << nodes[v, SIZE]) - 1
+        met = columns_above_16(boxes, v, farthest, outside) & everyone
+        full = columns_above_16(boxes, v, nearest, inside) & met
+        cut = met & ~full
+        while full != 0:
+            entries[end] = FAN * v + first_bit(full)
+            end += 1
+            full &= full - 1
+        while cut != 0:
+            child = nodes[v, first_bit(cut)]
+            cut &= cut - 1
+            if child >= 0:
+                stack[depth] = child
+                depth += 1
+            else:
+                bits = leaf_bits(coordinates, buckets, ~child, x, threshold, band)
+                tested += buckets[~child, FILLED]
+                if bits != 0:
+                    entries[end] = child
+                    masks[end] = bits
+                    end += 1
+    return end, visited, tested
+
+
+@vector
+def forward(
+    boxes,
+    nodes,
+    coordinates,
+    buckets,
+    W,
+    signs,
+    threshold,
+    slacks,
+    bands,
+    entries,
+    masks,
+    ends,
+    shares,
+    totals,
+    counted,
+    lo,
+    hi,
+    end,
+):
+    """What neurons lo, lo + 1, … add to all samples: linear functions to subtrees, numbers to the points of cut leaves.
+
+    Neuron r's linear function a_rc (⟨w_r, x⟩ − b) is added to ``shares[child, c]``, (d + 1) numbers, for each child
+    wholly inside; a_rc σ_b to ``totals`` (leaves, c, LEAF) elsewhere. Entries are kept for ``backward``, those of
+    neuron r up to ``ends[r]``, from ``end`` on. ``counted`` grows by nodes visited, points tested and pairs fired.
+    Returns (next neuron, new end): stops at hi, or when the next neuron might not have room. Cost O(d) for each box on
+    the boundary.
+    """
+    d = W.shape[1]
+    farthest = np.empty(2 * d, W.dtype)
+    nearest = np.empty(2 * d, W.dtype)
+    stack = np.empty(2048, np.int32)
+    most = nodes.shape[0] + buckets.shape[0]
+    for r in range(lo, hi):
+        if end + most > entries.shape[0]:
+            return r, end
+        begin = end
+        w = W[r]
+        end, visited, tested = split(
+            boxes,
+            nodes,
+            coordinates,
+            buckets,
+            w,
+            threshold,
+            slacks[r],
+            bands[r],
+            farthest,
+            nearest,
+            stack,
+            entries,
+            masks,
+            end,
+        )
+        ends[r] = end
+        counted[0] += visited
+        counted[1] += tested
+        for p in range(begin, end):
+            entry = entries[p]
+            counted[2] += _size_of(nodes, buckets, entry) if entry >= 0 else count_bits(masks[p])
+            for c in range(signs.shape[1]):
+                sign = signs[r, c]
+                if entry >= 0:
+                    for j in range(d):
+                        shares[entry, c, j] += sign * w[j]
+                    shares[entry, c, d] -= sign * threshold
+                else:
+                    add_excess(coordinates, ~entry, w, threshold, masks[p], sign, totals, c)
+    return hi, end
+
+
+@vector
+def _size_of(nodes, buckets, entry):
+    """Points below a child."""
+    child = nodes[entry // FAN, entry % FAN]
+    return nodes[child, COUNT] if child >= 0 else buckets[~child, FILLED]
+
+
+@vector
+def backward(coordinates, W, V, signs, entries, masks, ends, sums, weights, rate, momentum, nesterov, lo, hi):
+    """One gradient step on neurons lo … hi−1, one lane, whose entries start at 0.
+
+    ``G_r = Σ_c a_rc Σ_{i fired} e_ic x_i``: from ``sums[child, c]`` (d numbers) for a child wholly inside, from the
+    residuals ``weights`` (leaves, c, LEAF) for the points above of a leaf that is cut. Cost O(d) for each entry.
+    """
+    d = W.shape[1]
+    gradient = np.empty(d, W.dtype)
+    begin = 0
+    for r in range(lo, hi):
+        gradient[:] = 0
+        for p in range(begin, ends[r]):
+            entry = entries[p]
+            for c in range(signs.shape[1]):
+                sign = signs[r, c]
+                if entry >= 0:
+                    for j in range(d):
+                        gradient[j] += sign * sums[entry, c, j]
+                else:
+                    add_weighted(coordinates, ~entry, weights, c, masks[p], sign, gradient)
+        if ends[r] > begin or V.shape[0] > 0:
+            take_step(W, V, r, gradient, rate, momentum, nesterov)
+        begin = ends[r]
+
+
+@vector
+def descending(nodes, order):
+    """Write the nodes of a tree to ``order``, parents before their children; returns how many there are."""
+    order[0] = 0
+    count = 1
+    done = 0
+    while done < count:
+        v = order[done]
+        done += 1
+        for c in range(nodes[v, SIZE]):
+            if nodes[v, c] >= 0:
+                order[count] = nodes[v, c]
+                count += 1
+    return count
+
+
+@vector
+def push_down(nodes, order, shares):
+    """Add what belongs to a child that is a node to all of its own children, from the root down."""
+    for v in order:
+        above = nodes[v, PARENT]
+        if above >= 0:
+            for c in range(nodes[v, SIZE]):
+                shares[FAN * v + c] += shares[above]
+
+
+@vector
+def gather_up(nodes, order, sums):
+    """The sums of a child that is a node are those of its own children together, from the leaves up."""
+    for k in range(order.shape[0] - 1, -1, -1):
+        v = order[k]
+        above = nodes[v, PARENT]
+        if above >= 0:
+            sums[above] = 0
+            for c in range(nodes[v, SIZE]):
+                sums[above] += sums[FAN * v + c]
+
+
+@vector
+def predictions_of(coordinates, buckets, shares, totals, scale, predictions, lo, hi):
+    """Predictions of the points in leaves lo … hi−1: their totals of all lanes, and the linear function of their leaf.
+
+    ``totals`` is (lanes, leaves, c, LEAF), ``predictions`` (n, c) by id.
+    """
+    lanes, _, outputs, _ = totals.shape
+    d = coordinates.shape[1]
+    line = np.empty(LEAF, np.float64)
+    for leaf in range(lo, hi):
+        above = buckets[leaf, PLACE]
+        for c in range(outputs):
+            line[:] = shares[above, c, d]
+            for lane in range(lanes):
+                for p in range(LEAF):
+                    line[p] += totals[lane, leaf, c, p]
+            for j in range(d):
+                slope = shares[above, c, j]
+                for p in range(LEAF):
+                    line[p] += slope * coordinates[leaf, j, p]
+            for p in range(buckets[leaf, FILLED]):
+                predictions[buckets[leaf, p], c] = line[p] * scale
+
+
+@vector
+def leaf_sums(coordinates, buckets, rows, weights, sums, lo, hi):
+    """``weights[leaf, c, p]`` = row of the point's id, and ``sums[child, c, j] = Σ_p weights[leaf, c, p] x_pj``."""
+    d = coordinates.shape[1]
+    for leaf in range(lo, hi):
+        above = buckets[leaf, PLACE]
+        for c in range(rows.shape[1]):
+            for p in range(buckets[leaf, FILLED]):
+                weights[leaf, c, p] = rows[buckets[leaf, p], c]
+            for j in range(d):
+                total = rows.dtype.type(0)
+                for p in range(LEAF):
+                    total += weights[leaf, c, p] * coordinates[leaf, j, p]
+                sums[above, c, j] = total
