@@ -31,7 +31,7 @@ def main() -> None:
     # One customer, then all of them on all cores.
     print(f"customer 0 is shown {len(index.query(customers[0], WORTH_SHOWING)):,} items")
     started = time.perf_counter()
-    indptr, ids = index.query_batch(customers, thresholds)
+    _, ids = index.query_batch(customers, thresholds)
     took = time.perf_counter() - started
     print(f"{CUSTOMERS:,} customers, {len(ids):,} items shown, {1e6 * took / CUSTOMERS:.0f} µs each")
 

@@ -11,7 +11,9 @@ from fireset.hsr.convex_layers import ConvexLayersIndex
 from fireset.hsr.partition_tree import PartitionTreeIndex
 from fireset.hsr.scan import ScanIndex
 
-_KINDS: dict[str, type[HalfSpaceIndex]] = {kind.kind: kind for kind in (ScanIndex, PartitionTreeIndex, ConvexLayersIndex)}
+_KINDS: dict[str, type[HalfSpaceIndex]] = {
+    kind.kind: kind for kind in (ScanIndex, PartitionTreeIndex, ConvexLayersIndex)
+}
 
 
 def build(
@@ -53,9 +55,7 @@ def build(
     return _KINDS[kind](points, **options)
 
 
-def choose(
-    n: int, d: int, *, dynamic: bool = True, output: float | None = None, queries: float | None = None
-) -> str:
+def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None, queries: float | None = None) -> str:
     """The kind that "auto" stands for: the cheapest of those that can do what is asked (``fireset.hsr.cost``).
 
     Without ``output`` it is what the paper's threshold leaves, n·P(z > √(0.4 ln n)); without ``queries`` as many of them as

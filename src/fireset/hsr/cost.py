@@ -7,7 +7,10 @@ Nanoseconds on one core, for points like a Gaussian cloud, the weights of a fres
 from math import erfc, exp, log, pi, sqrt
 from statistics import NormalDist
 
-_SCAN_POINT, _SCAN_COORDINATE = 0.65, 0.022  # for each point: comparing and collecting; for each of its coordinates: GEMM
+_SCAN_POINT, _SCAN_COORDINATE = (
+    0.65,
+    0.022,
+)  # for each point: comparing and collecting; for each of its coordinates: GEMM
 _TREE_QUERY = 1500.0
 _TREE_POINT, _TREE_COORDINATE = 1.6, 0.05  # for each point tested, its share of the boxes above it included
 _TREE_FOUND = 3.0  # for each point reported: writing and sorting its id

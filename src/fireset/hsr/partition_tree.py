@@ -116,6 +116,45 @@ class PartitionTreeIndex(HalfSpaceIndex):
             values_of(self._tree.coordinates, self._tree.places, normals, counts, ids, values)
         return Answers(counts, ids, values, int(work[0]), int(work[1]), int(work[2]))
 
+    # Sums
+
+    def sum(self, normal, threshold: float, values) -> np.ndarray:
+        """``Σ values[i]`` over the points i with ⟨normal, point⟩ > threshold; see ``sum_batch``."""
+        return self.sum_batch(np.reshape(normal, (1, -1)), np.reshape(threshold, 1), values)[0]
+
+    def sum_batch(self, normals, thresholds, values) -> np.ndarray:
+        """``Σ values[i]`` over the points i above each (normals[q], thresholds[q]); (queries, c), float64.
+
+        ``values`` has one row (or number) for each id that was ever given out. Ones count the points.
+        """
+        from fireset.hsr.half_space_sums import checked_numbers, sums_above
+
+        queries = self._checked_queries(normals, thresholds)
+        values = checked_numbers(values, self._next_id, "values", "ids given out")
+        work = np.zeros(2, np.int64)
+        sums = sums_above(self._tree, queries, values, work)
+        self._count(len(sums), work)
+        return sums
+
+    def spread(self, normals, thresholds, rows) -> np.ndarray:
+        """The adjoint of ``sum_batch``: add ``rows[q]`` to every point above (normals[q], thresholds[q]).
+
+        Returns an array with one row for each id ever given out, float64; what was deleted has zeros.
+        """
+        from fireset.hsr.half_space_sums import checked_numbers, spread_above
+
+        queries = self._checked_queries(normals, thresholds)
+        rows = checked_numbers(rows, len(queries.normals), "rows", "queries")
+        work = np.zeros(2, np.int64)
+        spread = spread_above(self._tree, queries, rows, self._next_id, work)
+        self._count(len(rows), work)
+        return spread
+
+    def _count(self, queries: int, work: np.ndarray) -> None:
+        self.work.queries += queries
+        self.work.nodes_visited += int(work[0])
+        self.work.points_tested += int(work[1])
+
     # Changes
 
     def _present(self, ids: np.ndarray) -> np.ndarray:

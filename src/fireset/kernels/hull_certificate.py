@@ -12,11 +12,12 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 @vector
-def project(facets, chosen, count, direction, weights, basis, triangle):
+def project(facets, chosen, count, direction, weights, rest, basis, triangle):
     """Least squares: the weights for which Σ_i weights[i] · (normal of facet chosen[i]) comes nearest to ``direction``.
 
-    By modified Gram–Schmidt; ``basis`` and ``triangle`` (ρ, ρ) are scratch. Returns False when the normals are linearly
-    dependent to rounding. Cost O(count² ρ).
+    By modified Gram–Schmidt, applied to the direction as to the normals, which keeps the distance small even where they
+    are nearly parallel. ``rest`` (ρ,), ``basis`` and ``triangle`` (ρ, ρ) are scratch. Returns False when the normals
+    are linearly dependent to rounding. Cost O(count² ρ).
     """
     rho = direction.shape[0]
     for i in range(count):
@@ -38,24 +39,29 @@ def project(facets, chosen, count, direction, weights, basis, triangle):
         triangle[i, i] = length
         for j in range(rho):
             basis[i, j] /= length
-    for i in range(count - 1, -1, -1):
-        total = 0.0
+    for j in range(rho):
+        rest[j] = direction[j]
+    for i in range(count):
+        weights[i] = 0.0
         for j in range(rho):
-            total += basis[i, j] * direction[j]
+            weights[i] += basis[i, j] * rest[j]
+        for j in range(rho):
+            rest[j] -= weights[i] * basis[i, j]
+    for i in range(count - 1, -1, -1):
         for k in range(i + 1, count):
-            total -= triangle[i, k] * weights[k]
-        weights[i] = total / triangle[i, i]
+            weights[i] -= triangle[i, k] * weights[k]
+        weights[i] /= triangle[i, i]
     return True
 
 
 @vector
-def rebalance(facets, chosen, count, direction, weights, trial, basis, triangle):
+def rebalance(facets, chosen, count, direction, weights, trial, rest, basis, triangle):
     """The inner loop of Lawson and Hanson: drop facets until the least-squares weights of the others are positive.
 
     Changes ``chosen`` and ``weights``; returns how many are left, or −1 if their normals are linearly dependent.
     """
     while count > 0:
-        if not project(facets, chosen, count, direction, trial, basis, triangle):
+        if not project(facets, chosen, count, direction, trial, rest, basis, triangle):
             return -1
         first = -1
         share = 1.0  # how far it is, on the way from weights to trial, to where the first weight vanishes
@@ -146,7 +152,7 @@ def certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch)
             break
         chosen[count] = new
         weights[count] = 0.0
-        count = rebalance(facets, chosen, count + 1, direction, weights, trial, basis, triangle)
+        count = rebalance(facets, chosen, count + 1, direction, weights, trial, rest, basis, triangle)
         if count < 0:
             break
     return shown, looked

@@ -99,6 +99,30 @@ def row_above_16(typing_context, blocks, which, row, threshold):  # noqa: ARG001
     return types.int64(blocks, which, row, blocks.dtype), generate
 
 
+@intrinsic
+def prefetch(typing_context, blocks, which):  # noqa: ARG001
+    """Ask for ``blocks[which]`` of a contiguous array to be brought near, up to eight cache lines of it."""
+
+    def generate(context, builder, signature, arguments):
+        blocks_type, which_type = signature.args
+        blocks, which = arguments
+        array = context.make_array(blocks_type)(context, builder, blocks)
+        size = cgutils.unpack_tuple(builder, array.strides)[0]
+        byte = ir.IntType(8).as_pointer()
+        start = builder.mul(context.cast(builder, which, which_type, types.intp), size)
+        data = builder.gep(builder.bitcast(array.data, byte), [start])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        for line in range(0, 8 * 64, 64):
+            with builder.if_then(builder.icmp_signed(">", size, ir.Constant(size.type, line))):
+                place = builder.gep(data, [ir.Constant(size.type, line)])
+                builder.call(function, [place, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.none(blocks, which), generate
+
+
 columns_above_16 = _columns_above(16)
 columns_above_32 = _columns_above(32)
 

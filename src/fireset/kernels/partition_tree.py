@@ -17,13 +17,16 @@ import numpy as np
 
 from fireset.kernels.compiling import vector
 from fireset.kernels.firing import deciding_dot
-from fireset.kernels.masks import columns_above_16, columns_above_32, first_bit
+from fireset.kernels.masks import columns_above_16, columns_above_32, first_bit, prefetch
 
 FAN = 16
 LEAF = 32
 SIZE, PARENT, COUNT, BUILT = FAN, FAN + 1, FAN + 2, FAN + 3  # columns of ``nodes`` after the children
 FILLED, PLACE = LEAF, LEAF + 1  # columns of ``buckets`` after the ids
 NODES, BUCKETS = 0, 1  # entries of ``tops``
+
+
+_CACHED = 8 << 20  # bytes of coordinates from which on leaves are asked for before they are looked at
 
 
 class Tree(NamedTuple):
@@ -53,6 +56,7 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
     farthest = np.empty(2 * d, normals.dtype)
     nearest = np.empty(2 * d, normals.dtype)
     everything = nodes[0, COUNT]
+    large = coordinates.size * coordinates.itemsize > _CACHED
     begin = 0
     for q in range(first, normals.shape[0]):
         if begin + everything + LEAF > found.shape[0]:
@@ -76,6 +80,13 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
             met = columns_above_16(boxes, v, farthest, outside) & everyone
             full = columns_above_16(boxes, v, nearest, inside) & met
             cut = met & ~full
+            bits = cut if large else 0
+            while bits != 0:
+                child = nodes[v, first_bit(bits)]
+                bits &= bits - 1
+                if child < 0:
+                    prefetch(coordinates, ~child)
+                    prefetch(buckets, ~child)
             while cut != 0:
                 child = nodes[v, first_bit(cut)]
                 cut &= cut - 1

@@ -60,6 +60,41 @@ def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthes
 
 
 @vector
+def split_many(
+    boxes, nodes, coordinates, buckets, normals, thresholds, slacks, bands, first, entries, masks, ends, work
+):
+    """Entries of half-spaces first, first + 1, … while there is room, those of q up to ``ends[q]``; returns the next."""
+    d = normals.shape[1]
+    farthest = np.empty(2 * d, normals.dtype)
+    nearest = np.empty(2 * d, normals.dtype)
+    stack = np.empty(2048, np.int32)
+    end = 0
+    for q in range(first, normals.shape[0]):
+        if end + nodes.shape[0] + buckets.shape[0] > entries.shape[0]:
+            return q
+        end, visited, tested = split(
+            boxes,
+            nodes,
+            coordinates,
+            buckets,
+            normals[q],
+            thresholds[q],
+            slacks[q],
+            bands[q],
+            farthest,
+            nearest,
+            stack,
+            entries,
+            masks,
+            end,
+        )
+        ends[q] = end
+        work[0] += visited
+        work[1] += tested
+    return normals.shape[0]
+
+
+@vector
 def forward(
     boxes,
     nodes,
@@ -240,3 +275,67 @@ def leaf_sums(coordinates, buckets, rows, weights, sums, lo, hi):
                 for p in range(LEAF):
                     total += weights[leaf, c, p] * coordinates[leaf, j, p]
                 sums[above, c, j] = total
+
+
+@vector
+def totals_of_leaves(nodes, buckets, order, values, totals):
+    """``totals[child, c]`` = Σ of the values (ids, c) of a leaf's points, for all children that are leaves."""
+    for v in order:
+        for column in range(nodes[v, SIZE]):
+            leaf = ~nodes[v, column]
+            if leaf >= 0:
+                for c in range(values.shape[1]):
+                    total = 0.0
+                    for p in range(buckets[leaf, FILLED]):
+                        total += values[buckets[leaf, p], c]
+                    totals[FAN * v + column, c] = total
+
+
+@vector
+def sum_entries(buckets, entries, masks, ends, first, stop, values, totals, sums):
+    """``sums[q] += Σ values[i]`` over half-spaces first … stop−1 of ``split_many``; ``totals`` has the children's."""
+    begin = 0
+    for q in range(first, stop):
+        for p in range(begin, ends[q]):
+            entry, bits = entries[p], masks[p]
+            if entry >= 0:
+                for c in range(values.shape[1]):
+                    sums[q, c] += totals[entry, c]
+                continue
+            while bits != 0:
+                i = buckets[~entry, first_bit(bits)]
+                bits &= bits - 1
+                for c in range(values.shape[1]):
+                    sums[q, c] += values[i, c]
+        begin = ends[q]
+
+
+@vector
+def spread_entries(buckets, entries, masks, ends, first, stop, rows, shares, spread):
+    """The adjoint: add ``rows[q]`` to the points of half-space q, or to ``shares[child]`` where a child is inside."""
+    begin = 0
+    for q in range(first, stop):
+        for p in range(begin, ends[q]):
+            entry, bits = entries[p], masks[p]
+            if entry >= 0:
+                for c in range(rows.shape[1]):
+                    shares[entry, c] += rows[q, c]
+                continue
+            while bits != 0:
+                i = buckets[~entry, first_bit(bits)]
+                bits &= bits - 1
+                for c in range(rows.shape[1]):
+                    spread[i, c] += rows[q, c]
+        begin = ends[q]
+
+
+@vector
+def hand_out(nodes, buckets, order, shares, spread):
+    """Add the share of every leaf to its points."""
+    for v in order:
+        for column in range(nodes[v, SIZE]):
+            leaf = ~nodes[v, column]
+            if leaf >= 0:
+                for p in range(buckets[leaf, FILLED]):
+                    for c in range(spread.shape[1]):
+                        spread[buckets[leaf, p], c] += shares[FAN * v + column, c]
