@@ -69,6 +69,7 @@ def alternating(contenders: dict, rounds: int) -> dict[str, float]:
     seconds = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, function in contenders.items():
+            time.sleep(0.1)  # threads of BLAS and OpenMP go on spinning for a while, on cores that the next one needs
             seconds[name].append(timed(function))
     return {name: float(np.median(all_of_it)) for name, all_of_it in seconds.items()}
 

@@ -68,8 +68,8 @@ def hard_cases() -> dict[str, Problem]:
 
 
 @st.composite
-def problems(draw) -> Problem:
-    n, d = draw(st.integers(1, 200)), draw(st.integers(1, 30))
+def problems(draw, most_features: int = 30) -> Problem:
+    n, d = draw(st.integers(1, 200)), draw(st.integers(1, most_features))
     width = draw(st.integers(2, 2000))
     threshold = draw(st.one_of(st.just(0.0), st.floats(-2.0, 3.0, allow_subnormal=False)))
     outputs = draw(st.integers(1, 4))

@@ -75,8 +75,62 @@ def test_radius_zero_agrees_with_dense_on_random_problems(problem):
     run_side_by_side(problem, create("data", radius=0), 20, {"momentum": 0.8})
 
 
-def test_weights_agree_after_200_iterations():
-    run_side_by_side(hard_cases()["random"], create("data"), 200, {})
+@settings(max_examples=15)
+@given(problems(most_features=6))
+def test_sums_agree_with_dense_on_random_problems(problem):
+    run_side_by_side(problem, create("sums"), 100, {})
+
+
+@settings(max_examples=8)
+@given(problems())
+def test_weights_agree_with_dense_on_random_problems(problem):
+    run_side_by_side(problem, create("weights"), 30, {})
+
+
+@pytest.mark.parametrize(("engine", "options"), [*ENGINES, ("correlation", {})], ids=str)
+def test_weights_agree_after_200_iterations(engine, options):
+    run_side_by_side(hard_cases()["random"], create(engine, **options), 200, {})
+
+
+@pytest.mark.parametrize("radius", [0, "auto"])
+@pytest.mark.parametrize(("engine", "index", "d"), [("data", "convex-layers", 2)])
+def test_static_kinds_serve_the_data_engine(engine, index, d, radius):
+    rng = np.random.default_rng(0)
+    problem = Problem(sphere(rng, 80, d), rng.standard_normal((80, 1)), 300, 0.8)
+    run_side_by_side(problem, create(engine, index=index, radius=radius), 200, {})
+
+
+def test_algorithm_1_wants_an_index_that_can_be_changed():
+    with pytest.raises(
+        InputError, match=r"^kind must be one that can be changed, auto, scan, partition-tree; got 'conv"
+    ):
+        create("weights", index="convex-layers")
+
+
+def test_algorithm_1_moves_every_moved_neuron():
+    """To the letter: one query for each sample, and one deletion and insertion for each neuron that fired."""
+    problem = hard_cases()["random"]
+    network, engine = problem.network(), create("weights", radius=0, index="partition-tree")
+    engine.start(network, problem.X)
+    for _ in range(5):
+        u = engine.forward()
+        moved = len(np.unique(engine.fire_sets().indices))
+        before, asked = engine.work.refreshes, engine._index.work.queries
+        engine.descend(u - problem.y, Step(0.1))
+        assert engine.work.refreshes - before == moved
+        assert engine._index.work.queries - asked == len(problem.X)
+
+
+def test_a_radius_saves_moves_in_algorithm_1():
+    problem = hard_cases()["random"]
+    moves = {}
+    for radius in (0, "auto"):
+        network, engine = problem.network(), create("weights", radius=radius)
+        engine.start(network, problem.X)
+        for _ in range(50):
+            engine.descend(engine.forward() - problem.y, Step(0.1))
+        moves[radius] = engine.work.refreshes
+    assert moves["auto"] < 0.5 * moves[0]
 
 
 def test_radius_zero_queries_every_moved_neuron():
@@ -206,7 +260,9 @@ def test_lists_outgrow_their_slots():
 
 
 def test_unknown_engine_and_options():
-    with pytest.raises(InputError, match=r"^engine must be one of auto, correlation, data, dense, sums, weights; got 'fast'$"):
+    with pytest.raises(
+        InputError, match=r"^engine must be one of auto, correlation, data, dense, sums, weights; got 'fast'$"
+    ):
         create("fast")
     with pytest.raises(InputError, match=r"^engine 'dense' does not take radius$"):
         create("dense", radius=1)

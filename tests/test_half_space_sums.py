@@ -1,5 +1,7 @@
 """Sums over half-spaces and their adjoint, against brute force."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -47,7 +49,7 @@ def test_sums_follow_changes():
     values = rng.standard_normal((3500, 2))
     normals, thresholds = rng.standard_normal((50, 3)), rng.standard_normal(50)
     indptr, ids = tree.query_batch(normals, thresholds)
-    expected = np.array([values[ids[a:b]].sum(axis=0) for a, b in zip(indptr[:-1], indptr[1:], strict=True)])
+    expected = np.array([values[ids[a:b]].sum(axis=0) for a, b in itertools.pairwise(indptr)])
     np.testing.assert_allclose(tree.sum_batch(normals, thresholds, values), expected, rtol=0, atol=1e-10)
     rows = rng.standard_normal((50, 2))
     spread = np.zeros((3500, 2))

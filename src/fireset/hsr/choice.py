@@ -58,8 +58,8 @@ def build(
 def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None, queries: float | None = None) -> str:
     """The kind that "auto" stands for: the cheapest of those that can do what is asked (``fireset.hsr.cost``).
 
-    Without ``output`` it is what the paper's threshold leaves, n·P(z > √(0.4 ln n)); without ``queries`` as many of them as
-    there are points.
+    Without ``output`` it is what the paper's threshold leaves, n·P(z > √(0.4 ln n)); without ``queries`` there are as
+    many of them as points.
     """
     output = cost.usual_output(n) if output is None else output
     queries = max(1.0, n if queries is None else queries)

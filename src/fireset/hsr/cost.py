@@ -1,7 +1,7 @@
 """What a query costs, kind by kind: the model behind ``build(points, "auto")``.
 
-Nanoseconds on one core, for points like a Gaussian cloud, the weights of a fresh network. The constants were measured by
-``benchmarks/bench_index.py --calibrate`` on 2026-11-16 (AVX-512, float32); what counts is their ratios.
+Nanoseconds on one core, for points like a Gaussian cloud, the weights of a fresh network. The constants were measured
+by ``benchmarks/bench_index.py`` on 2026-11-16 (AVX-512, float32); what counts is their ratios.
 """
 
 from math import erfc, exp, log, pi, sqrt

@@ -63,7 +63,7 @@ def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthes
 def split_many(
     boxes, nodes, coordinates, buckets, normals, thresholds, slacks, bands, first, entries, masks, ends, work
 ):
-    """Entries of half-spaces first, first + 1, … while there is room, those of q up to ``ends[q]``; returns the next."""
+    """Entries of half-spaces first, first + 1, … while there is room, of q up to ``ends[q]``; returns the next one."""
     d = normals.shape[1]
     farthest = np.empty(2 * d, normals.dtype)
     nearest = np.empty(2 * d, normals.dtype)
