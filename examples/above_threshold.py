@@ -38,7 +38,9 @@ def main() -> None:
     started = time.perf_counter()
     scores = customers @ items.T
     everything = np.count_nonzero(scores > np.float32(WORTH_SHOWING))
-    print(f"looking at every pair: {1e6 * (time.perf_counter() - started) / CUSTOMERS:.0f} µs each, {everything:,} items")
+    print(
+        f"looking at every pair: {1e6 * (time.perf_counter() - started) / CUSTOMERS:.0f} µs each, {everything:,} items"
+    )
 
     # A day in the shop. Ids are stable: what was sold does not come back under its number.
     sold = rng.choice(ITEMS, 2_000, replace=False)

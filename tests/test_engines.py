@@ -93,7 +93,7 @@ def test_weights_agree_after_200_iterations(engine, options):
 
 
 @pytest.mark.parametrize("radius", [0, "auto"])
-@pytest.mark.parametrize(("engine", "index", "d"), [("data", "convex-layers", 2)])
+@pytest.mark.parametrize(("engine", "index", "d"), [("data", "convex-layers", 2), ("data", "hull-hierarchy", 4)])
 def test_static_kinds_serve_the_data_engine(engine, index, d, radius):
     rng = np.random.default_rng(0)
     problem = Problem(sphere(rng, 80, d), rng.standard_normal((80, 1)), 300, 0.8)

@@ -14,7 +14,7 @@ from fireset.hsr import HalfSpaceIndex, build
 from fireset.kernels.firing import deciding_dot
 
 KINDS = ["auto", "scan", "partition-tree"]  # for any dimension, and to be changed
-STATIC = {"convex-layers": lambda d: d == 2}  # and the dimensions they are for
+STATIC = {"convex-layers": lambda d: d == 2, "hull-hierarchy": lambda d: d >= 3}  # and the dimensions they are for
 
 
 def kinds_for(d: int) -> list[str]:
@@ -328,12 +328,25 @@ def test_refused_input_leaves_the_index_unharmed(action, message):
 
 
 def test_build_refuses():
-    with pytest.raises(InputError, match=r"^kind must be one of auto, scan.*; got 'tree'$"):
+    with pytest.raises(
+        InputError, match=r"^kind must be one of auto, scan, partition-tree, convex-layers, hull-hierarchy; got 'tree'$"
+    ):
         build(np.eye(2), "tree")
     with pytest.raises(InputError, match=r"^points must have shape \(n, d\), got \(3,\)$"):
         build([1.0, 2.0, 3.0])
     with pytest.raises(InputError, match=r"^points must be finite; row 1 is not$"):
         build([[1.0, 2.0], [np.nan, 0.0]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_that_overflow_are_decided_one_by_one(kind):
+    """Products beyond 1e308 in the middle of a sum: BLAS gives infinity or NaN, whatever the order it adds in."""
+    rng = np.random.default_rng(0)
+    points, normals = rng.standard_normal((500, 3)) * 4e154, rng.standard_normal((20, 3)) * 4e153
+    thresholds = np.full(20, 1e306)
+    indptr, ids = build(points, kind).query_batch(normals, thresholds)
+    for k in range(20):
+        assert ids[indptr[k] : indptr[k + 1]].tolist() == above(numbered(points), normals[k], 1e306)
 
 
 def test_a_threshold_that_is_no_number_is_refused():

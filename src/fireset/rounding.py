@@ -16,7 +16,10 @@ def dot_slack(n_features: int, dtype, weight_norms, sample_norm):
     last term stands for products lost to underflow.
     """
     info = np.finfo(dtype)
-    return (n_features + 8) * float(info.eps) * np.asarray(weight_norms, np.float64) * sample_norm + 1e-30
+    with np.errstate(over="ignore"):
+        largest = np.asarray(weight_norms, np.float64) * sample_norm
+        slack = (n_features + 8) * float(info.eps) * largest + 1e-30
+    return np.where(largest < float(info.max) / 4, slack, np.inf)  # a sum that may overflow says nothing
 
 
 def deciding_band(n_features: int, dtype, weight_norms, sample_norm):

@@ -72,7 +72,8 @@ class ScanIndex(HalfSpaceIndex):
         from fireset.kernels.scanning import collect_above, count_above
 
         points = self._points[lo:hi]
-        H = queries.normals @ points.T
+        with np.errstate(over="ignore", invalid="ignore"):  # ``settle`` looks at what overflows
+            H = queries.normals @ points.T
         if self.dtype == np.float64:
             settle(H, queries.normals, points, queries.thresholds, queries.bands)
         counts = np.empty(len(H), np.int64)

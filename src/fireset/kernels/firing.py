@@ -54,9 +54,10 @@ def settle(H, W, X, thresholds, bands):
         unsure = 0
         for i in range(row.shape[0]):
             unsure += abs(row[i] - threshold) <= band
-        if unsure > 0:
+        blind = band == np.inf  # sums may have overflown on the way, to infinity or NaN
+        if unsure > 0 or blind:
             for i in range(row.shape[0]):
-                if abs(row[i] - threshold) <= band:
+                if abs(row[i] - threshold) <= band or blind:
                     row[i] = deciding_dot(W[r], X[i])
 
 

@@ -76,9 +76,11 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
             depth -= 1
             v = stack[depth]
             work[0] += 1
-            everyone = (1 << nodes[v, SIZE]) - 1
-            met = columns_above_16(boxes, v, farthest, outside) & everyone
-            full = columns_above_16(boxes, v, nearest, inside) & met
+            everyone = (np.int64(1) << nodes[v, SIZE]) - 1
+            met, full = everyone, np.int64(0)
+            if slack < np.inf:  # else sums may overflow on the way, and say nothing
+                met &= columns_above_16(boxes, v, farthest, outside)
+                full = columns_above_16(boxes, v, nearest, inside) & met
             cut = met & ~full
             bits = cut if large else 0
             while bits != 0:
@@ -117,8 +119,10 @@ def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
     everyone = (np.int64(1) << buckets[leaf, FILLED]) - 1
     if band < 0:
         return columns_above_32(coordinates, leaf, x, threshold) & everyone
-    above = columns_above_32(coordinates, leaf, x, threshold + band) & everyone
-    unsure = columns_above_32(coordinates, leaf, x, threshold - band) & everyone & ~above
+    above, unsure = np.int64(0), everyone
+    if band < np.inf:  # else sums may overflow on the way, and say nothing
+        above = columns_above_32(coordinates, leaf, x, threshold + band) & everyone
+        unsure = columns_above_32(coordinates, leaf, x, threshold - band) & everyone & ~above
     while unsure != 0:
         column = first_bit(unsure)
         if deciding_dot(x, coordinates[leaf, :, column]) > threshold:

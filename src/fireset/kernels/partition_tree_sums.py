@@ -36,8 +36,10 @@ def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthes
         v = stack[depth]
         visited += 1
         everyone = (np.int64(1) << nodes[v, SIZE]) - 1
-        met = columns_above_16(boxes, v, farthest, outside) & everyone
-        full = columns_above_16(boxes, v, nearest, inside) & met
+        met, full = everyone, np.int64(0)
+        if slack < np.inf:  # else sums may overflow on the way, and say nothing
+            met &= columns_above_16(boxes, v, farthest, outside)
+            full = columns_above_16(boxes, v, nearest, inside) & met
         cut = met & ~full
         while full != 0:
             entries[end] = FAN * v + first_bit(full)

@@ -1,0 +1,81 @@
+"""Static half-space reporting in O(log n + k) expected time for fixed d ≥ 3 (Part 2 of the AEM92 corollary).
+
+Take random samples R_1 ⊂ R_2 ⊂ … of the points and the convex hull of each. Lemma: let v be the vertex of hull(R_j)
+extreme in direction q. Every point p with ⟨q, p⟩ > ⟨q, v⟩ lies beyond a hull facet at v. (q lies in the cone of the
+facets' normals, q = Σ λ_f n_f with λ ≥ 0, so Σ λ_f ⟨n_f, p − v⟩ > 0, and some term is positive.) So every vertex keeps
+the list of all points beyond some facet at it, O(n/r_j) of them expected. Two things follow:
+
+- the extreme vertex of R_{j+1} is that of R_j or in its list: the walk down the samples takes O(1) expected a level;
+- if the half-space misses R_j, all its points are in the list of the extreme vertex of R_j.
+
+A query walks down, and tests the list of the finest sample that its half-space misses. If it meets even the first
+sample, it tests all n points; that happens when it holds a fair share of them. Building
+(``fireset.hsr.hull_hierarchy_build``) asks the same kind of query: the points beyond a facet of R_{j+1} are those of a
+half-space that misses R_j. Time and memory are O(n log n) expected for d = 3; in general hulls of r points have up to
+O(r^⌊d/2⌋) facets.
+
+1. Deviation: *two* families of samples, independent of each other, of sizes r, 4r, 16r, … and 2r, 8r, 32r, … With one
+   family, a half-space of k points has R_j as the last sample that it misses with probability about k r_j/n, if that is
+   small, and then costs O(n/r_j): O(k) for every level, O(k log n) in all. With two, the probability is the product of
+   two such numbers (Chan 2000, "Random sampling, halfspace range reporting, and construction of (≤k)-levels in three
+   dimensions"), the sum is geometric, and the list has expected length O(k): a third for n = 5·10⁴, d = 3, k = 20.
+2. Deviation: no list is believed to be complete. Before it is tested, the weights λ of the lemma are computed and bound
+   ⟨q, p⟩ for every point outside the list, rounding included (``fireset.kernels.hull_certificate``). Where the
+   bound does not prove it, the list of a coarser sample is tried, and at last everyone. So answers do not depend on
+   what Qhull makes of duplicates, coplanar points or slivers; only the time does.
+"""
+
+import numpy as np
+
+from fireset.errors import InputError
+from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
+from fireset.hsr.hull_hierarchy_build import build
+
+_MEMORY_LIMIT = 2 << 30
+
+
+class HullHierarchyIndex(HalfSpaceIndex):
+    """Hulls of nested random samples with conflict lists.
+
+    ``memory_limit`` bounds the bytes that building may take, its copies included (default 2 GiB); what would take more
+    is refused with an ``InputError``. For points on a sphere the index itself takes about 24 bytes for each point and
+    level in d = 3 and 60 in d = 4, and there are log₂(n/100) levels. Points on a line, or fewer than the first sample
+    asks for, are all tested by every query.
+    """
+
+    kind = "hull-hierarchy"
+
+    def __init__(self, points: np.ndarray, memory_limit: int | None = None):
+        super().__init__(points)
+        if self.n_features < 3:
+            raise InputError(
+                f"hull-hierarchy is for d of at least 3, got d = {self.n_features}; "
+                "use 'convex-layers' or 'partition-tree'"
+            )
+        limit = _MEMORY_LIMIT if memory_limit is None else memory_limit
+        if not limit > 0:
+            raise InputError(f"memory_limit must be a positive number of bytes, got {memory_limit}")
+        self._points = self._checked_rows(points, "points").copy()
+        self._next_id = len(self._points)
+        self._note_norms(self._points)
+        self._frame, self._levels = build(self._points, limit)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
+        from fireset.kernels.hull_hierarchy import report
+
+        # In float32 a point whose true value does not exceed the threshold need not be found, however it is rounded.
+        slacks = queries.slacks if self.dtype == np.float64 else np.full(len(queries.normals), 1e-30)
+        counts = np.empty(len(queries.normals), np.int64)
+        work = np.zeros(2, np.int64)
+        parts, done = [], 0
+        while done < len(queries.normals):
+            ids = np.empty(2 * len(self) + 1, np.int32)  # room for the longest answer, and pages unused cost nothing
+            values = np.empty(len(ids) if with_values else 0, self.dtype)
+            given = (self._points, queries.normals, queries.thresholds, slacks, queries.bands)
+            done, used = report(*given, *self._frame, *self._levels, ordered, done, ids, values, counts, work)
+            parts.append((ids[:used].copy(), values[:used].copy()))
+        ids, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Answers(counts, ids, values, int(work[0]), int(work[1]))

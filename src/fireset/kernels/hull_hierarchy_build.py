@@ -1,0 +1,120 @@
+"""Inner loops that build the hull hierarchy, one level with the help of those before. Layout: ``hull_hierarchy``."""
+
+import numpy as np
+
+from fireset.kernels.compiling import vector
+from fireset.kernels.hull_certificate import EPS
+from fireset.kernels.hull_hierarchy import (
+    FAMILIES,
+    LIST_END,
+    LIST_SPLIT,
+    LIST_START,
+    MOST_LEVELS,
+    POINT,
+    choose,
+    products,
+    walk,
+)
+
+NEAR, BEYOND = 1, 2  # marks
+
+
+@vector
+def find_beyond(
+    reduced, new_facets, first, last, radius, nodes, steps, step_points, incident, facets, members, found, counts
+):
+    """For new facets first, first + 1, … < ``last`` the points with ⟨normal, x̂⟩ > near, found by the levels so far.
+
+    Such a half-space holds, but for rounding, no point of the family's smaller samples: it is a query that their lists
+    answer. A point with ⟨normal, x̂⟩ > beyond is written as its number p, another one as ~p. Goes on while ``found`` has
+    room; returns (the next facet, entries written). Expected cost O(d · n/r) for each facet of a sample of r points.
+    """
+    rho = reduced.shape[1]
+    path = np.empty(MOST_LEVELS, np.int64)
+    chosen = np.empty(rho, np.int64)
+    scratch = np.empty((2 * rho + 3, rho))
+    values = np.empty(reduced.shape[0] + 1)
+    used = 0
+    for f in range(first, last):
+        normal = new_facets[f, :rho]
+        near, beyond = new_facets[f, rho], new_facets[f, rho + 1]
+        # Points outside the list must also pass for not above near in the products computed below.
+        limit = near - (rho + 4) * EPS * radius
+        length, _ = walk(reduced, normal, beyond, nodes, steps, step_points, path, values)
+        start, _, end, _ = choose(normal, limit, radius, nodes, incident, facets, path, length, chosen, scratch)
+        if end - start > found.shape[0] - used:
+            return f, used
+        products(reduced, members, start, end, normal, values)
+        begin = used
+        for p in range(end - start):
+            i = members[start + p]
+            found[used] = i if values[p] > beyond else ~i
+            used += values[p] > near
+        counts[f] = used - begin
+    return last, used
+
+
+@vector
+def unite(facet_starts, facet_lists, incident_starts, incident, marks, bounds, members):
+    """Lists of nodes from lists of facets: who lies beyond, or near, some facet at the node.
+
+    ``bounds[v]`` receives start, split and end of the list of node v. Called twice, first with ``members`` empty, to
+    learn how many there are. ``marks`` has one zero for each point, before and after.
+    """
+    writing = members.shape[0] > 0
+    used = 0
+    for v in range(bounds.shape[0]):
+        n_beyond = n_near = 0
+        for p in range(incident_starts[v], incident_starts[v + 1]):
+            for q in range(facet_starts[incident[p]], facet_starts[incident[p] + 1]):
+                i = max(facet_lists[q], ~facet_lists[q])
+                side = BEYOND if facet_lists[q] >= 0 else NEAR
+                if side > marks[i]:
+                    n_near += (side == NEAR) - (marks[i] == NEAR)
+                    n_beyond += side == BEYOND
+                    marks[i] = side
+        start = a = used
+        split = b = start + n_beyond
+        used = split + n_near
+        bounds[v, 0], bounds[v, 1], bounds[v, 2] = start, split, used
+        for p in range(incident_starts[v], incident_starts[v + 1]):
+            for q in range(facet_starts[incident[p]], facet_starts[incident[p] + 1]):
+                i = max(facet_lists[q], ~facet_lists[q])
+                if writing and marks[i] == BEYOND:
+                    members[a] = i
+                    a += 1
+                elif writing and marks[i] == NEAR:
+                    members[b] = i
+                    b += 1
+                marks[i] = 0
+        if writing:
+            members[start:split].sort()
+            members[split:used].sort()
+    return used
+
+
+@vector
+def link(lo, hi, nodes, members, next_nodes, bounds, steps):
+    """Steps of nodes lo … hi−1 to those of the family's next sample, ``next_nodes[i]`` being that of point i or −1.
+
+    The extreme vertex stays where it is or goes to a point beyond a facet at it. Only if Qhull dropped the point, as
+    coplanar with others, have those near the facets to be looked at too. ``bounds[v − lo]`` receives start and end.
+    Called twice, first with ``steps`` empty, to learn how many there are.
+    """
+    writing = steps.shape[0] > 0
+    used = 0
+    for v in range(lo, hi):
+        bounds[v - lo, 0] = used
+        own = next_nodes[nodes[v, POINT]] if v >= FAMILIES else -1
+        if own >= 0:
+            if writing:
+                steps[used] = own
+            used += 1
+        for p in range(nodes[v, LIST_START], nodes[v, LIST_SPLIT if own >= 0 else LIST_END]):
+            node = next_nodes[members[p]]
+            if node >= 0:
+                if writing:
+                    steps[used] = node
+                used += 1
+        bounds[v - lo, 1] = used
+    return used
