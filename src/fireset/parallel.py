@@ -47,17 +47,36 @@ def run(function: Callable[[Task], Result], tasks: Iterable[Task], *, uses_blas:
     """
     tasks = list(tasks)
     with one_blas_thread() if uses_blas else nullcontext():
-        if len(tasks) == 1 or thread_count() == 1:
+        helpers = min(thread_count(), len(tasks)) - 1
+        if helpers < 1:
             return [function(task) for task in tasks]
+        results: list[Any] = [None] * len(tasks)
+        waiting, lock = iter(range(len(tasks))), threading.Lock()
+
+        def work() -> None:
+            while True:
+                with lock:
+                    k = next(waiting, None)
+                if k is None:
+                    return
+                results[k] = function(tasks[k])
+
+        # The caller works, too: it is awake and on a core already. Threads that only it wakes often start on one core
+        # together, and wait milliseconds for each other before they are moved apart. Each helper has the caller's
+        # context: NumPy keeps there which warnings it gives.
         pool = _pool(os.getpid(), thread_count())
-        # Each task has the caller's context: NumPy keeps there which warnings it gives.
-        futures = [pool.submit(copy_context().run, function, task) for task in tasks]
+        others = [pool.submit(copy_context().run, work) for _ in range(helpers)]
         try:
-            return [future.result() for future in futures]
+            work()
         finally:  # when one fails, or Ctrl-C comes, nobody may go on writing behind the caller's back
-            for future in futures:
-                future.cancel()
-            wait(futures)
+            with lock:
+                for _ in waiting:
+                    pass
+            others = [other for other in others if not other.cancel()]  # no need for those that have not begun
+            wait(others)
+        for other in others:
+            other.result()
+        return results
 
 
 @cache

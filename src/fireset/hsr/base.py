@@ -121,9 +121,12 @@ class HalfSpaceIndex(ABC):
             raise InputError(f"threshold must be one number, got shape {np.shape(threshold)}")
         return self._search(np.reshape(normal, (1, -1)), np.reshape(threshold, 1), False).ids.astype(np.int64)
 
-    def query_batch(self, normals, thresholds) -> tuple[np.ndarray, np.ndarray]:
-        """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, in 32 bits; on all cores."""
-        found = self._search(normals, thresholds, False)
+    def query_batch(self, normals, thresholds, *, ordered: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, in 32 bits; on all cores.
+
+        ``ordered=False`` saves the sorting, up to half of the time where a tree finds many points.
+        """
+        found = self._search(normals, thresholds, False, ordered)
         return found.indptr, found.ids
 
     def report(self, normals, thresholds, *, ordered: bool = True) -> Report:
@@ -144,11 +147,14 @@ class HalfSpaceIndex(ABC):
         self.work.points_in_bulk += sum(f.points_in_bulk for f in found)
         self.work.points_reported += sum(len(f.ids) for f in found)
         counts = np.concatenate([np.zeros(1, np.int64), *(f.counts for f in found)])
-        return Report(
-            np.cumsum(counts),
-            np.concatenate([np.empty(0, np.int32), *(f.ids for f in found)]),
-            np.concatenate([np.empty(0, self.dtype), *(f.values for f in found)]),
-        )
+        ids = np.concatenate([np.empty(0, np.int32), *(f.ids for f in found)])
+        values = np.concatenate([np.empty(0, self.dtype), *(f.values for f in found)])
+        for each in found:
+            self._release(each)
+        return Report(np.cumsum(counts), ids, values)
+
+    def _release(self, answers: Answers) -> None:
+        """The answers of a block have been copied; what held them may be used again."""
 
     def _checked_queries(self, normals, thresholds) -> Queries:
         normals = self._checked_rows(normals, "normals")

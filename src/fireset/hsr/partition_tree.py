@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fireset.kernels.partition_tree import Tree
 
 _ANSWERS = 1 << 16  # ids that a block has room for, besides one answer of any length, unless answers were longer so far
+_MOST_SPARE, _LARGEST_SPARE = 8, 16 << 20  # buffers kept, and bytes of one
 _SHARE_FOR_A_NEW_TREE = 0.3  # changes of more than this share of the points cost more than a new tree
 _STACK = 2048  # children waiting in a search: 16 for each level, of which there are at most log(2³¹)/log(1.5) = 53
 
@@ -104,7 +105,7 @@ class PartitionTreeIndex(HalfSpaceIndex):
         room = len(self) + LEAF + max(_ANSWERS, int(1.3 * usual * len(normals)))
         parts, done = [], 0
         while done < len(normals):
-            found = np.empty(room, np.int32)
+            found = _buffer(room)
             before = done
             done = search(*self._tree[:4], *queries, done, found, stack, counts, work)
             parts.append(found[: counts[before:done].sum()])
@@ -115,6 +116,10 @@ class PartitionTreeIndex(HalfSpaceIndex):
         if with_values:
             values_of(self._tree.coordinates, self._tree.places, normals, counts, ids, values)
         return Answers(counts, ids, values, int(work[0]), int(work[1]), int(work[2]))
+
+    def _release(self, answers: Answers) -> None:
+        if answers.ids.base is not None:
+            _keep(answers.ids.base)
 
     # Sums
 
@@ -229,6 +234,24 @@ class PartitionTreeIndex(HalfSpaceIndex):
     def _scratch(self, more: int) -> tuple[np.ndarray, np.ndarray]:
         room = len(self) + more + 1
         return np.empty((room, self.n_features), self.dtype), np.empty(room, np.int32)
+
+
+# Memory fresh from the system is cleared page by page as it is touched, which costs more than finding what is written
+# to it. So buffers are used again, by whoever needs one next; lists are safe to share between threads.
+_SPARE: list[np.ndarray] = []
+
+
+def _buffer(room: int) -> np.ndarray:
+    try:
+        spare = _SPARE.pop()
+    except IndexError:
+        return np.empty(room, np.int32)
+    return spare if len(spare) >= room else np.empty(room, np.int32)
+
+
+def _keep(buffer: np.ndarray) -> None:
+    if len(_SPARE) < _MOST_SPARE and buffer.nbytes <= _LARGEST_SPARE:
+        _SPARE.append(buffer)
 
 
 @cache
