@@ -40,15 +40,15 @@ class DataSumsEngine:
 
         self._network, self._X = network, X
         self._index = PartitionTreeIndex(X)
-        self._tree = tree = self._index.tree
+        self._tree = tree = self._index.used_part()
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
         nodes, leaves = len(tree.nodes), len(tree.buckets)
         order = np.empty(nodes, np.int32)
         self._order = order[: descending(tree.nodes, order)]
         outputs, d = network.n_outputs, network.n_features
         self._lanes = lanes(network.width)
-        self._entries = [np.empty(0, np.int32)] * len(self._lanes)
-        self._masks = [np.empty(0, np.int64)] * len(self._lanes)
+        self._entries: list[np.ndarray] = [np.empty(0, np.int32)] * len(self._lanes)
+        self._masks: list[np.ndarray] = [np.empty(0, np.int64)] * len(self._lanes)
         self._ends = np.zeros(network.width, np.int64)
         self._shares = np.zeros((len(self._lanes), nodes * FAN, outputs, d + 1), network.dtype)
         self._totals = np.zeros((len(self._lanes), leaves, outputs, LEAF), network.dtype)

@@ -9,8 +9,8 @@ The listing, line by line::
         gradient only on S_i, update of ∪ S_i               ListEngine.descend
         hsr.Delete(w_r(t)), hsr.Add(w_r(t+1))               _renew_lists, by ``index.move``
 
-With ``radius=0`` this is done to the letter. With a radius R the index may hold a neuron where it was some steps ago, as
-long as it has not moved further than R since; queries ask for b − R, so that no neuron that fires is missed, and the
+With ``radius=0`` this is done to the letter. With a radius R the index may hold a neuron where it was some steps ago,
+as long as it has not moved further than R since; queries ask for b − R, so that no neuron that fires is missed, and the
 few that do not fire are found out by the forward pass.
 
 Deviations from the listing:

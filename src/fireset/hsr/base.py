@@ -153,7 +153,7 @@ class HalfSpaceIndex(ABC):
             self._release(each)
         return Report(np.cumsum(counts), ids, values)
 
-    def _release(self, answers: Answers) -> None:
+    def _release(self, answers: Answers) -> None:  # noqa: B027 - most have nothing to release
         """The answers of a block have been copied; what held them may be used again."""
 
     def _checked_queries(self, normals, thresholds) -> Queries:

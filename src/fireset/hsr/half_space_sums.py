@@ -45,8 +45,9 @@ def sums_above(tree: Tree, queries: Queries, values: np.ndarray, work: np.ndarra
 
     def add(part: tuple[int, int]) -> np.ndarray:
         counted = np.zeros(2, np.int64)
-        for first, stop, *found in _split(tree, queries, part, counted):
-            sum_entries(tree.buckets, *found, first, stop, values, totals, sums[part[0] : part[1]])
+        for first, stop, entries, masks, ends in _split(tree, queries, part, counted):
+            mine = sums[part[0] : part[1]]
+            sum_entries(tree.buckets, entries, masks, ends, first, stop, values, totals, mine)
         return counted
 
     work += np.sum(run(add, lanes(len(sums))), axis=0)
@@ -60,8 +61,9 @@ def spread_above(tree: Tree, queries: Queries, rows: np.ndarray, ids: int, work:
     def add(part: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         counted = np.zeros(2, np.int64)
         shares, spread = np.zeros((len(tree.nodes) * FAN, rows.shape[1])), np.zeros((ids, rows.shape[1]))
-        for first, stop, *found in _split(tree, queries, part, counted):
-            spread_entries(tree.buckets, *found, first, stop, rows[part[0] : part[1]], shares, spread)
+        for first, stop, entries, masks, ends in _split(tree, queries, part, counted):
+            mine = rows[part[0] : part[1]]
+            spread_entries(tree.buckets, entries, masks, ends, first, stop, mine, shares, spread)
         return shares, spread, counted
 
     parts = run(add, lanes(len(rows)))

@@ -53,20 +53,26 @@ class PartitionTreeIndex(HalfSpaceIndex):
 
         return int(self._tree.nodes[0, COUNT])
 
-    @property
-    def tree(self) -> "Tree":
-        """The arrays, for kernels that work on the tree itself; only to be read, and only until the next change."""
-        return self._tree
+    def used_part(self) -> "Tree":
+        """The arrays of a tree that was never changed, without room for more; only to be read."""
+        nodes, leaves = (len(stack) - top for stack, top in zip(self._tree[5:7], self._tree.tops, strict=True))
+        boxes, nodes_of, coordinates, buckets = self._tree[:4]
+        return self._tree._replace(
+            boxes=boxes[:nodes], nodes=nodes_of[:nodes], coordinates=coordinates[:leaves], buckets=buckets[:leaves]
+        )
 
     def _build(self, rows: np.ndarray, ids: np.ndarray, most_ids: int) -> None:
         """A new tree; ``rows`` and ``ids`` are reordered. The subtrees of the root are built on all cores."""
-        from fireset.kernels.partition_tree import BUCKETS, FAN, NODES, PARENT
+        from fireset.kernels.partition_tree import FAN, NODES, PARENT
         from fireset.kernels.partition_tree_build import FILL, build_subtree, plant
 
         leaves = max(1, -(-len(rows) // FILL))
-        self._tree = tree = self._empty_tree(_nodes_needed(leaves), leaves, most_ids)
+        nodes = _nodes_needed(leaves)
+        # Room for half as many again, which costs nothing until it is used: to get more later means to copy everything.
+        self._tree = tree = self._empty_tree(nodes + nodes // 2 + 8, leaves + leaves // 2 + 8, most_ids)
         if not len(rows):
-            tree.tops[NODES], tree.nodes[0, PARENT] = 0, -1  # the root is there, without children
+            tree.tops[NODES] -= 1  # the root is there, without children
+            tree.nodes[0, PARENT] = -1
             return
         tasks = np.empty((FAN, 4), np.int64)
         count = plant(tree.nodes, tree.free_nodes, tree.tops, rows, ids, leaves, tasks)
@@ -77,7 +83,7 @@ class PartitionTreeIndex(HalfSpaceIndex):
             build_subtree(*tree._replace(tops=ends[task].copy()), rows, ids, *tasks[task])
 
         run(build, range(count))
-        tree.tops[[NODES, BUCKETS]] = 0
+        tree.tops[:] -= needed.sum(axis=0)
 
     def _empty_tree(self, nodes: int, leaves: int, most_ids: int) -> "Tree":
         from fireset.kernels.partition_tree import FAN, LEAF, Tree

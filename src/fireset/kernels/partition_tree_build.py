@@ -40,9 +40,9 @@ def build_subtree(
         waiting -= 1
         parent, begin, end, leaves = tasks[waiting, 0], tasks[waiting, 1], tasks[waiting, 2], tasks[waiting, 3]
         find_box(rows, begin, end, lowest, highest)
-        _set_box(boxes, parent, lowest, highest)
+        set_box(boxes, parent, lowest, highest)
         if leaves == 1:
-            _make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end)
+            make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end)
         else:
             waiting = _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, tasks, waiting)
 
@@ -59,7 +59,7 @@ def _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, t
     parts = part_count(leaves)
     nodes[node, SIZE] = parts
     ends = np.empty(FAN + 1, np.int64)
-    _cut(rows, ids, begin, end, leaves, parts, ends)
+    cut_into(rows, ids, begin, end, leaves, parts, ends)
     for part in range(parts):
         tasks[waiting, 0] = FAN * node + part
         tasks[waiting, 1] = ends[part]
@@ -79,7 +79,7 @@ def part_count(leaves):
 
 
 @vector
-def _cut(rows, ids, begin, end, leaves, parts, ends):
+def cut_into(rows, ids, begin, end, leaves, parts, ends):
     """Cut ``rows[begin:end]`` into parts, ``ends[k] … ends[k+1]−1``, by halving along the widest coordinate."""
     lowest = np.empty(rows.shape[1], rows.dtype)
     highest = np.empty(rows.shape[1], rows.dtype)
@@ -150,7 +150,7 @@ def find_box(rows, begin, end, lowest, highest):
 
 
 @vector
-def _set_box(boxes, parent, lowest, highest):
+def set_box(boxes, parent, lowest, highest):
     box = boxes[parent // FAN]
     d = lowest.shape[0]
     for j in range(d):
@@ -159,7 +159,7 @@ def _set_box(boxes, parent, lowest, highest):
 
 
 @vector
-def _make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end):
+def make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end):
     tops[BUCKETS] -= 1
     leaf = free_buckets[tops[BUCKETS]]
     nodes[parent // FAN, parent % FAN] = ~leaf

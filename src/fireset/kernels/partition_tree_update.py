@@ -5,7 +5,7 @@ import numpy as np
 from fireset.kernels.compiling import vector
 from fireset.kernels.masks import first_bit, row_above_16
 from fireset.kernels.partition_tree import BUCKETS, BUILT, COUNT, FAN, FILLED, LEAF, NODES, PARENT, PLACE, SIZE
-from fireset.kernels.partition_tree_build import FILL, build_subtree
+from fireset.kernels.partition_tree_build import FILL, build_subtree, cut_into, find_box, make_leaf, set_box
 
 GROWTH = 1.5  # a subtree that has grown by this factor since it was made may be made anew
 DONE, NEEDS_ROOM, NEEDS_NEW_TREE = 0, 1, 2  # what becomes of an insertion
@@ -174,7 +174,7 @@ def _add_above(boxes, nodes, parent, point):
 def _insert_by_rebuilding(
     boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, leaf, identity, point, rows, row_ids
 ):
-    """The leaf is full: make anew the highest subtree above it that has grown by GROWTH, or else the leaf alone."""
+    """The leaf is full: make anew the highest subtree above it that has grown by GROWTH, or else split the leaf."""
     parent = buckets[leaf, PLACE]
     top, place, count = ~leaf, parent, np.int64(LEAF)
     while parent >= 0:
@@ -184,6 +184,10 @@ def _insert_by_rebuilding(
                 return NEEDS_NEW_TREE
             top, place, count = node, nodes[node, PARENT], np.int64(nodes[node, COUNT])
         parent = nodes[node, PARENT]
+    if top < 0 and nodes[place // FAN, SIZE] < FAN and tops[BUCKETS] > 0:
+        return _split_leaf(
+            boxes, nodes, coordinates, buckets, places, free_buckets, tops, leaf, identity, point, rows, row_ids
+        )
     leaves = max(2, (count + FILL) // FILL)
     # The old subtree gives back at least count/LEAF leaves; nodes of a new one have at least 8 children, save the top.
     if tops[BUCKETS] + count // LEAF < leaves or tops[NODES] < leaves // 4 + 2:
@@ -209,6 +213,39 @@ def _insert_by_rebuilding(
         leaves,
     )
     _add_above(boxes, nodes, place, point)
+    return DONE
+
+
+@vector
+def _split_leaf(boxes, nodes, coordinates, buckets, places, free_buckets, tops, leaf, identity, point, rows, row_ids):
+    """The parent has a column left: two leaves in place of one that is full, and the new point in one of them."""
+    d = point.shape[0]
+    for column in range(LEAF):
+        row_ids[column] = buckets[leaf, column]
+        for j in range(d):
+            rows[column, j] = coordinates[leaf, j, column]
+    row_ids[LEAF] = identity
+    for j in range(d):
+        rows[LEAF, j] = point[j]
+    first = np.int64(buckets[leaf, PLACE])
+    node = first // FAN
+    second = FAN * node + nodes[node, SIZE]
+    nodes[node, SIZE] += 1
+    free_buckets[tops[BUCKETS]] = leaf
+    tops[BUCKETS] += 1
+    ends = np.empty(3, np.int64)
+    cut_into(rows, row_ids, 0, LEAF + 1, 2, 2, ends)
+    lowest = np.empty(d, rows.dtype)
+    highest = np.empty(d, rows.dtype)
+    for part in range(2):
+        place = second if part == 1 else first
+        find_box(rows, ends[part], ends[part + 1], lowest, highest)
+        set_box(boxes, place, lowest, highest)
+        make_leaf(
+            nodes, coordinates, buckets, places, free_buckets, tops, rows, row_ids, place, ends[part], ends[part + 1]
+        )
+    nodes[node, COUNT] += 1
+    _add_above(boxes, nodes, nodes[node, PARENT], point)
     return DONE
 
 

@@ -10,8 +10,8 @@ from fireset.kernels.firing import difference
 def take_step(W, V, r, gradient, rate, momentum, nesterov):
     """Move w_r along −``gradient``, which is overwritten; returns a bound on ‖Δw_r‖.
 
-    ``V ← βV + G`` and ``W ← W − rate·V``, or, for Nesterov, ``W ← W − rate·(G + βV)``; ``V`` has no rows when momentum is
-    off. The bound is measured on the stored weights: a difference of two floats is correctly rounded, so it is safe
+    ``V ← βV + G`` and ``W ← W − rate·V``, or, for Nesterov, ``W ← W − rate·(G + βV)``; ``V`` has no rows when momentum
+    is off. The bound is measured on the stored weights: a difference of two floats is correctly rounded, so it is safe
     however the update itself was rounded.
     """
     d = W.shape[1]
