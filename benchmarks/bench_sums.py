@@ -2,8 +2,9 @@
 
     python benchmarks/bench_sums.py [--quick] [--only PART]
 
-Parts: pictures (PyTorch, JAX, NumPy, the data engine), exponents (time in n and m), choice (a grid of 30 settings). Dense
-peers that would not fit the memory are timed on as many neurons as fit, and scaled. Results go to benchmarks/results/.
+Parts: pictures (PyTorch, JAX, NumPy, the data engine), exponents (time in n and m), choice (a grid of 30 settings).
+Dense peers that would not fit the memory are timed on as many neurons as fit, and scaled. Results go to
+benchmarks/results/.
 """
 
 import argparse

@@ -17,6 +17,7 @@ from fireset.parallel import run
 from fireset.rounding import deciding_band, dot_slack, row_norms
 
 _MOST_IDS = 2**31 - 1  # ids are kept in 32 bits
+_LONG = 1 << 18  # ids from which on it pays to copy them on several cores
 _FEWEST_BLOCKS = 8  # so that several cores have something to do; a constant, so that results do not depend on them
 
 
@@ -146,12 +147,24 @@ class HalfSpaceIndex(ABC):
         self.work.points_tested += sum(f.points_tested for f in found)
         self.work.points_in_bulk += sum(f.points_in_bulk for f in found)
         self.work.points_reported += sum(len(f.ids) for f in found)
-        counts = np.concatenate([np.zeros(1, np.int64), *(f.counts for f in found)])
-        ids = np.concatenate([np.empty(0, np.int32), *(f.ids for f in found)])
-        values = np.concatenate([np.empty(0, self.dtype), *(f.values for f in found)])
-        for each in found:
-            self._release(each)
-        return Report(np.cumsum(counts), ids, values)
+        indptr = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(f.counts for f in found)]))
+        starts = indptr[::size]
+        ids = np.empty(indptr[-1], np.int32)
+        values = np.empty(len(ids) if with_values else 0, self.dtype)
+
+        def put_together(block: int) -> None:
+            place = slice(starts[block], starts[block] + len(found[block].ids))
+            ids[place] = found[block].ids
+            if with_values:
+                values[place] = found[block].values
+            self._release(found[block])
+
+        if len(ids) > _LONG:
+            run(put_together, range(len(found)))
+        else:
+            for block in range(len(found)):
+                put_together(block)
+        return Report(indptr, ids, values)
 
     def _release(self, answers: Answers) -> None:  # noqa: B027 - most have nothing to release
         """The answers of a block have been copied; what held them may be used again."""
