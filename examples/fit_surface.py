@@ -1,7 +1,7 @@
 """Fit a surface over a plane with a very wide ReLU network, exactly, in seconds a hundred steps.
 
-65,536 samples, 10,000 neurons or more, plain ReLU (threshold 0): half of all pairs fire, and a dense step computes them all.
-The engine `sums` pays for the boundaries of the neurons only. Run it, with matplotlib installed::
+65,536 samples, 10,000 neurons or more, plain ReLU (threshold 0): half of all pairs fire, and a dense step computes them
+all. The engine `sums` pays for the boundaries of the neurons only. Run it, with matplotlib installed::
 
     python examples/fit_surface.py [--picture photograph] [--width 10000] [--seconds 60] [--out surface.png]
 
@@ -69,8 +69,8 @@ def main() -> None:
         """Says how it goes; True ends the training."""
         spent = time.perf_counter() - started
         if progress.record.iteration % 50 == 0:
-            error = np.sqrt(2 * progress.record.loss / len(y))
-            print(f"{spent:6.1f} s, iteration {progress.record.iteration:5}: {20 * np.log10(np.ptp(y) / error):5.1f} dB", flush=True)
+            decibels = 20 * np.log10(np.ptp(y) / np.sqrt(2 * progress.record.loss / len(y)))
+            print(f"{spent:6.1f} s, iteration {progress.record.iteration:5}: {decibels:5.1f} dB", flush=True)
         return spent > asked.seconds
 
     result = fireset.train(

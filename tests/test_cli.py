@@ -589,6 +589,17 @@ class TestOutput:
     def test_warmup(self, works):
         assert json.loads(works("warmup", "--json"))["compile_seconds"] >= 0
 
+    def test_engines_explained_for_a_table(self, works, refused):
+        rng = np.random.default_rng(0)
+        pl.DataFrame({"x": rng.random(3000), "y": rng.random(3000), "z": rng.random(3000)}).write_csv("plane.csv")
+        told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--json"))
+        assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (3000, 3, 1, 10_000)
+        costs = {name: told[f"{name}_milliseconds"] for name in ("dense", "data", "sums")}
+        assert told["auto"] == min(costs, key=costs.__getitem__) == "sums"
+        assert "sums" in works("engines", "--explain", "plane.csv", "--target", "z")
+        message = "--explain needs --target COLUMN, the column to predict"
+        assert refused("engines", "--explain", "plane.csv") == message
+
     def test_version_and_engines(self, works):
         assert works("--version") == f"fireset {__version__}\n"
         listed = {entry["name"]: entry["exact"] for entry in json.loads(works("engines", "--json"))}

@@ -153,9 +153,23 @@ def info(
 
 
 @app.command()
-def engines(as_json: Json = False) -> None:
-    """List the engines: the ways to find who fires."""
+def engines(
+    explain: Annotated[Path | None, typer.Option(metavar="FILE", help="Say what auto weighs on this table.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column to predict, with --explain.")] = None,
+    width: Annotated[int, typer.Option(help="Number of neurons, with --explain.")] = 10_000,
+    max_iter: Annotated[int, typer.Option(help="Iterations, with --explain.")] = 300,
+    as_json: Json = False,
+) -> None:
+    """List the engines: the ways to find who fires. With --explain, what each is expected to cost on a table."""
     from fireset.engines import describe
+
+    if explain is not None:
+        from fireset.tasks import explain_engines
+
+        if target is None:
+            raise InputError("--explain needs --target COLUMN, the column to predict")
+        _show(explain_engines(explain, target, width=width, max_iter=max_iter), as_json)
+        return
 
     if as_json:
         print(json.dumps(describe()))

@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from math import ceil
+from math import ceil, erfc, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from fireset.data import (
     regression_values,
     split_target,
 )
+from fireset.engines import choose, expected_costs
 from fireset.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.files import atomic_path, check_writable
@@ -111,6 +112,28 @@ def train_table(
     training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
     Model(task, target, estimator, encoder, training).save(out)
     return {**summary, "model": str(out)}
+
+
+def explain_engines(file: Path, target: str, *, width: int, max_iter: int) -> dict[str, Any]:
+    """What ``engine="auto"`` weighs on this table: the expected cost of an iteration with each engine."""
+    features, answers = _features(file, target, [])
+    rows, columns = TableEncoder.learn(features, impute=True).encode(features).shape
+    outputs = 1
+    if detect_task(answers) == "classification":
+        classes = len(class_labels(answers)[1])
+        outputs = 1 if classes == 2 else classes
+    network = ShiftedReLUNetwork.initialize(width, columns + 1, outputs)
+    costs = expected_costs(network, rows, max_iter)
+    return {
+        "rows": rows,
+        "coordinates": columns + 1,
+        "outputs": outputs,
+        "width": width,
+        "threshold": network.threshold,
+        "fired_fraction": 0.5 * erfc(network.threshold / sqrt(2.0)),
+        **{f"{engine}_milliseconds": 1e-6 * cost for engine, cost in costs.items()},
+        "auto": choose(network, rows, max_iter),
+    }
 
 
 def predict_table(path: Path, file: Path, *, proba: bool) -> tuple[dict[str, list], dict[str, Any]]:

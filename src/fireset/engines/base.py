@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import signature
-from math import erfc, sqrt
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from fireset.engines.cost import step_costs
 from fireset.errors import InputError
 
 if TYPE_CHECKING:
@@ -134,12 +134,13 @@ def describe() -> list[dict[str, object]]:
 
 
 def choose(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int) -> str:
-    """The engine that "auto" stands for.
+    """The engine that "auto" stands for: the cheapest of dense, data and sums by ``fireset.engines.cost``."""
+    costs = expected_costs(network, n_samples, max_iter)
+    return min(costs, key=costs.__getitem__)
 
-    ``data`` pays one dense pass to start with and then about 4 times as much per fired pair as GEMM pays per pair, so
-    it wins when under a tenth of the pairs fire and there are passes to win on. Small problems fit the caches so
-    well that the dense engine's simplicity wins.
-    """
-    fired_fraction = 0.5 * erfc(network.threshold / sqrt(2.0))
-    large = n_samples * network.width >= 100_000
-    return "data" if large and fired_fraction < 0.1 and max_iter >= 4 else "dense"
+
+def expected_costs(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int) -> dict[str, float]:
+    """Nanoseconds on one core that an iteration is expected to cost, by engine."""
+    return step_costs(
+        n_samples, network.n_features, network.width, network.threshold, network.n_outputs, max_iter
+    )
