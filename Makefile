@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format picture bench-index bench-step clean
+.PHONY: demo test lint format picture bench-index bench-sums bench-step clean
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -29,6 +29,10 @@ picture: $(VENV)/.core
 bench-index: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/bench_index.py
+
+bench-sums: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/bench_sums.py
 
 bench-step: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"

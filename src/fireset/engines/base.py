@@ -141,6 +141,4 @@ def choose(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int) -> str:
 
 def expected_costs(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int) -> dict[str, float]:
     """Nanoseconds on one core that an iteration is expected to cost, by engine."""
-    return step_costs(
-        n_samples, network.n_features, network.width, network.threshold, network.n_outputs, max_iter
-    )
+    return step_costs(n_samples, network.n_features, network.width, network.threshold, network.n_outputs, max_iter)

@@ -52,13 +52,14 @@ class DataSumsEngine:
         self._ends = np.zeros(network.width, np.int64)
         self._shares = np.zeros((len(self._lanes), nodes * FAN, outputs, d + 1), network.dtype)
         self._totals = np.zeros((len(self._lanes), leaves, outputs, LEAF), network.dtype)
+        self._visits = np.zeros((len(self._lanes), nodes * FAN), np.int64)
         self._weights = np.zeros((leaves, outputs, LEAF), network.dtype)
         self._sums = np.zeros((nodes * FAN, outputs, d), network.dtype)
         self._forward_done = False
         self._diverged = False
 
     def forward(self) -> np.ndarray:
-        from fireset.kernels.partition_tree_sums import predictions_of, push_down
+        from fireset.kernels.partition_tree_sums import pairs_inside, predictions_of, push_down
 
         network, tree = self._network, self._tree
         predictions = np.full((len(self._X), network.n_outputs), np.nan)
@@ -74,7 +75,7 @@ class DataSumsEngine:
         nodes, tested, fired = (int(sum(column)) for column in zip(*counted, strict=True))
         self.work.nodes_visited += nodes
         self.work.inner_products += tested
-        self.work.fired_pairs = fired
+        self.work.fired_pairs = fired + pairs_inside(tree.nodes, tree.buckets, self._order, self._visits.sum(axis=0))
         shares = self._shares.sum(axis=0)
         push_down(tree.nodes, self._order, shares)
         scale = 1.0 / sqrt(network.width)
@@ -87,12 +88,13 @@ class DataSumsEngine:
         return predictions
 
     def _forward_lane(self, lane: int, slacks: np.ndarray, bands: np.ndarray) -> np.ndarray:
-        """Nodes visited, points tested and pairs fired by the neurons of one lane."""
+        """Nodes visited, points tested and pairs fired in leaves that are cut, by the neurons of one lane."""
         from fireset.kernels.partition_tree_sums import forward
 
         network, tree = self._network, self._tree
         self._shares[lane] = 0
         self._totals[lane] = 0
+        self._visits[lane] = 0
         counted = np.zeros(3, np.int64)
         threshold = network.dtype.type(network.threshold)
         r, hi = self._lanes[lane]
@@ -112,6 +114,7 @@ class DataSumsEngine:
                 self._ends,
                 self._shares[lane],
                 self._totals[lane],
+                self._visits[lane],
                 counted,
                 r,
                 hi,

@@ -112,6 +112,7 @@ def forward(
     ends,
     shares,
     totals,
+    visits,
     counted,
     lo,
     hi,
@@ -121,9 +122,9 @@ def forward(
 
     Neuron r's linear function a_rc (⟨w_r, x⟩ − b) is added to ``shares[child, c]``, (d + 1) numbers, for each child
     wholly inside; a_rc σ_b to ``totals`` (leaves, c, LEAF) elsewhere. Entries are kept for ``backward``, those of
-    neuron r up to ``ends[r]``, from ``end`` on. ``counted`` grows by nodes visited, points tested and pairs fired.
-    Returns (next neuron, new end): stops at hi, or when the next neuron might not have room. Cost O(d) for each box on
-    the boundary.
+    neuron r up to ``ends[r]``, from ``end`` on. ``visits[child]`` counts the neurons that have a child inside,
+    ``counted`` grows by nodes visited, points tested and pairs fired in leaves that are cut. Returns (next neuron, new
+    end): stops at hi, or when the next neuron might not have room. Cost O(d) for each box on the boundary.
     """
     d = W.shape[1]
     farthest = np.empty(2 * d, W.dtype)
@@ -154,25 +155,32 @@ def forward(
         ends[r] = end
         counted[0] += visited
         counted[1] += tested
-        for p in range(begin, end):
-            entry = entries[p]
-            counted[2] += _size_of(nodes, buckets, entry) if entry >= 0 else count_bits(masks[p])
-            for c in range(signs.shape[1]):
-                sign = signs[r, c]
-                if entry >= 0:
-                    for j in range(d):
-                        shares[entry, c, j] += sign * w[j]
-                    shares[entry, c, d] -= sign * threshold
-                else:
-                    add_excess(coordinates, ~entry, w, threshold, masks[p], sign, totals, c)
+        counted[2] += _add_linear(
+            coordinates, W, signs, threshold, r, entries, masks, begin, end, shares, totals, visits
+        )
     return hi, end
 
 
 @vector
-def _size_of(nodes, buckets, entry):
-    """Points below a child."""
-    child = nodes[entry // FAN, entry % FAN]
-    return nodes[child, COUNT] if child >= 0 else buckets[~child, FILLED]
+def _add_linear(coordinates, W, signs, threshold, r, entries, masks, begin, end, shares, totals, visits):
+    """Add what neuron r gives to the entries of its half-space; returns the pairs that fire in leaves that are cut."""
+    d = W.shape[1]
+    w = W[r]
+    fired = 0
+    for p in range(begin, end):
+        entry = entries[p]
+        if entry >= 0:
+            visits[entry] += 1
+            for c in range(signs.shape[1]):
+                sign = signs[r, c]
+                for j in range(d):
+                    shares[entry, c, j] += sign * w[j]
+                shares[entry, c, d] -= sign * threshold
+        else:
+            fired += count_bits(masks[p])
+            for c in range(signs.shape[1]):
+                add_excess(coordinates, ~entry, w, threshold, masks[p], signs[r, c], totals, c)
+    return fired
 
 
 @vector
@@ -237,6 +245,17 @@ def gather_up(nodes, order, sums):
             sums[above] = 0
             for c in range(nodes[v, SIZE]):
                 sums[above] += sums[FAN * v + c]
+
+
+@vector
+def pairs_inside(nodes, buckets, order, visits):
+    """Σ visits[child] · points below it: the pairs that fire as parts of a child wholly inside."""
+    pairs = 0
+    for v in order:
+        for c in range(nodes[v, SIZE]):
+            child = nodes[v, c]
+            pairs += visits[FAN * v + c] * (nodes[child, COUNT] if child >= 0 else buckets[~child, FILLED])
+    return pairs
 
 
 @vector
