@@ -9,6 +9,7 @@ from scipy.special import ndtr
 
 from conftest import sphere
 from fireset import ShiftedReLUNetwork
+from fireset.engines import Step
 from fireset.theory import largest_eigenvalue, shifted_ntk, smallest_eigenvalue
 from problems import hard_cases, problems
 
@@ -154,3 +155,30 @@ def test_float32_agrees_with_float64():
     assert largest_eigenvalue(X, narrow.signs, fired) == pytest.approx(
         largest_eigenvalue(problem.X, wide.signs, fired), rel=1e-4
     )
+
+
+@pytest.mark.parametrize("case", ["random", "several outputs", "plain ReLU", "duplicates", "everything fires"])
+def test_the_sums_engine_knows_the_kernel_without_the_pairs(case):
+    """H v gathered and handed out by the tree is H v from the fire sets."""
+    from fireset.engines import create
+    from fireset.theory.kernel import power_iteration
+
+    problem = hard_cases()[case]
+    network, engine = problem.network(), create("sums")
+    engine.start(network, problem.X)
+    v = np.random.default_rng(0).standard_normal(problem.y.shape)
+    fires = engine.fire_sets().toarray()
+    J = np.einsum("ir,rc,ij->icrj", fires, network.signs, problem.X).reshape(v.size, -1)
+    expected = (J @ (J.T @ v.ravel()) / network.width).reshape(v.shape)
+    np.testing.assert_allclose(engine.tangent_product(v), expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    top = power_iteration(engine.tangent_product, problem.X, v.shape[1])
+    assert top == pytest.approx(largest_eigenvalue(problem.X, network.signs, engine.fire_sets()), rel=1e-9)
+    before = engine.forward()
+    engine.tangent_product(v)
+    engine.descend(v, Step(0.1))  # a product between forward and step leaves the step alone
+    other = problem.network()
+    one = create("dense")
+    one.start(other, problem.X)
+    np.testing.assert_allclose(one.forward(), before, rtol=0, atol=1e-9)
+    one.descend(v, Step(0.1))
+    np.testing.assert_allclose(network.weights, other.weights, rtol=0, atol=1e-9)

@@ -43,10 +43,13 @@ def choose_learning_rate(
 
 
 def _from_fire_sets(network, X, engine, loss, weight) -> float:
-    from fireset.theory.kernel import largest_eigenvalue
+    from fireset.theory.kernel import largest_eigenvalue, power_iteration
 
     # Rows without weight (a validation split) neither push nor count.
-    top = largest_eigenvalue(X, network.signs, engine.fire_sets(), weight)
+    if hasattr(engine, "tangent_product"):  # knows the kernel without listing who fires
+        top = power_iteration(engine.tangent_product, X, network.n_outputs, weight)
+    else:
+        top = largest_eigenvalue(X, network.signs, engine.fire_sets(), weight)
     # Where nothing fires there is nothing to descend on, and any step is as good as another.
     return 1.0 / (loss.curvature(network.n_outputs) * top) if top > 0 else 1.0
 

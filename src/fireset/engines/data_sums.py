@@ -59,14 +59,13 @@ class DataSumsEngine:
         self._diverged = False
 
     def forward(self) -> np.ndarray:
-        from fireset.kernels.partition_tree_sums import pairs_inside, predictions_of, push_down
+        from fireset.kernels.partition_tree_sums import pairs_inside
 
         network, tree = self._network, self._tree
-        predictions = np.full((len(self._X), network.n_outputs), np.nan)
         norms = row_norms(network.weights)
         self._diverged = not np.isfinite(norms).all()
         if self._diverged or not len(self._X):
-            return predictions
+            return np.full((len(self._X), network.n_outputs), np.nan)
         # Corners of boxes around samples are bounded by √d times the largest norm.
         corner = sqrt(network.n_features) * self._sample_norm
         slacks = dot_slack(network.n_features, network.dtype, norms, corner)
@@ -76,16 +75,63 @@ class DataSumsEngine:
         self.work.nodes_visited += nodes
         self.work.inner_products += tested
         self.work.fired_pairs = fired + pairs_inside(tree.nodes, tree.buckets, self._order, self._visits.sum(axis=0))
+        self._forward_done = True
+        return self._handed_out(1.0 / sqrt(network.width))
+
+    def _handed_out(self, scale: float) -> np.ndarray:
+        """What all samples have received, times ``scale``; (n, c)."""
+        from fireset.kernels.partition_tree_sums import predictions_of, push_down
+
+        tree = self._tree
         shares = self._shares.sum(axis=0)
         push_down(tree.nodes, self._order, shares)
-        scale = 1.0 / sqrt(network.width)
+        received = np.empty((len(self._X), self._network.n_outputs))
 
         def finish(leaves: tuple[int, int]) -> None:
-            predictions_of(tree.coordinates, tree.buckets, shares, self._totals, scale, predictions, *leaves)
+            predictions_of(tree.coordinates, tree.buckets, shares, self._totals, scale, received, *leaves)
 
         run(finish, lanes(len(tree.buckets)))
-        self._forward_done = True
-        return predictions
+        return received
+
+    def _gathered(self, rows: np.ndarray) -> None:
+        """Lay rows (n, c) out by leaf, and sum row · x over all subtrees."""
+        from fireset.kernels.partition_tree_sums import gather_up, leaf_sums
+
+        tree = self._tree
+
+        def sum_leaves(leaves: tuple[int, int]) -> None:
+            leaf_sums(tree.coordinates, tree.buckets, rows, self._weights, self._sums, *leaves)
+
+        run(sum_leaves, lanes(len(tree.buckets)))
+        gather_up(tree.nodes, self._order, self._sums)
+
+    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
+        """H v = (1/m) J Jᵀ v of the fire-set kernel, for v (n, c), at the price of an iteration."""
+        from fireset.kernels.partition_tree_sums import tangent
+
+        if not self._forward_done:
+            self.forward()
+        self._gathered(direction.astype(self._network.dtype))
+
+        def lane_product(lane: int) -> None:
+            for zeroed in (self._shares, self._totals):
+                zeroed[lane] = 0
+            tangent(
+                self._tree.coordinates,
+                self._network.signs,
+                self._entries[lane],
+                self._masks[lane],
+                self._ends,
+                self._sums,
+                self._weights,
+                self._shares[lane],
+                self._totals[lane],
+                self._visits[lane],
+                *self._lanes[lane],
+            )
+
+        run(lane_product, range(len(self._lanes)))
+        return self._handed_out(1.0 / self._network.width)
 
     def _forward_lane(self, lane: int, slacks: np.ndarray, bands: np.ndarray) -> np.ndarray:
         """Nodes visited, points tested and pairs fired in leaves that are cut, by the neurons of one lane."""
@@ -133,7 +179,7 @@ class DataSumsEngine:
             arrays[lane] = grown
 
     def descend(self, residual: np.ndarray, step: Step) -> None:
-        from fireset.kernels.partition_tree_sums import backward, gather_up, leaf_sums
+        from fireset.kernels.partition_tree_sums import backward
 
         if not self._forward_done:
             self.forward()
@@ -143,13 +189,7 @@ class DataSumsEngine:
             network.weights[:] = np.nan
             return
         dtype = network.dtype.type
-        rows = (residual / sqrt(network.width)).astype(network.dtype)
-
-        def sum_leaves(leaves: tuple[int, int]) -> None:
-            leaf_sums(tree.coordinates, tree.buckets, rows, self._weights, self._sums, *leaves)
-
-        run(sum_leaves, lanes(len(tree.buckets)))
-        gather_up(tree.nodes, self._order, self._sums)
+        self._gathered((residual / sqrt(network.width)).astype(network.dtype))
 
         def descend_lane(lane: int) -> None:
             backward(

@@ -156,16 +156,15 @@ def forward(
         counted[0] += visited
         counted[1] += tested
         counted[2] += _add_linear(
-            coordinates, W, signs, threshold, r, entries, masks, begin, end, shares, totals, visits
+            coordinates, w, signs, threshold, r, entries, masks, begin, end, shares, totals, visits
         )
     return hi, end
 
 
 @vector
-def _add_linear(coordinates, W, signs, threshold, r, entries, masks, begin, end, shares, totals, visits):
-    """Add what neuron r gives to the entries of its half-space; returns the pairs that fire in leaves that are cut."""
-    d = W.shape[1]
-    w = W[r]
+def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end, shares, totals, visits):
+    """Add a_rc (⟨w, x⟩ − b) to the entries of neuron r's half-space; returns the pairs that fire in leaves cut."""
+    d = w.shape[0]
     fired = 0
     for p in range(begin, end):
         entry = entries[p]
@@ -194,18 +193,36 @@ def backward(coordinates, W, V, signs, entries, masks, ends, sums, weights, rate
     gradient = np.empty(d, W.dtype)
     begin = 0
     for r in range(lo, hi):
-        gradient[:] = 0
-        for p in range(begin, ends[r]):
-            entry = entries[p]
-            for c in range(signs.shape[1]):
-                sign = signs[r, c]
-                if entry >= 0:
-                    for j in range(d):
-                        gradient[j] += sign * sums[entry, c, j]
-                else:
-                    add_weighted(coordinates, ~entry, weights, c, masks[p], sign, gradient)
+        _gather(coordinates, signs, r, entries, masks, begin, ends[r], sums, weights, gradient)
         if ends[r] > begin or V.shape[0] > 0:
             take_step(W, V, r, gradient, rate, momentum, nesterov)
+        begin = ends[r]
+
+
+@vector
+def _gather(coordinates, signs, r, entries, masks, begin, end, sums, weights, gradient):
+    """``gradient = Σ_c a_rc Σ_{i fired} weights_ic x_i`` from the entries of neuron r."""
+    gradient[:] = 0
+    for p in range(begin, end):
+        entry = entries[p]
+        for c in range(signs.shape[1]):
+            sign = signs[r, c]
+            if entry >= 0:
+                for j in range(gradient.shape[0]):
+                    gradient[j] += sign * sums[entry, c, j]
+            else:
+                add_weighted(coordinates, ~entry, weights, c, masks[p], sign, gradient)
+
+
+@vector
+def tangent(coordinates, signs, entries, masks, ends, sums, weights, shares, totals, visits, lo, hi):
+    """``J Jᵀ v`` of neurons lo … hi−1, v in ``sums`` and ``weights``: gathered, and handed out again."""
+    gradient = np.empty(coordinates.shape[1], coordinates.dtype)
+    zero = coordinates.dtype.type(0)
+    begin = 0
+    for r in range(lo, hi):
+        _gather(coordinates, signs, r, entries, masks, begin, ends[r], sums, weights, gradient)
+        _add_linear(coordinates, gradient, signs, zero, r, entries, masks, begin, ends[r], shares, totals, visits)
         begin = ends[r]
 
 

@@ -1,5 +1,7 @@
 """The kernels of gradient descent: H^cts in closed form, and the top of H(t) from fire sets."""
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -33,28 +35,48 @@ def smallest_eigenvalue(kernel: np.ndarray) -> float:
 
 
 def largest_eigenvalue(
-    X: np.ndarray,
-    signs: np.ndarray,
-    fire_sets: csr_array,
-    sample_weight: np.ndarray | None = None,
-    *,
-    tolerance: float = 1e-3,
-    max_products: int = 60,
+    X: np.ndarray, signs: np.ndarray, fire_sets: csr_array, sample_weight: np.ndarray | None = None, **limits
 ) -> float:
     """λ_max of the fire-set kernel (1/m) J Jᵀ over all outputs, by power iteration from a fixed start.
 
     With one output and no weights this is H(t). With sample weights it is that of D^½ H D^½. A product costs two
-    passes over the fired pairs, O(d · fired), and needs no n × n matrix. The result is a lower bound that has stopped
-    moving by more than ``tolerance``.
+    passes over the fired pairs, O(d · fired), and needs no n × n matrix. ``limits`` are those of ``power_iteration``.
     """
     from fireset.kernels.tangent import tangent_product
 
     n, m = len(X), len(signs)
     columns = fire_sets.tocsc()
-    root = np.ones(n) if sample_weight is None else np.sqrt(sample_weight)
+
+    def product(direction: np.ndarray) -> np.ndarray:
+        direction = direction.astype(X.dtype)
+
+        def lane_product(lane: tuple[int, int]) -> np.ndarray:
+            share = np.zeros((n, signs.shape[1]))
+            tangent_product(X, signs, columns.indptr, columns.indices, direction, share, *lane)
+            return share
+
+        return np.sum(run(lane_product, lanes(m)), axis=0) / m
+
+    return power_iteration(product, X, signs.shape[1], sample_weight, **limits)
+
+
+def power_iteration(
+    product: Callable[[np.ndarray], np.ndarray],
+    X: np.ndarray,
+    outputs: int,
+    sample_weight: np.ndarray | None = None,
+    *,
+    tolerance: float = 1e-3,
+    max_products: int = 60,
+) -> float:
+    """λ_max of D^½ H D^½, D the sample weights, from products with H; a lower bound.
+
+    Ends when the estimate has stopped moving by more than ``tolerance``.
+    """
+    root = np.ones(len(X)) if sample_weight is None else np.sqrt(sample_weight)
     # A start that depends on the rows, not on their order or number: a row of weight 2 acts as two rows. The constant
     # is near the top vector where all inner products are positive, as on most real data; the rest meets the others.
-    spread = np.random.default_rng(0).standard_normal((X.shape[1], signs.shape[1]))
+    spread = np.random.default_rng(0).standard_normal((X.shape[1], outputs))
     vector = root[:, None] * (1.0 + X.astype(np.float64) @ spread)
     estimate = 0.0
     for _ in range(max_products):
@@ -62,14 +84,7 @@ def largest_eigenvalue(
         if size == 0.0:
             return 0.0
         vector /= size
-        direction = (vector * root[:, None]).astype(X.dtype)
-
-        def lane_product(lane: tuple[int, int], direction=direction) -> np.ndarray:
-            product = np.zeros((n, signs.shape[1]))
-            tangent_product(X, signs, columns.indptr, columns.indices, direction, product, *lane)
-            return product
-
-        vector = np.sum(run(lane_product, lanes(m)), axis=0) * root[:, None] / m
+        vector = product(vector * root[:, None]) * root[:, None]
         previous, estimate = estimate, float(np.linalg.norm(vector))
         if abs(estimate - previous) <= tolerance * estimate:
             break
