@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from conftest import sphere
 from fireset import InputError
-from fireset.hsr import HalfSpaceIndex, build
+from fireset.hsr import HalfSpaceIndex, build, choose
 from fireset.kernels.firing import deciding_dot
 
 KINDS = ["auto", "scan", "partition-tree"]  # for any dimension, and to be changed
@@ -378,3 +378,20 @@ def test_the_callers_array_may_change_afterwards():
 def test_what_is_no_number_is_refused_by_name(action, name):
     with pytest.raises(InputError, match=name):
         action()
+
+
+def test_auto_weighs_dimension_size_changes_and_output():
+    assert choose(100_000, 3) == "partition-tree"
+    assert choose(100, 3) == "scan"
+    assert {choose(n, d) for n in (10, 1000, 100_000, 1_000_000) for d in (16, 64, 784)} == {"scan"}
+    many = 10_000_000
+    assert choose(100_000, 2, dynamic=False, output=10, queries=many) == "convex-layers"
+    assert choose(100_000, 2, dynamic=True, output=10, queries=many) == "partition-tree"
+    assert choose(100_000, 2, dynamic=False, output=10) == "partition-tree"  # too few queries for the peeling
+    assert choose(100_000, 4, output=50_000) == "scan"
+    assert build(np.ones((50, 3))).kind == "scan"
+
+
+def test_options_are_for_the_kind_that_takes_them():
+    with pytest.raises(InputError, match=r"^an index of kind 'scan' does not take memory_limit$"):
+        build(np.eye(3), "scan", memory_limit=5)

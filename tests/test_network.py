@@ -333,3 +333,25 @@ def test_load_refuses_what_is_not_there(tmp_path):
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InputError, match="text is not a fireset model, or is damaged"):
         ShiftedReLUNetwork.load(tmp_path / "text")
+
+
+@pytest.mark.parametrize("case", hard_cases())
+def test_prediction_by_search_is_prediction(case, monkeypatch):
+    """A half-space index over the weights finds who fires; the sum over them is the same, up to its order."""
+    problem = hard_cases()[case]
+    network = problem.network()
+    expected = network.predict(problem.X)
+    monkeypatch.setattr("fireset.network.pays_to_search", lambda *_: True)
+    monkeypatch.setattr("fireset.network._TILE_PAIRS", 1000)  # several blocks of rows
+    np.testing.assert_allclose(
+        network.predict(problem.X), expected, rtol=0, atol=1e-12 * max(1, np.abs(expected).max())
+    )
+
+
+def test_search_is_chosen_where_it_pays():
+    from fireset.hsr.cost import pays_to_search
+
+    assert pays_to_search(100_000, 3, 5_000, 1600)
+    assert not pays_to_search(100_000, 3, 10, 1600)  # too few rows to build an index for
+    assert not pays_to_search(100_000, 64, 5_000, 1600)
+    assert not pays_to_search(100_000, 3, 5_000, 50_000)  # half of them fire
