@@ -6,13 +6,11 @@ Parts: queries (faiss, NumPy, BallTree), builds (scipy's cKDTree), changes, stat
 queries against brute force). Results go to benchmarks/results/ as JSON and Markdown.
 """
 
-import argparse
 import json
 import os
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 THREADS = "2"
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -20,13 +18,13 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import faiss  # noqa: E402 - after the thread counts
 import numpy as np  # noqa: E402
+from parts import run_parts  # noqa: E402
 from scipy.spatial import cKDTree  # noqa: E402
 from sklearn.neighbors import BallTree  # noqa: E402
 
 from fireset.hsr import build  # noqa: E402
 from fireset.kernels.firing import deciding_dot  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results"
 QUERIES = 500
 ROUNDS = 5
 TURN = 0.25  # seconds
@@ -373,13 +371,6 @@ def static_table(static: list[dict]) -> list[str]:
     return table("kind", "n", "d", "found", "beyond", "beyond / log₂ n", "µs per query", "build, s", rows=rows)
 
 
-def machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
-    versions = f"Python {sys.version.split()[0]}, NumPy {np.__version__}, faiss {faiss.__version__}"
-    return f"{model}, {THREADS} threads; {versions}."
-
-
 PARTS = {
     "queries": run_queries,
     "builds": run_builds,
@@ -390,23 +381,6 @@ PARTS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=PARTS)
-    parser.add_argument("--quick", action="store_true")
-    asked = parser.parse_args()
-    faiss.omp_set_num_threads(int(THREADS))
-    results = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
-    for part, function in PARTS.items():
-        if asked.only in (None, part):
-            print(part, file=sys.stderr, flush=True)
-            results[part] = function(asked.quick)
-    print(to_markdown(results))
-    if not asked.only and not asked.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "index.json").write_text(json.dumps(results, indent=1))
-        (RESULTS / "index.md").write_text(to_markdown(results))
-
-
 if __name__ == "__main__":
-    main()
+    faiss.omp_set_num_threads(int(THREADS))
+    run_parts("index", PARTS, to_markdown, f"faiss {faiss.__version__}")

@@ -23,6 +23,7 @@ os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen=true intra_op_
 import datasets  # noqa: E402 - after the thread counts
 import numpy as np  # noqa: E402
 import peers  # noqa: E402
+from parts import RESULTS, machine  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
 from fireset.engines import Step, create  # noqa: E402
@@ -30,7 +31,6 @@ from fireset.parallel import one_blas_thread  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
 from fireset.warmup import compile_kernels  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results"
 CASES = {
     "random n=1000 d=64 m=100,000": {
         "data": lambda: datasets.random_sphere(1000, 64),
@@ -282,12 +282,6 @@ def draw(results: dict, path: Path) -> None:
         axes.legend(frameon=False)
         axes.grid(alpha=0.25, which="both", lw=0.5)
     figure.savefig(path, dpi=110)
-
-
-def machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
-    return f"{model}, {THREADS} threads, float32; Python {sys.version.split()[0]}, NumPy {np.__version__}."
 
 
 def main() -> None:

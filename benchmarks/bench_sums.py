@@ -7,12 +7,10 @@ Dense peers that would not fit the memory are timed on as many neurons as fit, a
 benchmarks/results/.
 """
 
-import argparse
 import json
 import os
 import sys
 import time
-from pathlib import Path
 
 THREADS = "2"
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -22,14 +20,14 @@ os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen=true intra_op_
 import datasets  # noqa: E402 - after the thread counts
 import numpy as np  # noqa: E402
 import peers  # noqa: E402
-from bench_step import exponent, machine  # noqa: E402
+from bench_step import exponent  # noqa: E402
+from parts import run_parts  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
 from fireset.engines import Step, choose, create  # noqa: E402
 from fireset.parallel import one_blas_thread  # noqa: E402
 from fireset.warmup import compile_kernels  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results"
 RATE = 1e-10  # next to nothing: what is timed is a step, not a training, and no network may run away
 ITERATIONS = 6
 MOST_PAIRS = 2e8  # of a dense peer: 800 MB for each array of them
@@ -197,21 +195,5 @@ def to_markdown(results: dict) -> str:
 PARTS = {"pictures": run_pictures, "exponents": run_exponents, "choice": run_choice}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=PARTS)
-    parser.add_argument("--quick", action="store_true")
-    asked = parser.parse_args()
-    results = {"date": time.strftime("%Y-%m-%d"), "machine": machine()}
-    for part, function in PARTS.items():
-        if asked.only in (None, part):
-            results[part] = function(asked.quick)
-    print(to_markdown(results))
-    if not asked.only and not asked.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "sums.json").write_text(json.dumps(results, indent=1))
-        (RESULTS / "sums.md").write_text(to_markdown(results))
-
-
 if __name__ == "__main__":
-    main()
+    run_parts("sums", PARTS, to_markdown)

@@ -7,17 +7,16 @@ from hypothesis import strategies as st
 
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork
-from fireset.engines import Step, create
+from fireset.engines import Step
 from fireset.engines.correlation import CorrelationEngine
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.max_trees import FAN, forward, leaves_above, level_starts, nodes_above, set_leaves, turn
 from fireset.rounding import deciding_band, row_norms
-from fireset.theory import largest_eigenvalue
 from problems import Problem, hard_cases, plant_on_threshold, problems
+from side_by_side import STEPS, run_side_by_side
 
 LAYOUTS = ["data", "weights"]
 DTYPES = ["float32", "float64"]
-STEPS = {"plain": {}, "heavy ball": {"momentum": 0.9}, "Nesterov": {"momentum": 0.9, "nesterov": True}}
 
 
 # Twins
@@ -179,45 +178,22 @@ def test_turn_is_its_twin(trees, leaves, share, seed):
 # The engine beside the dense one
 
 
-def compare_with_dense(problem: Problem, engine: CorrelationEngine, iterations: int, step_options: dict) -> None:
-    networks = [problem.network(), problem.network()]
-    engines = [create("dense"), engine]
-    for network, each in zip(networks, engines, strict=True):
-        each.start(network, problem.X)
-    rate = 0.7 / max(largest_eigenvalue(problem.X, networks[0].signs, engines[0].fire_sets()), 1e-3)
-    steps = [
-        Step(rate, **step_options, velocity=np.zeros_like(n.weights) if step_options else np.empty((0, 0)))
-        for n in networks
-    ]
-    for _ in range(iterations):
-        predictions = [each.forward() for each in engines]
-        np.testing.assert_allclose(predictions[1], predictions[0], rtol=0, atol=1e-9)
-        expected, found = (each.fire_sets() for each in engines)
-        assert np.array_equal(found.indptr, expected.indptr)
-        assert np.array_equal(found.indices, expected.indices)
-        assert engines[0].work.fired_pairs == engines[1].work.fired_pairs == expected.nnz
-        for u, each, step in zip(predictions, engines, steps, strict=True):
-            each.descend(u - problem.y, step)
-    scale = max(1.0, np.abs(networks[0].weights).max())
-    assert np.abs(networks[1].weights - networks[0].weights).max() <= 1e-9 * scale
-
-
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", hard_cases())
 def test_hard_cases_agree_with_dense(case, layout, step):
-    compare_with_dense(hard_cases()[case], CorrelationEngine(layout), 30, STEPS[step])
+    run_side_by_side(hard_cases()[case], CorrelationEngine(layout), 30, STEPS[step])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_weights_agree_after_200_iterations(layout):
-    compare_with_dense(hard_cases()["random"], CorrelationEngine(layout), 200, {})
+    run_side_by_side(hard_cases()["random"], CorrelationEngine(layout), 200, {})
 
 
 @settings(max_examples=30)
 @given(problems(), st.sampled_from(LAYOUTS), st.sampled_from(sorted(STEPS)))
 def test_random_problems_agree_with_dense(problem, layout, step):
-    compare_with_dense(problem, CorrelationEngine(layout), 10, STEPS[step])
+    run_side_by_side(problem, CorrelationEngine(layout), 10, STEPS[step])
 
 
 def test_many_samples_in_several_lanes_and_tiles(monkeypatch):
@@ -225,7 +201,7 @@ def test_many_samples_in_several_lanes_and_tiles(monkeypatch):
     rng = np.random.default_rng(0)
     problem = Problem(sphere(rng, 700, 4), rng.standard_normal((700, 2)), 400, 1.0)
     for layout in LAYOUTS:
-        compare_with_dense(problem, CorrelationEngine(layout), 5, {"momentum": 0.5})
+        run_side_by_side(problem, CorrelationEngine(layout), 5, {"momentum": 0.5})
 
 
 def inner_products(engine: CorrelationEngine) -> np.ndarray:

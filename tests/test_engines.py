@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from conftest import sphere
 from fireset import CertificateError, InputError
 from fireset.engines import Step, create, describe
-from fireset.losses import SquaredError
-from fireset.theory import largest_eigenvalue
 from problems import Problem, hard_cases, problems
+from side_by_side import STEPS, run_side_by_side
 
 ENGINES = [
     ("data", {}),
@@ -22,38 +21,6 @@ ENGINES = [
     ("weights", {"radius": 0.2, "index": "partition-tree"}),
     ("weights", {"radius": 0, "index": "partition-tree"}),
 ]
-STEPS = {
-    "plain": {},
-    "heavy ball": {"momentum": 0.9},
-    "Nesterov": {"momentum": 0.9, "nesterov": True},
-}
-
-
-def run_side_by_side(problem: Problem, engine, iterations: int, step_options: dict, dtype="float64") -> None:
-    """Train with ``engine`` and the dense engine from the same network; compare at every iteration."""
-    networks = [problem.network(dtype), problem.network(dtype)]
-    X = problem.X.astype(dtype)
-    engines = [create("dense"), engine]
-    loss, weight = SquaredError(), np.ones(len(X))
-    for network, each in zip(networks, engines, strict=True):
-        each.start(network, X)
-    top = largest_eigenvalue(X, networks[0].signs, engines[0].fire_sets())
-    rate = 0.7 / max(top, 1e-3)
-    steps = [
-        Step(rate, **step_options, velocity=np.zeros_like(n.weights) if step_options else np.empty((0, 0)))
-        for n in networks
-    ]
-    for _ in range(iterations):
-        predictions = [each.forward() for each in engines]
-        np.testing.assert_allclose(predictions[1], predictions[0], rtol=0, atol=1e-9)
-        expected, found = (each.fire_sets() for each in engines)
-        assert np.array_equal(found.indptr, expected.indptr)
-        assert np.array_equal(found.indices, expected.indices)
-        assert engines[0].work.fired_pairs == engines[1].work.fired_pairs == expected.nnz
-        for u, each, step in zip(predictions, engines, steps, strict=True):
-            each.descend(loss.residual(u, problem.y, weight), step)
-    scale = max(1.0, np.abs(networks[0].weights).max())
-    assert np.abs(networks[1].weights - networks[0].weights).max() <= 1e-9 * scale
 
 
 @pytest.mark.parametrize("step", STEPS)

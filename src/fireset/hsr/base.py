@@ -77,7 +77,7 @@ class HalfSpaceIndex(ABC):
     """
 
     kind: str
-    dynamic: bool = False  # whether points may be added, deleted and moved
+    dynamic: bool = False  # whether it is a ``DynamicIndex``
     _uses_blas = False
 
     def __init__(self, points: np.ndarray):
@@ -100,19 +100,6 @@ class HalfSpaceIndex(ABC):
     def _block_size(self, n_queries: int) -> int:
         """Queries to be answered in one go."""
         return max(1, min(256, -(-n_queries // _FEWEST_BLOCKS)))
-
-    def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def _delete(self, ids: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def _present(self, ids: np.ndarray) -> np.ndarray:
-        """Which of these ids are in the index."""
-        return (ids >= 0) & (ids < self._next_id)
 
     # Queries
 
@@ -183,57 +170,27 @@ class HalfSpaceIndex(ABC):
         bands = deciding_band(self.n_features, self.dtype, norms, self._largest_norm)
         return Queries(normals, thresholds, slacks, bands)
 
-    # Changes
+    # Changes, which only a ``DynamicIndex`` takes
 
-    def add(self, points) -> np.ndarray:
+    def add(self, points) -> np.ndarray:  # noqa: ARG002
         """Add rows; returns their ids."""
-        self._must_be_dynamic()
-        points = self._checked_rows(points, "points")
-        if self._next_id + len(points) > _MOST_IDS:
-            raise InputError(f"an index gives out at most {_MOST_IDS:,} ids in its life; build a new one")
-        ids = np.arange(self._next_id, self._next_id + len(points))
-        self._note_norms(points)
-        self._add(points, ids)
-        self._next_id += len(points)
-        return ids
+        raise self._cannot_change()
 
-    def delete(self, ids) -> None:
+    def delete(self, ids) -> None:  # noqa: ARG002
         """Remove points by id. An id that is not there is refused and nothing is removed."""
-        self._must_be_dynamic()
-        self._delete(np.unique(self._checked_ids(ids)))
+        raise self._cannot_change()
 
-    def move(self, ids, points) -> None:
+    def move(self, ids, points) -> None:  # noqa: ARG002
         """Put the points of these ids elsewhere; they keep their ids. The same as delete and add, but cheaper."""
-        self._must_be_dynamic()
-        ids = self._checked_ids(ids)
-        points = self._checked_rows(points, "points")
-        if len(ids) != len(points):
-            raise InputError(f"points must have one row for each of the {len(ids)} ids, got {len(points)}")
-        ids, first = np.unique(ids[::-1], return_index=True)  # of an id given twice the last position counts
-        points = points[len(points) - 1 - first]
-        self._note_norms(points)
-        self._move(ids, points)
+        raise self._cannot_change()
 
-    def _must_be_dynamic(self) -> None:
-        if not self.dynamic:
-            raise InputError(
-                f"an index of kind {self.kind!r} cannot be changed; build one of kind 'partition-tree' or 'scan'"
-            )
+    def _cannot_change(self) -> InputError:
+        return InputError(
+            f"an index of kind {self.kind!r} cannot be changed; build one of kind 'partition-tree' or 'scan'"
+        )
 
     def _note_norms(self, points: np.ndarray) -> None:
         self._largest_norm = max(self._largest_norm, float(row_norms(points).max(initial=0.0)))
-
-    def _checked_ids(self, ids) -> np.ndarray:
-        ids = np.asarray(ids)
-        if ids.ndim != 1:
-            raise InputError(f"ids must be a list of whole numbers, got shape {ids.shape}")
-        if ids.size and ids.dtype.kind not in "iu":
-            raise InputError(f"ids must be whole numbers, got {ids.dtype}")
-        ids = ids.astype(np.int64)
-        present = self._present(ids)
-        if not present.all():
-            raise InputError(f"ids must be in the index; {ids[~present].min()} is not")
-        return ids
 
     def _checked_rows(self, rows, name: str) -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""
@@ -246,6 +203,63 @@ class HalfSpaceIndex(ABC):
         if not np.isfinite(rows).all():
             raise InputError(f"{name} must be finite; row {np.argwhere(~np.isfinite(rows))[0][0]} is not")
         return rows
+
+
+class DynamicIndex(HalfSpaceIndex):
+    """An index whose points come, go and move. What comes from outside is checked here, once."""
+
+    dynamic = True
+
+    @abstractmethod
+    def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
+        """Take points in under ids that are the next ones."""
+
+    @abstractmethod
+    def _delete(self, ids: np.ndarray) -> None:
+        """Let points go that are there, each of them named once, ascending."""
+
+    @abstractmethod
+    def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
+        """Put points elsewhere that are there, each of them named once, ascending."""
+
+    @abstractmethod
+    def _present(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these ids are in the index."""
+
+    def add(self, points) -> np.ndarray:
+        points = self._checked_rows(points, "points")
+        if self._next_id + len(points) > _MOST_IDS:
+            raise InputError(f"an index gives out at most {_MOST_IDS:,} ids in its life; build a new one")
+        ids = np.arange(self._next_id, self._next_id + len(points))
+        self._note_norms(points)
+        self._add(points, ids)
+        self._next_id += len(points)
+        return ids
+
+    def delete(self, ids) -> None:
+        self._delete(np.unique(self._checked_ids(ids)))
+
+    def move(self, ids, points) -> None:
+        ids = self._checked_ids(ids)
+        points = self._checked_rows(points, "points")
+        if len(ids) != len(points):
+            raise InputError(f"points must have one row for each of the {len(ids)} ids, got {len(points)}")
+        ids, first = np.unique(ids[::-1], return_index=True)  # of an id given twice the last position counts
+        points = points[len(points) - 1 - first]
+        self._note_norms(points)
+        self._move(ids, points)
+
+    def _checked_ids(self, ids) -> np.ndarray:
+        ids = np.asarray(ids)
+        if ids.ndim != 1:
+            raise InputError(f"ids must be a list of whole numbers, got shape {ids.shape}")
+        if ids.size and ids.dtype.kind not in "iu":
+            raise InputError(f"ids must be whole numbers, got {ids.dtype}")
+        ids = ids.astype(np.int64)
+        present = self._present(ids)
+        if not present.all():
+            raise InputError(f"ids must be in the index; {ids[~present].min()} is not")
+        return ids
 
 
 def sort_answers(ids: np.ndarray, counts: np.ndarray) -> None:

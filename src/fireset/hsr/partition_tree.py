@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fireset.hsr.base import Answers, HalfSpaceIndex, Queries, sort_answers
+from fireset.hsr.base import Answers, DynamicIndex, Queries, sort_answers
 from fireset.parallel import run
 
 if TYPE_CHECKING:
@@ -35,11 +35,10 @@ _SHARE_FOR_A_NEW_TREE = 0.3  # changes of more than this share of the points cos
 _STACK = 2048  # children waiting in a search: 16 for each level, of which there are at most log(2³¹)/log(1.5) = 53
 
 
-class PartitionTreeIndex(HalfSpaceIndex):
+class PartitionTreeIndex(DynamicIndex):
     """A partition tree. Memory: about 1.4 times the points and 14 bytes for each of them."""
 
     kind = "partition-tree"
-    dynamic = True
 
     def __init__(self, points: np.ndarray):
         super().__init__(points)
@@ -169,7 +168,7 @@ class PartitionTreeIndex(HalfSpaceIndex):
     # Changes
 
     def _present(self, ids: np.ndarray) -> np.ndarray:
-        present = super()._present(ids)
+        present = (ids >= 0) & (ids < len(self._tree.places))
         present[present] = self._tree.places[ids[present]] >= 0
         return present
 

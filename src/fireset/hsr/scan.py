@@ -6,7 +6,7 @@ them. Query O(n·d); add and delete O(n·d) for the whole batch, move O(d) for e
 
 import numpy as np
 
-from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
+from fireset.hsr.base import Answers, DynamicIndex, Queries
 
 _BLOCK_QUERIES = 256  # at a time; with fewer, many points are read from memory too often for the work done on them
 _FEWEST_BLOCKS = 4  # so that several cores have something to do; a constant, so that results do not depend on them
@@ -14,11 +14,10 @@ _FEWEST_QUERIES = 16
 _TILE_PAIRS = 1 << 18  # inner products computed at a time: they are read again at once, and should still be in L2
 
 
-class ScanIndex(HalfSpaceIndex):
+class ScanIndex(DynamicIndex):
     """Live points in one array, ascending by id."""
 
     kind = "scan"
-    dynamic = True
     _uses_blas = True
 
     def __init__(self, points: np.ndarray):
