@@ -52,6 +52,7 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
     Cost O(boxes on the boundary + points found).
     """
     d = normals.shape[1]
+    zero = normals.dtype.type(0)
     farthest = np.empty(2 * d, normals.dtype)
     nearest = np.empty(2 * d, normals.dtype)
     everything = nodes[0, COUNT]
@@ -62,7 +63,9 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
             return q
         x = normals[q]
         threshold, band = thresholds[q], bands[q]
-        set_corners(x, farthest, nearest)
+        for j in range(d):
+            farthest[j] = nearest[d + j] = max(x[j], zero)
+            farthest[d + j] = nearest[j] = min(x[j], zero)
         slack = slacks[q]
         outside = normals.dtype.type(threshold - slack)
         inside = normals.dtype.type(threshold + slack)
@@ -73,7 +76,12 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
             depth -= 1
             v = stack[depth]
             work[0] += 1
-            cut, full = compare_boxes(boxes, nodes, v, farthest, outside, nearest, inside, slack)
+            everyone = (np.int64(1) << nodes[v, SIZE]) - 1
+            met, full = everyone, np.int64(0)
+            if slack < np.inf:  # else sums may overflow on the way, and say nothing
+                met &= columns_above_16(boxes, v, farthest, outside)
+                full = columns_above_16(boxes, v, nearest, inside) & met
+            cut = met & ~full
             bits = cut if large else 0
             while bits != 0:
                 child = nodes[v, first_bit(bits)]
@@ -103,27 +111,6 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
         counts[q] = end - begin
         begin = end
     return normals.shape[0]
-
-
-@vector
-def set_corners(x, farthest, nearest):
-    """Coefficients that give ⟨x, ·⟩ at a box's farthest and nearest corner from its upper and lower ones, (2d) each."""
-    d = x.shape[0]
-    zero = x.dtype.type(0)
-    for j in range(d):
-        farthest[j] = nearest[d + j] = max(x[j], zero)
-        farthest[d + j] = nearest[j] = min(x[j], zero)
-
-
-@vector
-def compare_boxes(boxes, nodes, v, farthest, outside, nearest, inside, slack):
-    """Which children of v the boundary may cut, and which are wholly inside the half-space, as bits."""
-    everyone = (np.int64(1) << nodes[v, SIZE]) - 1
-    if slack == np.inf:  # sums may overflow on the way, and say nothing
-        return everyone, np.int64(0)
-    met = columns_above_16(boxes, v, farthest, outside) & everyone
-    full = columns_above_16(boxes, v, nearest, inside) & met
-    return met & ~full, full
 
 
 @vector
