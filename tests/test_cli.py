@@ -594,7 +594,7 @@ class TestOutput:
         pl.DataFrame({"x": rng.random(3000), "y": rng.random(3000), "z": rng.random(3000)}).write_csv("plane.csv")
         told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--json"))
         assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (3000, 3, 1, 10_000)
-        costs = {name: told[f"{name}_milliseconds"] for name in ("dense", "data", "sums")}
+        costs = {name: told[f"{name}_seconds"] for name in ("dense", "data", "sums")}
         assert told["auto"] == min(costs, key=costs.__getitem__) == "sums"
         assert "sums" in works("engines", "--explain", "plane.csv", "--target", "z")
         message = "--explain needs --target COLUMN, the column to predict"

@@ -131,7 +131,7 @@ def explain_engines(file: Path, target: str, *, width: int, max_iter: int) -> di
         "width": width,
         "threshold": network.threshold,
         "fired_fraction": 0.5 * erfc(network.threshold / sqrt(2.0)),
-        **{f"{engine}_milliseconds": 1e-6 * cost for engine, cost in costs.items()},
+        **{f"{engine}_seconds": 1e-9 * cost for engine, cost in costs.items()},
         "auto": choose(network, rows, max_iter),
     }
 
