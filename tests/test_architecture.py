@@ -28,7 +28,7 @@ LAYERS = [
     {"training"},
     {"progress"},
     {"estimators"},
-    {"model"},
+    {"model", "table_problem"},
     {"demo", "report", "tasks"},
     {"cli"},
     {"__main__"},

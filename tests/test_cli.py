@@ -242,7 +242,7 @@ class TestRefusedSettings:
         def fail(*_, **__):
             raise MemoryError("Unable to allocate 9 TiB")
 
-        monkeypatch.setattr("fireset.tasks.train_table", fail)
+        monkeypatch.setattr("fireset.tasks.models.train_table", fail)
         said = refused("train", write_table(table()), "--target", "y", "--quiet")
         assert said == "not enough memory (Unable to allocate 9 TiB); give fewer rows or a smaller --width"
 
@@ -637,7 +637,7 @@ class TestFailures:
         def interrupted(_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("fireset.tasks.read_table", interrupted)
+        monkeypatch.setattr("fireset.table_problem.read_table", interrupted)
         code, out, _ = run("train", "table.csv", "--target", "y")
         assert (code, out) == (130, "")
         assert contents() == before

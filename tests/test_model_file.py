@@ -18,11 +18,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor
-from fireset.cli import _readable
+from fireset.cli.output import readable
 from fireset.files import atomic_path, check_writable, read_model
 from fireset.model import Model
 from fireset.table_encoder import TableEncoder
-from fireset.tasks import describe_model, predict_table
+from fireset.tasks.models import describe_model, predict_table
 
 ROWS = pl.DataFrame({"a": [1.0, -2.0, 0.5, 3.0], "b": ["u", "v", "u", "w"]})
 
@@ -55,7 +55,7 @@ def try_everything(path: Path) -> None:
 
     def show(path: Path) -> None:
         for key, value in describe_model(path).items():
-            _readable(key, value)
+            readable(key, value)
 
     for use in (Model.load, ShiftedReLUNetwork.load, predict, show):
         message = ""

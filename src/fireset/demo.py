@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
 
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.files import check_writable
 from fireset.model import Model
-from fireset.network import ShiftedReLUNetwork
 from fireset.table_encoder import TableEncoder
 from fireset.training import TrainingResult, train
 
@@ -54,17 +52,13 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
 
 def _time_dense(estimator: ShiftedReLUClassifier, X, y) -> tuple[float, float]:
     """Seconds per iteration of the dense engine from the same start, and how far its losses are from ours."""
-    network = ShiftedReLUNetwork.initialize(
-        estimator.width,
-        estimator.network_.n_features,
-        estimator.network_.n_outputs,
-        seed=int(check_random_state(estimator.random_state).randint(2**31)),  # as the estimator draws it
-    )
+    again = ShiftedReLUClassifier(**estimator.get_params())  # draws the same network
+    rows, targets, *_ = again.prepare(X, y)
     result = _complete(
         train(
-            network,
-            estimator.sphere_(X),
-            estimator._to_targets(estimator._codes(y)),
+            again.network_,
+            rows,
+            targets,
             engine="dense",
             momentum=estimator.momentum,
             nesterov=estimator.nesterov,

@@ -3,7 +3,7 @@
 import warnings
 from contextlib import ExitStack
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -19,6 +19,15 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.progress import ProgressBar
 from fireset.sphere import SphereMap
 from fireset.training import train
+
+
+class Prepared(NamedTuple):
+    """The problem as ``fireset.train`` wants it."""
+
+    rows: np.ndarray  # (n, d), norm 1
+    targets: np.ndarray  # (n, c)
+    weight: np.ndarray  # (n,)
+    codes: np.ndarray | None  # of the classes, to split by
 
 
 class _ShiftedReLUEstimator(BaseEstimator):
@@ -65,16 +74,16 @@ class _ShiftedReLUEstimator(BaseEstimator):
         )
         self.n_iter_ = 0
 
-    def _descend(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray, stratify=None) -> None:
+    def _descend(self, prepared: Prepared, callbacks) -> None:
         """Train the network on mapped rows, with early stopping if asked for."""
-        rows = self.sphere_(X)
+        rows, targets, weight, codes = prepared
         validation = None
         if self.early_stopping:
-            kept, held = self._split(len(rows), stratify)
+            kept, held = self._split(len(rows), codes)
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
         with ExitStack() as stack:
-            callbacks = [stack.enter_context(ProgressBar())] if self.verbose else []
+            shown = [stack.enter_context(ProgressBar())] if self.verbose else []
             self.result_ = train(
                 self.network_,
                 rows,
@@ -89,7 +98,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
                 sample_weight=weight,
                 validation=validation,
                 patience=self.patience,
-                callbacks=callbacks,
+                callbacks=[*callbacks, *shown],
             )
         self.n_iter_ += len(self.result_.history) - 1
         if self.result_.stop_reason == "interrupted":
@@ -218,15 +227,19 @@ class ShiftedReLURegressor(RegressorMixin, _ShiftedReLUEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X, y, sample_weight=None):
-        """Train on rows X (n, p) and targets y (n,) or (n, c)."""
+    def fit(self, X, y, sample_weight=None, *, callbacks=()):
+        """Train on rows X (n, p) and targets y (n,) or (n, c); ``callbacks`` are those of ``fireset.train``."""
+        self._descend(self.prepare(X, y, sample_weight), callbacks)
+        return self
+
+    def prepare(self, X, y, sample_weight=None) -> Prepared:
+        """What ``fit`` does before it trains ``network_``, for whoever wants to train, time or explain it otherwise."""
         self._more_checks()
         again = self.warm_start and hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=not again)
         if not again:
             self._begin_regression(X, y, weight)
-        self._descend(X, self._to_targets(y), weight)
-        return self
+        return Prepared(self.sphere_(X), self._to_targets(y), weight, None)
 
     def partial_fit(self, X, y, sample_weight=None):
         """One plain gradient step on one batch, if it makes the batch's loss fall. The first batch sets the scales."""
@@ -319,16 +332,20 @@ class ShiftedReLUClassifier(ClassifierMixin, _ShiftedReLUEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None):
-        """Train on rows X (n, p) and labels y (n,)."""
+    def fit(self, X, y, sample_weight=None, *, callbacks=()):
+        """Train on rows X (n, p) and labels y (n,); ``callbacks`` are those of ``fireset.train``."""
+        self._descend(self.prepare(X, y, sample_weight), callbacks)
+        return self
+
+    def prepare(self, X, y, sample_weight=None) -> Prepared:
+        """What ``fit`` does before it trains ``network_``, as the regressor's."""
         self._more_checks()
         again = self.warm_start and hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=not again)
         if not again:
             self._begin_classification(X, np.unique(y), weight)
         codes = self._codes(y)
-        self._descend(X, self._to_targets(codes), weight, stratify=codes)
-        return self
+        return Prepared(self.sphere_(X), self._to_targets(codes), weight, codes)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """One plain gradient step on one batch, as the regressor's. The first call needs all ``classes``."""

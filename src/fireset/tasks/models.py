@@ -1,4 +1,4 @@
-"""What the command line does: train on a file, predict for a file, describe a model."""
+"""Models from files: train on a table, predict for a table, describe a model."""
 
 import os
 import sys
@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fireset.data import (
-    TableEncoder,
-    class_labels,
-    detect_task,
-    read_table,
-    regression_values,
-    split_target,
-)
+from fireset.data import read_table, regression_values
 from fireset.engines import choose, expected_costs
 from fireset.errors import InputError
-from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.estimators import ShiftedReLUClassifier
 from fireset.files import atomic_path, check_writable
 from fireset.model import Model
 from fireset.network import ShiftedReLUNetwork
@@ -28,17 +21,14 @@ from fireset.table_encoder import (
     is_text,
     listed,
     nan_as_null,
-    option,
     quoted,
     refuse_missing,
     refuse_type,
-    require_column,
 )
+from fireset.table_problem import TableProblem
 
 if TYPE_CHECKING:
     import polars as pl
-
-_TASKS = ("auto", "classification", "regression")
 
 
 def train_table(
@@ -58,39 +48,24 @@ def train_table(
 
     Checks all it can before training.
     """
-    if task not in _TASKS:
-        raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
-    features, answers = _features(file, target, drop)
     out = out or Path(_stem(file) + ".safetensors")
     spare_inputs(out, file)
+    problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
     check_writable(out)
-
-    if task == "auto":
-        task = detect_task(answers)
-    encoder = TableEncoder.learn(features, categorical=categorical, impute=impute)
-    X = encoder.encode(features)
-    if len(X) < 2:
-        raise InputError(f"the table must have at least 2 rows, got {len(X)}")
-    if task == "classification":
-        y, classes = class_labels(answers)  # trained on the codes: scikit-learn refuses some labels, such as 0.5
-        estimator = ShiftedReLUClassifier(loss=loss, **settings)
-    else:
-        if loss != "squared_error":
-            raise InputError(f"loss must be squared_error for regression, got {loss!r}; or give --task classification")
-        y, classes = regression_values(answers), None
-        estimator = ShiftedReLURegressor(**settings)
-    kept, held = _hold_out(y, classes, holdout, settings["random_state"])
+    X, y = problem.X, problem.y
+    estimator = problem.estimator(loss, **settings)
+    kept, held = _hold_out(y, problem.classes, holdout, settings["random_state"])
     estimator.fit(X[kept], y[kept])
     if isinstance(estimator, ShiftedReLUClassifier):
-        estimator.classes_ = np.array(classes)
+        estimator.classes_ = np.array(problem.classes)
         y = estimator.classes_[y]
 
     result = estimator.result_
     last = result.history[-1]
     summary: dict[str, Any] = {
-        "task": task,
+        "task": problem.task,
         "rows": len(kept),
         "columns": X.shape[1],
         "width": estimator.network_.width,
@@ -107,21 +82,19 @@ def train_table(
     }
     if len(held):
         summary["held_out_rows"] = len(held)
-        scores = _scores(task, y[held], estimator.predict(X[held]))
+        scores = _scores(problem.task, y[held], estimator.predict(X[held]))
         summary |= {f"held_out_{name}": value for name, value in scores.items()}
     training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
-    Model(task, target, estimator, encoder, training).save(out)
+    Model(problem.task, target, estimator, problem.encoder, training).save(out)
     return {**summary, "model": str(out)}
 
 
 def explain_engines(file: Path, target: str, *, width: int, max_iter: int) -> dict[str, Any]:
     """What ``engine="auto"`` weighs on this table: the expected cost of an iteration with each engine."""
-    features, answers = _features(file, target, [])
-    rows, columns = TableEncoder.learn(features, impute=True).encode(features).shape
-    outputs = 1
-    if detect_task(answers) == "classification":
-        classes = len(class_labels(answers)[1])
-        outputs = 1 if classes == 2 else classes
+    problem = TableProblem.read(file, target, impute=True)
+    rows, columns = problem.X.shape
+    classes = len(problem.classes or [])
+    outputs = classes if classes > 2 else 1
     network = ShiftedReLUNetwork.initialize(width, columns + 1, outputs)
     costs = expected_costs(network, rows, max_iter)
     return {
@@ -207,16 +180,6 @@ def _stem(file: Path) -> str:
     for packed in (".gz", ".bz2"):
         name = name.removesuffix(packed)
     return Path(name).stem
-
-
-def _features(file: Path, target: str, drop: list[str]) -> tuple["pl.DataFrame", "pl.Series"]:
-    table = read_table(file)
-    for name in drop:
-        require_column(name, table.columns, "--drop")
-        if name == target:
-            raise InputError(f"{option('--drop', name)} would drop the target; drop other columns")
-    require_column(target, table.columns, "--target")
-    return split_target(table.drop(drop), target)
 
 
 def _hold_out(y: np.ndarray, classes: list | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,63 @@
+"""The typer application, and the arguments that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fireset.errors import InputError
+
+app = typer.Typer(
+    name="fireset",
+    help="Train very wide shifted-ReLU networks exactly, paying only for the neurons that fire.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Table = Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, NPZ or svmlight file.")]
+Target = Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")]
+Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
+Drop = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave it out; may be repeated.")]
+Categorical = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="Numbers that name categories; may be repeated.")
+]
+Impute = Annotated[bool, typer.Option(help="Fill missing values (median, or most frequent).")]
+Bias = Annotated[float | None, typer.Option(help="Size of the constant coordinate; larger is smoother.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Seed = Annotated[int, typer.Option(help="Seed of the network and of the hold-out split.")]
+Engine = Annotated[str, typer.Option(help="How the fire sets are found; `fireset engines` lists them.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fireset import __version__
+
+        print(f"fireset {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def checked_seed(seed: int) -> int:
+    if not 0 <= seed < 2**32:
+        raise InputError(f"seed must be at least 0 and below 2**32, got {seed}")
+    return seed
+
+
+def number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str:
+    if text in words:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{name} must be {', '.join(words)} or a number, got {text!r}") from None

@@ -1,0 +1,129 @@
+"""Commands that make and use models: train, predict, info."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fireset.cli.app import (
+    Bias,
+    Categorical,
+    Drop,
+    Engine,
+    Impute,
+    Json,
+    Quiet,
+    Seed,
+    Table,
+    Target,
+    Task,
+    app,
+    checked_seed,
+    number_or_word,
+)
+from fireset.cli.output import readable, show
+from fireset.errors import INTERRUPTED
+
+
+@app.command()
+def train(
+    file: Table,
+    target: Target,
+    out: Annotated[
+        Path | None, typer.Option(help="Model file; by default FILE's name with .safetensors, here.")
+    ] = None,
+    task: Task = "auto",
+    width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
+    engine: Engine = "auto",
+    loss: Annotated[str, typer.Option(help="squared_error, or log_loss for probabilities.")] = "squared_error",
+    max_iter: Annotated[int, typer.Option(help="Iterations at most, each over all rows.")] = 300,
+    tol: Annotated[float, typer.Option(help="Stop when the loss gains less than this; 0 never.")] = 1e-4,
+    learning_rate: Annotated[str, typer.Option(help="auto, theory or a number.")] = "auto",
+    momentum: Annotated[float, typer.Option(help="Nesterov momentum; 0 is the paper's plain descent.")] = 0.9,
+    threshold: Annotated[str, typer.Option(help="paper or a number.")] = "paper",
+    bias: Bias = None,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    early_stopping: Annotated[bool, typer.Option(help="Stop by a validation split of a tenth.")] = False,
+    holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    impute: Impute = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train on a table and write a model file."""
+    from fireset.tasks.models import train_table
+
+    settings: dict[str, Any] = {
+        "width": width,
+        "engine": engine,
+        "max_iter": max_iter,
+        "tol": tol,
+        "learning_rate": number_or_word("learning_rate", learning_rate, ("auto", "theory")),
+        "momentum": momentum,
+        "nesterov": momentum > 0,
+        "threshold": number_or_word("threshold", threshold, ("paper",)),
+        "dtype": dtype,
+        "early_stopping": early_stopping,
+        "random_state": checked_seed(seed),
+        "verbose": not quiet,
+    }
+    if bias is not None:
+        settings["bias"] = bias
+    summary = train_table(
+        file,
+        target,
+        out=out,
+        task=task,
+        loss=loss,
+        holdout=holdout,
+        drop=drop or [],
+        categorical=categorical or [],
+        impute=impute,
+        settings=settings,
+    )
+    show(summary, as_json)
+    if summary["stop_reason"] == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A file that `fireset train` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A table with the columns that the model was trained on.")],
+    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; standard output by default.")] = None,
+    proba: Annotated[bool, typer.Option(help="Probability of each class too (models with log_loss).")] = False,
+    as_json: Json = False,
+) -> None:
+    """Predict the target for every row of a table."""
+    from fireset.files import check_writable
+    from fireset.tasks.models import predict_table, spare_inputs, write_csv
+
+    spare_inputs(out, model, file)
+    if out is not None:
+        check_writable(out)
+    columns, summary = predict_table(model, file, proba=proba)
+    if as_json:
+        if out is not None:
+            write_csv(columns, out)
+        show({**summary, **({"out": str(out)} if out else columns)}, as_json)
+        return
+    write_csv(columns, out)
+    notes = [" ".join(readable(key, value)) for key, value in summary.items() if key != "rows"]
+    if out is not None:
+        notes.append(f"{summary['rows']:,} predictions in {out}")
+    if notes:
+        print(", ".join(notes), file=sys.stderr)
+
+
+@app.command()
+def info(
+    model: Annotated[Path, typer.Argument(help="A file that `fireset train` or `ShiftedReLUNetwork.save` wrote.")],
+    as_json: Json = False,
+) -> None:
+    """Say what is in a model file."""
+    from fireset.tasks.models import describe_model
+
+    show(describe_model(model), as_json)

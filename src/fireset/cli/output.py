@@ -1,0 +1,49 @@
+"""How commands print their results: a table for people, one JSON object for programs."""
+
+import json
+import sys
+from typing import Any
+
+_MOST_LISTED = 12  # columns or classes on one line
+
+
+def show(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary), flush=True)
+        return
+    lines = [readable(key, value) for key, value in summary.items()]
+    widest = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        print(f"{label:{widest}}  {text}")
+    sys.stdout.flush()  # here, where a reader that has gone (`head`) is handled
+
+
+_STOP_REASONS = {
+    "max_iter": "all iterations done; --max-iter allows more",
+    "tol": "the loss no longer improves; see --tol",
+    "patience": "the loss on the validation rows no longer improves",
+    "interrupted": "interrupted; the best network so far was kept",
+    "diverged": "the loss grew without bound; give a smaller --learning-rate, or auto",
+}
+_NAMES = {"r2": "R²", "held_out_r2": "held out R²", "rmse": "RMSE", "held_out_rmse": "held out RMSE"}
+
+
+def readable(key: str, value: Any) -> tuple[str, str]:
+    """A label and a value for people; ``--json`` has the exact ones."""
+    label = _NAMES.get(key, key.replace("_", " "))
+    if key == "stop_reason":
+        return label, _STOP_REASONS.get(str(value), str(value))
+    if key == "bytes":
+        return "size", f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
+    if isinstance(value, bool) or not isinstance(value, int | float | list):
+        return label, str(value)
+    if isinstance(value, list):
+        more = f", … ({len(value)} in all)" if len(value) > _MOST_LISTED else ""
+        return label, ", ".join(map(str, value[:_MOST_LISTED])) + more
+    if isinstance(value, int):
+        return label, f"{value:,}"
+    if key.endswith(("fraction", "accuracy")):
+        return label, f"{value:.2%}"
+    if "seconds" in key:
+        return label.replace("seconds", "time"), f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    return label, f"{value:.4g}" + (" times" if key == "speed_up_over_dense" else "")

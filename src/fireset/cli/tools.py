@@ -1,0 +1,72 @@
+"""Commands around training: engines, warmup, demo."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fireset.cli.app import Json, Quiet, Seed, app, checked_seed
+from fireset.cli.output import show
+from fireset.errors import InputError
+
+
+@app.command()
+def engines(
+    explain: Annotated[Path | None, typer.Option(metavar="FILE", help="Say what auto weighs on this table.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column to predict, with --explain.")] = None,
+    width: Annotated[int, typer.Option(help="Number of neurons, with --explain.")] = 10_000,
+    max_iter: Annotated[int, typer.Option(help="Iterations, with --explain.")] = 300,
+    as_json: Json = False,
+) -> None:
+    """List the engines: the ways to find who fires. With --explain, what each is expected to cost on a table."""
+    from fireset.engines import describe
+
+    if explain is not None:
+        from fireset.tasks.models import explain_engines
+
+        if target is None:
+            raise InputError("--explain needs --target COLUMN, the column to predict")
+        show(explain_engines(explain, target, width=width, max_iter=max_iter), as_json)
+        return
+
+    if as_json:
+        print(json.dumps(describe()))
+        return
+    for engine in describe():
+        kind = "exact" if engine["exact"] else "approximate"
+        print(f"{engine['name']:12} {kind:12} {engine['summary']}")
+    print(f"{'auto':12} {'':12} chooses among them by the size of the problem")
+
+
+@app.command()
+def warmup(as_json: Json = False) -> None:
+    """Compile all kernels now, so that the first training does not wait for it."""
+    from time import perf_counter
+
+    from fireset.engines import describe
+    from fireset.hsr import kinds
+    from fireset.warmup import compile_index, compile_kernels
+
+    started = perf_counter()
+    for engine in describe():
+        for dtype in ("float32", "float64"):
+            compile_kernels(str(engine["name"]), dtype)
+    for kind in kinds():
+        for dtype in ("float32", "float64"):
+            compile_index(kind, dtype)
+    show({"compile_seconds": perf_counter() - started}, as_json)
+
+
+@app.command()
+def demo(
+    width: Annotated[int, typer.Option(help="Number of neurons.")] = 20_000,
+    out: Annotated[Path, typer.Option(help="Where to write the model.")] = Path("fireset-demo.safetensors"),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train on handwritten digits; compare with a dense run."""
+    from fireset.demo import run_demo
+
+    show(run_demo(width=width, out=out, seed=checked_seed(seed), verbose=not quiet), as_json)
