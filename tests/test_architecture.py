@@ -20,7 +20,7 @@ MODULES = {
 # From the bottom up. A module imports from lower layers only; a package is one entry and may import itself. Modules of
 # one layer do not know each other. ``fireset`` itself is the list of public names, and no layer.
 LAYERS = [
-    {"errors", "parallel", "rounding", "kernels", "sphere"},
+    {"errors", "figures", "parallel", "rounding", "kernels", "sphere"},
     {"files", "history", "hsr", "initialization", "losses", "table_encoder"},
     {"data", "network", "theory"},
     {"engines", "quantum"},
