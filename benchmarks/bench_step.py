@@ -190,7 +190,7 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
 
 def allowed_memory(network, X, ours) -> float:
     """The budget: 3 × W + 12 bytes per candidate pair + 1.2 × the input + 300 MB."""
-    candidates = int(ours.engine._lists.counts.sum())
+    candidates = sum(int(block.lists.counts.sum()) for block in ours.engine._blocks)
     return (3 * network.weights.nbytes + 12 * candidates + 1.2 * X.nbytes) / 1e6 + 300
 
 
