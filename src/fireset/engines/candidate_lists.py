@@ -28,7 +28,7 @@ def aligned_rows(rows: np.ndarray) -> np.ndarray:
     length = rows.shape[1] * rows.itemsize
     if length % _CACHE_LINE == 0 and length >= _LONG_ROW:
         return rows
-    aligned = _lines(*rows.shape, rows.dtype)
+    aligned = _lines(len(rows), rows.shape[1], rows.dtype)
     aligned[:, : rows.shape[1]] = rows
     return aligned
 
@@ -99,8 +99,9 @@ class CandidateLists:
         self._put_at_the_end(neurons)
         if self.used > len(self.samples):  # from what the neurons so far need, guess what all will
             places = int(1.1 * self.used * len(self.room) / neurons.stop) + 1
-            for array in (self.samples, self.references):
-                array.resize(places, refcheck=False)
+            old = self.samples, self.references
+            self._allocate(places, self.references.dtype)
+            self.samples[: len(old[0])], self.references[: len(old[1])] = old
 
     def grow(self, neurons: np.ndarray, needed: np.ndarray) -> None:
         """Give these neurons slots for at least ``needed`` candidates.
@@ -117,12 +118,16 @@ class CandidateLists:
     def _lay_out_anew(self) -> None:
         from fireset.kernels.candidates import relocate
 
-        old = self.starts.copy(), self.counts, self.samples, self.references
-        self.used = 0
+        old_starts, self.used = self.starts.copy(), 0
         self._put_at_the_end(slice(None))
-        self._allocate(self.used + self.used // 8, self.references.dtype)
-        new = self.starts, self.samples, self.references
-        run(lambda lane: relocate(*old, *new, *lane), lanes(len(self.room)))
+
+        def moved(old: np.ndarray) -> np.ndarray:
+            new = np.empty(self.used + self.used // 8, old.dtype)
+            run(lambda lane: relocate(old_starts, self.counts, old, self.starts, new, *lane), lanes(len(self.room)))
+            return new
+
+        self.samples = moved(self.samples)  # one array after the other: less memory at a time
+        self.references = moved(self.references)
 
     def _put_at_the_end(self, neurons) -> None:
         ends = self.used + np.cumsum(self.room[neurons], dtype=np.int64)

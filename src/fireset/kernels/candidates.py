@@ -263,10 +263,9 @@ def _level(threshold, value, scale):
 
 
 @vector
-def relocate(starts, counts, samples, references, new_starts, new_samples, new_references, lo, hi):
-    """Copy the lists of neurons lo … hi−1 to their new slots in new arrays."""
+def relocate(old_starts, counts, old, new_starts, new, lo, hi):
+    """Copy what ``old`` holds of the lists of neurons lo … hi−1 to their new slots in ``new``."""
     for r in range(lo, hi):
-        old, new = starts[r], new_starts[r]
+        begin, end = old_starts[r], new_starts[r]
         for p in range(counts[r]):
-            new_samples[new + p] = samples[old + p]
-            new_references[new + p] = references[old + p]
+            new[end + p] = old[begin + p]
