@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -683,11 +684,13 @@ class TestFailures:
 class TestStart:
     @pytest.mark.parametrize("arguments", [("-m", "fireset", "--help"), ("-c", "import fireset")])
     def test_is_quick(self, arguments):
+        """In seconds of the processor: those on the clock depend on what else the machine is doing."""
         seconds = []
         for _ in range(3):
-            start = time.perf_counter()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-            seconds.append(time.perf_counter() - start)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert min(seconds) < 0.5
 
     @pytest.mark.parametrize("code", ["import fireset", "import fireset.cli, fireset.__main__ as m; m.main()"])
