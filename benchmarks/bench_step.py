@@ -120,7 +120,7 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
     iterations = max(ROUNDS, case["iterations"] // (10 if quick else 1))
     rate = rate_for(network, X)
     started = time.perf_counter()
-    compile_kernels("data", network.dtype)
+    compile_kernels("data", network.dtype, several_outputs=network.n_outputs > 1)
     compiling = time.perf_counter() - started
     contenders = {peer: getattr(peers, peer)(network, X, y, rate) for peer in case["peers"]}
     for contender in contenders.values():

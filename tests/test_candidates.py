@@ -64,7 +64,7 @@ def run_forward(lists, lo=0, hi=M):
     arguments.insert(3, dtype.type(THRESHOLD))
     arguments += [lists["fired"], lists["fired_starts"], lists["fired_counts"], sums, lo, hi]
     counted = forward(*arguments)
-    return sums[:, :outputs], counted
+    return sums.reshape(N, -1)[:, :outputs], counted
 
 
 def fired_samples(lists, r) -> list[int]:
@@ -186,7 +186,7 @@ def test_speed_is_measured_on_the_stored_weights():
         W[:] = before
         speeds = np.full(M, np.inf)
         backward(
-            aligned_rows(X), W, np.empty((0, D)), lists["signs"], residual, lists["looked"], lists["fired"],
+            aligned_rows(X), W, np.empty((0, D)), lists["signs"], residual[:, 0], lists["looked"], lists["fired"],
             lists["fired_starts"], lists["fired_counts"], rate, 0.0, False, speeds, np.zeros(M, np.int32), 0, M,
         )  # fmt: skip
         assert (speeds >= np.linalg.norm(W - before, axis=1)).all()

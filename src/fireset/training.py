@@ -109,7 +109,8 @@ def train(
     if isinstance(engine, str):
         engine = create(choose(network, len(rows), max_iter) if engine == "auto" else engine)
     step = Step(0.0, momentum, nesterov)
-    compile_kernels(engine.name, network.dtype, engine.index_for(network, len(rows)))
+    index = engine.index_for(network, len(rows))
+    compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1)
     started = time.perf_counter()
     with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
         engine.start(network, rows)

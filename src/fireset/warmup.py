@@ -12,10 +12,10 @@ from fireset.hsr import build
 
 
 @cache
-def compile_kernels(engine: str, dtype, index: str | None = None) -> None:
+def compile_kernels(engine: str, dtype, index: str | None = None, *, several_outputs: bool = False) -> None:
     """Have all that training with this engine, precision and kind of index needs compiled and loaded.
 
-    Free the second time.
+    One output and several have kernels of their own. Free the second time.
     """
     from fireset.network import ShiftedReLUNetwork
     from fireset.theory.kernel import largest_eigenvalue
@@ -25,7 +25,7 @@ def compile_kernels(engine: str, dtype, index: str | None = None) -> None:
     if index:
         compile_index(index, dtype)
     for d in (1, 2) if engine == "sums" else (1,):  # samples on a circle have kernels of their own
-        network = ShiftedReLUNetwork.initialize(2, d, threshold=0.0, dtype=dtype)
+        network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype)
         X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
         tiny = create(engine)
         tiny.start(network, X)

@@ -42,6 +42,7 @@ def engines(
 @app.command()
 def warmup(as_json: Json = False) -> None:
     """Compile all kernels now, so that the first training does not wait for it."""
+    from itertools import product
     from time import perf_counter
 
     from fireset.engines import describe
@@ -50,8 +51,8 @@ def warmup(as_json: Json = False) -> None:
 
     started = perf_counter()
     for engine in describe():
-        for dtype in ("float32", "float64"):
-            compile_kernels(str(engine["name"]), dtype)
+        for dtype, several in product(("float32", "float64"), (False, True)):
+            compile_kernels(str(engine["name"]), dtype, several_outputs=several)
     for kind in kinds():
         for dtype in ("float32", "float64"):
             compile_index(kind, dtype)

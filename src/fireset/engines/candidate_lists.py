@@ -34,8 +34,8 @@ def aligned_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def aligned_outputs(outputs: np.ndarray) -> np.ndarray:
-    """The same for sums or residuals (n, c); a single column stays one."""
-    return outputs if outputs.shape[1] == 1 else aligned_rows(outputs)
+    """The same for sums or residuals (n, c); a single column becomes a vector."""
+    return outputs[:, 0].copy() if outputs.shape[1] == 1 else aligned_rows(outputs)
 
 
 def _lines(n: int, columns: int, dtype) -> np.ndarray:

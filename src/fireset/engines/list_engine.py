@@ -118,7 +118,7 @@ class ListEngine(ABC):
                 )
                 for samples, rows, lists in self._blocks
             ]
-            return sums[:, : network.n_outputs], np.array(counted)
+            return sums.reshape(len(sums), -1)[:, : network.n_outputs], np.array(counted)
 
         parts = run(lane_sum, lanes(network.width))
         for _, counted in parts:

@@ -44,20 +44,19 @@ def forward(
 ):
     """Add a_r σ_b(⟨w_r, x_i⟩) of neurons lo … hi−1 to ``sums``, and note who fired.
 
-    ``rows`` are the samples as ``aligned_rows`` lays them out; ``sums`` is (n, 1), or with c > 1 outputs (n, c), filled
-    up likewise. ``reaches[r]`` bounds how far any ⟨w_r, x_i⟩ may have risen since the list was made, rounding included:
-    candidates with reference ≤ b − reach cannot fire and, the list being sorted, are a suffix. A reach beyond
-    ``radii[r]`` means that the list no longer certifies anything. ``fired`` needs room for all candidates and one more.
-    Returns (looked at, fired, first neuron beyond its radius or −1). Cost O(d · looked at).
+    ``rows`` are the samples as ``aligned_rows`` lays them out; ``sums`` is (n,), or with c > 1 outputs (n, c), filled
+    up likewise: each has code of its own. ``reaches[r]`` bounds how far any ⟨w_r, x_i⟩ may have risen since the list
+    was made, rounding included: candidates with reference ≤ b − reach cannot fire and, the list being sorted, are a
+    suffix. A reach beyond ``radii[r]`` means that the list no longer certifies anything. ``fired`` needs room for all
+    candidates and one more. Returns (looked at, fired, first neuron beyond its radius or −1). Cost O(d · looked at).
     """
     d = W.shape[1]
     lanes = lanes_of(rows)
     zero = threshold - threshold
     w = np.zeros(rows.shape[1], W.dtype)
-    sign_row = np.zeros(sums.shape[1], W.dtype)
+    sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], W.dtype)
     excess = np.empty(rows.shape[0] + lanes, W.dtype)
     few = np.empty(lanes, np.int32)
-    single = signs.shape[1] == 1
     looked_total = 0
     place = np.uint64(0)  # in ``fired``; a signed index would be asked whether it is negative
     violated = -1
@@ -89,13 +88,13 @@ def forward(
                 if abs(excess[p]) <= band:
                     excess[p] = deciding_dot(W[r], rows[samples[start + p]]) - threshold
         first, begin = np.uint64(start), place
-        if single:
+        if sums.ndim == 1:
             sign = signs[r, 0]
             for p in range(k):
                 i = np.uint32(samples[first + np.uint64(p)])
                 value = excess[p]
                 fires = not value <= zero  # this way round a NaN is passed on
-                sums[i, 0] += sign * (value if fires else zero)
+                sums[i] += sign * (value if fires else zero)
                 fired[place] = i
                 place += np.uint64(fires)
         else:
@@ -140,7 +139,7 @@ def backward(
     stays at rest, and so does what velocity it may have that is too small to move it. Cost O(d · fired).
     """
     gradient = np.empty(rows.shape[1], W.dtype)
-    sign_row = np.zeros(residual.shape[1], W.dtype)
+    sign_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], W.dtype)
     pushes = np.empty(rows.shape[0] + lanes_of(rows), W.dtype)
     few = np.empty(lanes_of(rows), np.int32)
     rolling = V.shape[0] > 0
@@ -158,7 +157,7 @@ def backward(
 @vector
 def add_gradients(rows, signs, residual, looked, fired, fired_starts, fired_counts, misses, gradients, lo, hi):
     """The first half of ``backward``, for one of several blocks of samples: adds its share of G_r to row r − lo."""
-    sign_row = np.zeros(residual.shape[1], rows.dtype)
+    sign_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], rows.dtype)
     pushes = np.empty(rows.shape[0] + lanes_of(rows), rows.dtype)
     few = np.empty(lanes_of(rows), np.int32)
     for r in range(lo, hi):
@@ -185,11 +184,11 @@ def _add_gradient(rows, signs, residual, r, fired, start, count, sign_row, pushe
     """Add Σ_i (Σ_c a_rc residual_ic) x_i over ``fired[start : start + count]`` to ``gradient``; the rest is scratch."""
     lanes = lanes_of(rows)
     zero = rows.dtype.type(0)
-    if signs.shape[1] == 1:
+    if residual.ndim == 1:
         sign = signs[r, 0]
         first = np.uint64(start)  # a signed index would be asked whether it is negative
         for p in range(count):
-            pushes[p] = sign * residual[np.uint32(fired[first + np.uint64(p)]), 0]
+            pushes[p] = sign * residual[np.uint32(fired[first + np.uint64(p)])]
     else:
         for c in range(signs.shape[1]):
             sign_row[c] = signs[r, c]
