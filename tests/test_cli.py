@@ -175,7 +175,8 @@ class TestRefusedSettings:
             ("--target yy", "--target 'yy' is not a column of the table; did you mean 'y'?"),
             (
                 "--engine fast",
-                "engine must be one of auto, correlation, data, dense, quantum-data, quantum-weights, sums, weights; got 'fast'",
+                "engine must be one of auto, correlation, data, dense, quantum-data, quantum-weights, sums, weights; "
+                "got 'fast'",
             ),
             ("--width 1", "width must be at least 2, got 1"),
             ("--learning-rate -0.5", "learning_rate must be 'auto', 'theory' or a positive number, got -0.5"),

@@ -146,7 +146,8 @@ def test_frames_pipelines_search_pickling():
         ({"learning_rate": -0.1}, "learning_rate must be 'auto', 'theory' or a positive number, got -0.1"),
         (
             {"engine": "fast"},
-            "engine must be one of auto, correlation, data, dense, quantum-data, quantum-weights, sums, weights; got 'fast'",
+            "engine must be one of auto, correlation, data, dense, quantum-data, quantum-weights, sums, weights; "
+            "got 'fast'",
         ),
         ({"loss": "hinge"}, "loss must be one of squared_error, log_loss; got 'hinge'"),
         ({"bias": 0}, "bias must be a positive number, got 0"),

@@ -22,6 +22,7 @@ Deviations from the listings:
 from abc import ABC, abstractmethod
 from math import sqrt
 from numbers import Integral
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from fireset.errors import InputError
 from fireset.parallel import lanes, run
 from fireset.quantum.search import Searches, find_all_batch, make_schedule
 from fireset.rounding import deciding_band, row_norms
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 class GroverEngine(ABC):
@@ -171,7 +175,7 @@ class GroverEngine(ABC):
         self._renew(np.flatnonzero(self._speeds > 0))
 
     @abstractmethod
-    def fire_sets(self):
+    def fire_sets(self) -> "csr_array":
         """S, n × m: the pairs that were measured."""
 
 
@@ -181,7 +185,7 @@ class QuantumWeightsEngine(GroverEngine):
     name = "quantum-weights"
 
     def _first_search(self) -> None:
-        self._found = None
+        self._found: csr_array | None = None
 
     def _renew(self, moved: np.ndarray) -> None:  # noqa: ARG002 - every iteration searches all neurons
         self._found = None
@@ -190,7 +194,7 @@ class QuantumWeightsEngine(GroverEngine):
         turned = self.fire_sets().tocsc()
         return turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
 
-    def fire_sets(self):
+    def fire_sets(self) -> "csr_array":
         """S, n × m: the pairs that were measured at the current weights; the first to ask has them searched."""
         if self._found is None:
             oracle = self._network.fire_sets(self._X)
@@ -236,7 +240,7 @@ class QuantumDataEngine(GroverEngine):
     def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
         return self._of_neuron
 
-    def fire_sets(self):
+    def fire_sets(self) -> "csr_array":
         """S, n × m: the pairs that were measured."""
         return self._of_sample
 

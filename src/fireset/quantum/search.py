@@ -34,6 +34,8 @@ import numpy as np
 from fireset.errors import InputError
 from fireset.parallel import lanes, run
 
+Seed = int | np.random.SeedSequence | np.random.Generator
+
 GROWTH = 1.2  # λ of the schedule
 _ONE_BY_ONE = 4096  # up to here F(k) is summed item by item, beyond in blocks
 _MOST_ITEMS = 2**50  # so that squares of angles and sums of calls stay far from the limits of 64 bits
@@ -82,7 +84,7 @@ class Schedule:
 
 @lru_cache(maxsize=256)
 def make_schedule(n_items: int, failure_probability: float = 1e-6) -> Schedule:
-    """The phases after which nothing is left, but for the failure probability. Cost O(4096·T), once for each N and δ."""
+    """The phases after which nothing is left, but for the failure probability. Cost O(4096·T), once for N and δ."""
     n_items, failure_probability = _check(n_items, failure_probability)
     largest = max(2, round(sqrt(n_items)) - 1)
     one_by_one = np.arange(1, min(n_items, _ONE_BY_ONE) + 1)
@@ -103,9 +105,9 @@ def make_schedule(n_items: int, failure_probability: float = 1e-6) -> Schedule:
 class _Blocks:
     """k = 4097 … N in blocks, with an upper bound on 1 − P(M, k) that holds in the whole block.
 
-    Up to N/2 a block reaches from k to 2k, beyond from N − u to N − u/2; in both sin 2θ = 2√(k(N − k))/N has its smallest
-    value at an end. Three bounds: 1 − P ≤ 1/2 + 1/(4M sin 2θ) always; 1 − k/N for M = 1; and 0.64 for k ≥ N/2, where
-    P = 1/2 + sin(2Mx) / (4M sin x) with x = π − 2θ ≤ π/2, whose lowest value, of M = 2, is 0.364.
+    Up to N/2 a block reaches from k to 2k, beyond from N − 2u to N − u; in both sin 2θ = 2√(k(N − k))/N has its
+    smallest value at an end. Three bounds: 1 − P ≤ 1/2 + 1/(4M sin 2θ) always; 1 − k/N for M = 1; and 0.64 for
+    k ≥ N/2, where P = 1/2 + sin(2Mx) / (4M sin x) with x = π − 2θ ≤ π/2, whose lowest value, of M = 2, is 0.364.
     """
 
     def __init__(self, n_items: int):
@@ -167,7 +169,7 @@ class Searches:
         return self.iterations + self.checks
 
 
-def find_all(marked, n_items: int, *, failure_probability: float = 1e-6, seed=0) -> Searches:
+def find_all(marked, n_items: int, *, failure_probability: float = 1e-6, seed: Seed = 0) -> Searches:
     """Find all marked items among ``n_items``, as a quantum computer would: a single search.
 
     Parameters
@@ -186,7 +188,7 @@ def find_all(marked, n_items: int, *, failure_probability: float = 1e-6, seed=0)
     )
 
 
-def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float = 1e-6, seed=0) -> Searches:
+def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float = 1e-6, seed: Seed = 0) -> Searches:
     """Many searches over ``n_items`` each, independent of one another; δ is that of every single one.
 
     Parameters
@@ -222,9 +224,9 @@ def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float =
 
 
 def _check(n_items, failure_probability) -> tuple[int, float]:
-    if isinstance(n_items, bool) or not isinstance(n_items, Integral) or not 1 <= n_items <= _MOST_ITEMS:
+    if isinstance(n_items, bool) or not isinstance(n_items, Integral) or not 1 <= int(n_items) <= _MOST_ITEMS:
         raise InputError(f"n_items must be a whole number from 1 to 2**50, got {n_items!r}")
-    if not isinstance(failure_probability, Real) or not 0.0 < failure_probability < 1.0:
+    if not isinstance(failure_probability, Real) or not 0.0 < float(failure_probability) < 1.0:
         raise InputError(f"failure_probability must lie between 0 and 1, got {failure_probability!r}")
     return int(n_items), float(failure_probability)
 
