@@ -152,6 +152,7 @@ class DataSearchEngine(ListEngine):
 
         run(fill_some, lanes(len(neurons)))
         lists.looked[neurons] = 0
+        lists.pending[neurons] = np.inf
         self._radii[neurons] = radii
 
 

@@ -11,7 +11,7 @@ from numbers import Real
 import numpy as np
 
 from fireset.engines.base import EngineWork, Step
-from fireset.engines.candidate_lists import CandidateLists
+from fireset.engines.candidate_lists import CandidateLists, aligned_outputs, aligned_rows
 from fireset.errors import CertificateError, InputError
 from fireset.hsr import HalfSpaceIndex, Report
 from fireset.parallel import lanes, run
@@ -54,6 +54,7 @@ class ListEngine(ABC):
 
     def start(self, network, X: np.ndarray) -> None:
         self._network, self._X = network, X
+        self._rows = aligned_rows(X)
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
         self._next_audit = 0
         m = network.width
@@ -76,9 +77,9 @@ class ListEngine(ABC):
 
         def lane_sum(lane: tuple[int, int]):
             # A lane adds up in the network's precision, lanes are added up in float64.
-            sums = np.zeros((len(self._X), network.n_outputs), network.dtype)
+            sums = aligned_outputs(np.zeros((len(self._X), network.n_outputs), network.dtype))
             counted = forward(
-                self._X,
+                self._rows,
                 network.weights,
                 network.signs,
                 threshold,
@@ -90,13 +91,14 @@ class ListEngine(ABC):
                 self._reaches,
                 self._bands,
                 lists.looked,
-                lists.fired,
+                lists.pending,
+                lists.fired(lane, void=True),
+                lists.fired_starts,
                 lists.fired_counts,
-                np.empty(len(self._X), network.dtype),
                 sums,
                 *lane,
             )
-            return sums, counted
+            return sums[:, : network.n_outputs], counted
 
         parts = run(lane_sum, lanes(network.width))
         for _, (_, _, violated) in parts:
@@ -118,21 +120,20 @@ class ListEngine(ABC):
             self.forward()
         network, lists = self._network, self._lists
         dtype = network.dtype.type
-        residual = (residual / sqrt(network.width)).astype(network.dtype)
+        residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
         velocity = step.velocity_for(network.weights)
 
         def descend_lane(lane: tuple[int, int]) -> None:
             backward(
-                self._X,
+                self._rows,
                 network.weights,
                 velocity,
                 network.signs,
                 residual,
-                lists.starts,
                 lists.looked,
-                lists.fired,
+                lists.fired(lane),
+                lists.fired_starts,
                 lists.fired_counts,
-                np.empty(len(self._X), network.dtype),
                 dtype(step.rate),
                 dtype(step.momentum),
                 step.nesterov,
@@ -160,7 +161,7 @@ class ListEngine(ABC):
         if not self._forward_done:
             self.forward()
         counts = self._lists.fired_counts
-        samples = self._lists.fired[self._lists.places(np.arange(len(counts)), counts)]
+        samples = self._lists.fired_samples(np.arange(len(counts)))
         indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         fired = csc_array(
             (np.ones(len(samples), bool), samples, indptr), shape=(len(self._X), self._network.width)
@@ -177,7 +178,7 @@ class ListEngine(ABC):
         return report
 
     def audit(self, neurons: np.ndarray | None = None) -> None:
-        """Hold the lists of these neurons (all by default) against every sample; raises CertificateError.
+        """Hold the lists of these neurons, ascending (all by default), against every sample; raises CertificateError.
 
         Costs O(d·n) for each neuron. In float32 samples within rounding distance of the threshold are let pass.
         """
@@ -213,11 +214,11 @@ class ListEngine(ABC):
     def _audit_some(self) -> None:
         m = self._network.width
         share = max(1, min(-(-m // _AUDITS), _AUDITED_PAIRS // max(1, len(self._X))))
-        self.audit((self._next_audit + np.arange(min(share, m))) % m)
+        self.audit(np.sort((self._next_audit + np.arange(min(share, m))) % m))
         self._next_audit = (self._next_audit + share) % m
 
     def _listed_pairs(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fired pairs of the last forward pass: position in ``neurons`` (ascending) and sample."""
         lengths = self._lists.fired_counts[neurons]
         owners = np.repeat(np.arange(len(neurons)), lengths)
-        return owners, self._lists.fired[self._lists.places(neurons, lengths)]
+        return owners, self._lists.fired_samples(neurons)
