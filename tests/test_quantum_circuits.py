@@ -63,9 +63,9 @@ def test_oracle_and_diffusion_as_matrices(n_qubits):
     for marked in ([], [0], [n_items - 1], list(range(0, n_items, 2))):
         signs = np.ones(n_items)
         signs[marked] = -1
-        np.testing.assert_allclose(Operator(phase_oracle(marked, n_qubits)).data, np.diag(signs), atol=1e-9)
+        assert np.abs(Operator(phase_oracle(marked, n_qubits)).data - np.diag(signs)).max() < 1e-9
     about_the_mean = 2 * np.full((n_items, n_items), 1 / n_items) - np.eye(n_items)
-    np.testing.assert_allclose(Operator(diffusion(n_qubits)).data, -about_the_mean, atol=1e-9)
+    assert np.abs(Operator(diffusion(n_qubits)).data + about_the_mean).max() < 1e-9
 
 
 @pytest.mark.parametrize("marked", [[], [5], [0, 3, 9, 10]], ids=len)

@@ -114,7 +114,9 @@ def test_kernel_and_plain_python_draw_the_same():
     outcomes = []
     for function in (search, search.py_func):
         order, results = marked.copy(), [np.zeros(30, np.int64) for _ in range(4)]
-        function(50, sizes, starts, counts, order, np.random.default_rng(1), *results, 0, 30)
+        found, iterations, measurements, verdict = results
+        generator = np.random.default_rng(1)
+        function(50, sizes, starts, counts, order, generator, found, iterations, measurements, verdict, 0, 30)
         outcomes.append([order, *results])
     for compiled, plain in zip(*outcomes, strict=True):
         assert np.array_equal(compiled, plain)

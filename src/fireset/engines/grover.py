@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fireset.engines.base import EngineWork, Step
+from fireset.engines.candidate_lists import CandidateLists, aligned_outputs, aligned_rows
 from fireset.errors import InputError
 from fireset.parallel import lanes, run
 from fireset.quantum.search import Searches, find_all_batch, make_schedule
@@ -63,6 +64,8 @@ class GroverEngine(ABC):
 
     def start(self, network, X: np.ndarray) -> None:
         self._network, self._X = network, X
+        self._rows = aligned_rows(X)
+        self._sample_norm = float(row_norms(X).max(initial=0.0))
         self._speeds = np.full(network.width, np.inf)  # not known yet, so nobody is at rest
         self._diverged = False  # a weight is not finite any more: nothing can be found, and nothing needs to be
         self._forward_done = False
@@ -93,72 +96,67 @@ class GroverEngine(ABC):
     def forward(self) -> np.ndarray:
         from fireset.kernels.candidates import forward
 
-        network, X = self._network, self._X
+        network = self._network
         if self._diverged:
-            return np.full((len(X), network.n_outputs), np.nan)
-        indptr, samples = self._by_neuron()
-        m, pairs = network.width, len(samples)
-        self._starts, self._samples, self._counts = indptr[:-1], samples, np.diff(indptr).astype(np.int32)
-        self._fired, self._fired_counts = np.empty(pairs, np.int32), np.empty(m, np.int32)
-        nobody_is_left_out = np.full(pairs, np.inf, network.dtype)
-        at_rest, looked = np.zeros(m), np.zeros(m, np.int32)
-        sample_norm = float(row_norms(X).max(initial=0.0))
-        bands = deciding_band(network.n_features, network.dtype, row_norms(network.weights), sample_norm)
+            return np.full((len(self._X), network.n_outputs), np.nan)
+        lists = self._lists = CandidateLists.complete(*self._by_neuron(), network.dtype)
+        bands = deciding_band(network.n_features, network.dtype, row_norms(network.weights), self._sample_norm)
+        at_rest = np.zeros(network.width)
 
-        def lane_sum(lane: tuple[int, int]) -> np.ndarray:
-            sums = np.zeros((len(X), network.n_outputs), network.dtype)
-            forward(
-                X,
+        def lane_sum(lane: tuple[int, int]):
+            sums = aligned_outputs(np.zeros((len(self._X), network.n_outputs), network.dtype))
+            counted = forward(
+                self._rows,
                 network.weights,
                 network.signs,
                 network.dtype.type(network.threshold),
-                self._starts,
-                self._counts,
-                samples,
-                nobody_is_left_out,
+                lists.starts,
+                lists.counts,
+                lists.samples,
+                lists.references,
                 at_rest,
                 at_rest,
                 bands,
-                looked,
-                self._fired,
-                self._fired_counts,
-                np.empty(len(X), network.dtype),
+                lists.looked,
+                lists.pending,
+                lists.fired(lane, void=True),
+                lists.fired_starts,
+                lists.fired_counts,
                 sums,
                 *lane,
             )
-            return sums
+            return sums[:, : network.n_outputs], counted
 
-        parts = run(lane_sum, lanes(m))
-        self.work.inner_products += pairs
-        self.work.fired_pairs = int(self._fired_counts.sum(dtype=np.int64))
+        parts = run(lane_sum, lanes(network.width))
+        self.work.inner_products += sum(int(looked) for _, (looked, _, _) in parts)
+        self.work.fired_pairs = sum(int(fired) for _, (_, fired, _) in parts)
         self._forward_done = True
-        return np.asarray(sum(sums.astype(np.float64) for sums in parts)) / sqrt(m)
+        return np.asarray(sum(sums.astype(np.float64) for sums, _ in parts)) / sqrt(network.width)
 
     def descend(self, residual: np.ndarray, step: Step) -> None:
         from fireset.kernels.candidates import backward
 
         if not self._forward_done:
             self.forward()
-        network, X = self._network, self._X
-        velocity = step.velocity_for(network.weights)
         if self._diverged:
             return
-        residual = (residual / sqrt(network.width)).astype(network.dtype)
+        network, lists = self._network, self._lists
+        velocity = step.velocity_for(network.weights)
+        residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
         dtype = network.dtype.type
         misses = np.zeros(network.width, np.int32)  # ``backward`` counts near misses; here is none
 
         def descend_lane(lane: tuple[int, int]) -> None:
             backward(
-                X,
+                self._rows,
                 network.weights,
                 velocity,
                 network.signs,
                 residual,
-                self._starts,
-                self._fired_counts,
-                self._fired,
-                self._fired_counts,
-                np.empty(len(X), network.dtype),
+                lists.looked,
+                lists.fired(lane),
+                lists.fired_starts,
+                lists.fired_counts,
                 dtype(step.rate),
                 dtype(step.momentum),
                 step.nesterov,
