@@ -198,8 +198,8 @@ def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float =
 
     Notes
     -----
-    Mean oracle calls of a search for k items: about 3.1 √(N k) + 0.65 √N ln(1/δ) at δ = 10⁻⁶, and simulating it costs
-    O(k + log 1/δ) steps of 50 ns, whatever N is.
+    Mean oracle calls of a search for k items: about 3.1 √(N k) + 0.65 √N ln(1/δ) at δ = 10⁻⁶. Simulating it costs O(1)
+    for each measurement, whatever N is.
     """
     from fireset.kernels.grover import search
 
