@@ -2,10 +2,10 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -595,9 +595,9 @@ class TestOutput:
 
     def test_engines_explained_for_a_table(self, works, refused):
         rng = np.random.default_rng(0)
-        pl.DataFrame({"x": rng.random(3000), "y": rng.random(3000), "z": rng.random(3000)}).write_csv("plane.csv")
+        pl.DataFrame({"x": rng.random(30_000), "y": rng.random(30_000), "z": rng.random(30_000)}).write_csv("plane.csv")
         told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--json"))
-        assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (3000, 3, 1, 10_000)
+        assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (30_000, 3, 1, 10_000)
         costs = {name: told[f"{name}_seconds"] for name in ("dense", "data", "sums")}
         assert told["auto"] == min(costs, key=costs.__getitem__) == "sums"
         assert "sums" in works("engines", "--explain", "plane.csv", "--target", "z")
@@ -687,11 +687,13 @@ class TestFailures:
 class TestStart:
     @pytest.mark.parametrize("arguments", [("-m", "fireset", "--help"), ("-c", "import fireset")])
     def test_is_quick(self, arguments):
+        """In seconds of the processor: those on the clock depend on what else the machine is doing."""
         seconds = []
         for _ in range(3):
-            start = time.perf_counter()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-            seconds.append(time.perf_counter() - start)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert min(seconds) < 0.5
 
     @pytest.mark.parametrize("code", ["import fireset", "import fireset.cli, fireset.__main__ as m; m.main()"])

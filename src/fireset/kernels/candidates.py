@@ -11,7 +11,7 @@ All functions work on some of the neurons and touch nothing of the others, so th
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import part, vector
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.rows import add_rows, add_to_rows, dots, lanes_of
 from fireset.kernels.steps import take_step
@@ -44,11 +44,11 @@ def forward(
 ):
     """Add a_r σ_b(⟨w_r, x_i⟩) of neurons lo … hi−1 to ``sums``, and note who fired.
 
-    ``rows`` are the samples in the layout of ``aligned_rows``, and ``sums`` is (n, 1), or with c > 1 outputs (n, c) with
-    the columns filled up likewise. ``reaches[r]`` bounds how far any ⟨w_r, x_i⟩ may have risen since the list was made,
-    rounding included: candidates with reference ≤ b − reach cannot fire and, the list being sorted, are a suffix. A
-    reach beyond ``radii[r]`` means that the list no longer certifies anything. Returns (looked at, fired, first neuron
-    beyond its radius or −1). Cost O(d · looked at).
+    ``rows`` are the samples as ``aligned_rows`` lays them out; ``sums`` is (n, 1), or with c > 1 outputs (n, c), filled
+    up likewise. ``reaches[r]`` bounds how far any ⟨w_r, x_i⟩ may have risen since the list was made, rounding included:
+    candidates with reference ≤ b − reach cannot fire and, the list being sorted, are a suffix. A reach beyond
+    ``radii[r]`` means that the list no longer certifies anything. ``fired`` needs room for all candidates and one more.
+    Returns (looked at, fired, first neuron beyond its radius or −1). Cost O(d · looked at).
     """
     d = W.shape[1]
     lanes = lanes_of(rows)
@@ -139,40 +139,71 @@ def backward(
     ‖Δw_r‖; ``misses[r]`` grows by the near misses looked at. A neuron that did not move last time and does not fire
     stays at rest, and so does what velocity it may have that is too small to move it. Cost O(d · fired).
     """
-    lanes = lanes_of(rows)
-    zero = rate - rate
     gradient = np.empty(rows.shape[1], W.dtype)
     sign_row = np.zeros(residual.shape[1], W.dtype)
-    pushes = np.empty(rows.shape[0] + lanes, W.dtype)
-    few = np.empty(lanes, np.int32)
+    pushes = np.empty(rows.shape[0] + lanes_of(rows), W.dtype)
+    few = np.empty(lanes_of(rows), np.int32)
     rolling = V.shape[0] > 0
     for r in range(lo, hi):
-        start = fired_starts[r]
         count = fired_counts[r]
         misses[r] += looked[r] - count
         if count == 0 and (not rolling or speeds[r] == 0.0):
             speeds[r] = 0.0
             continue
-        if signs.shape[1] == 1:
-            sign = signs[r, 0]
-            for p in range(count):
-                pushes[p] = sign * residual[fired[start + p], 0]
-        else:
-            for c in range(signs.shape[1]):
-                sign_row[c] = signs[r, c]
-            if count >= lanes:
-                for p in range(0, count - lanes + 1, lanes):
-                    dots(residual, fired, start + p, sign_row, zero, pushes, p)
-                dots(residual, fired, start + count - lanes, sign_row, zero, pushes, count - lanes)
-            elif count > 0:
-                for p in range(lanes):
-                    few[p] = fired[start + min(p, count - 1)]
-                dots(residual, few, 0, sign_row, zero, pushes, 0)
-        gradient[:] = zero
-        # Some samples at a time: what many samples add up to in float32 keeps its digits when it is added up in parts.
-        for p in range(0, count, SUMMED_AT_ONCE):
-            add_rows(rows, fired, start + p, min(SUMMED_AT_ONCE, count - p), pushes, p, gradient)
+        gradient[:] = rate - rate
+        _add_gradient(rows, signs, residual, r, fired, fired_starts[r], count, sign_row, pushes, few, gradient)
         speeds[r] = take_step(W, V, r, gradient, rate, momentum, nesterov)
+
+
+@vector
+def add_gradients(rows, signs, residual, looked, fired, fired_starts, fired_counts, misses, gradients, lo, hi):
+    """The first half of ``backward``, for one of several blocks of samples: adds its share of G_r to row r − lo."""
+    sign_row = np.zeros(residual.shape[1], rows.dtype)
+    pushes = np.empty(rows.shape[0] + lanes_of(rows), rows.dtype)
+    few = np.empty(lanes_of(rows), np.int32)
+    for r in range(lo, hi):
+        count = fired_counts[r]
+        misses[r] += looked[r] - count
+        if count > 0:
+            gradient = gradients[r - lo]
+            _add_gradient(rows, signs, residual, r, fired, fired_starts[r], count, sign_row, pushes, few, gradient)
+
+
+@vector
+def take_steps(W, V, gradients, fired_counts, rate, momentum, nesterov, speeds, lo, hi):
+    """The second half of ``backward``; ``fired_counts[r − lo]`` is the number of samples of all blocks."""
+    rolling = V.shape[0] > 0
+    for r in range(lo, hi):
+        if fired_counts[r - lo] == 0 and (not rolling or speeds[r] == 0.0):
+            speeds[r] = 0.0
+        else:
+            speeds[r] = take_step(W, V, r, gradients[r - lo], rate, momentum, nesterov)
+
+
+@part
+def _add_gradient(rows, signs, residual, r, fired, start, count, sign_row, pushes, few, gradient):
+    """Add Σ_i (Σ_c a_rc residual_ic) x_i over ``fired[start : start + count]`` to ``gradient``; the rest is scratch."""
+    lanes = lanes_of(rows)
+    zero = rows.dtype.type(0)
+    if signs.shape[1] == 1:
+        sign = signs[r, 0]
+        first = np.uint64(start)  # a signed index would be asked whether it is negative
+        for p in range(count):
+            pushes[p] = sign * residual[np.uint32(fired[first + np.uint64(p)]), 0]
+    else:
+        for c in range(signs.shape[1]):
+            sign_row[c] = signs[r, c]
+        if count >= lanes:
+            for p in range(0, count - lanes + 1, lanes):
+                dots(residual, fired, start + p, sign_row, zero, pushes, p)
+            dots(residual, fired, start + count - lanes, sign_row, zero, pushes, count - lanes)
+        elif count > 0:
+            for p in range(lanes):
+                few[p] = fired[start + min(p, count - 1)]
+            dots(residual, few, 0, sign_row, zero, pushes, 0)
+    # Some samples at a time: what many samples add up to in float32 keeps its digits when it is added up in parts.
+    for p in range(0, count, SUMMED_AT_ONCE):
+        add_rows(rows, fired, start + p, min(SUMMED_AT_ONCE, count - p), pushes, p, gradient)
 
 
 @vector
@@ -232,10 +263,9 @@ def _level(threshold, value, scale):
 
 
 @vector
-def relocate(starts, counts, samples, references, new_starts, new_samples, new_references, lo, hi):
-    """Copy the lists of neurons lo … hi−1 to their new slots in new arrays."""
+def relocate(old_starts, counts, old, new_starts, new, lo, hi):
+    """Copy what ``old`` holds of the lists of neurons lo … hi−1 to their new slots in ``new``."""
     for r in range(lo, hi):
-        old, new = starts[r], new_starts[r]
+        begin, end = old_starts[r], new_starts[r]
         for p in range(counts[r]):
-            new_samples[new + p] = samples[old + p]
-            new_references[new + p] = references[old + p]
+            new[end + p] = old[begin + p]
