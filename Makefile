@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format picture bench-index bench-sums bench-step clean
+.PHONY: demo test lint format picture circuits bench-index bench-sums bench-step bench-quantum clean
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -26,6 +26,10 @@ picture: $(VENV)/.core
 	$(PIP) install --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python docs/make_picture.py docs/fireset.png
 
+circuits: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python docs/draw_circuits.py docs
+
 bench-index: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/bench_index.py
@@ -37,6 +41,9 @@ bench-sums: $(VENV)/.test
 bench-step: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/bench_step.py
+
+bench-quantum: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_quantum.py
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .hypothesis .ruff_cache

@@ -173,7 +173,11 @@ class TestRefusedSettings:
         ("options", "message"),
         [
             ("--target yy", "--target 'yy' is not a column of the table; did you mean 'y'?"),
-            ("--engine fast", "engine must be one of auto, correlation, data, dense, sums, weights; got 'fast'"),
+            (
+                "--engine fast",
+                "engine must be one of auto, correlation, data, dense, quantum-data, quantum-weights, sums, weights; "
+                "got 'fast'",
+            ),
             ("--width 1", "width must be at least 2, got 1"),
             ("--learning-rate -0.5", "learning_rate must be 'auto', 'theory' or a positive number, got -0.5"),
             ("--learning-rate fast", "learning_rate must be auto, theory or a number, got 'fast'"),

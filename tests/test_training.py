@@ -540,7 +540,7 @@ def test_history_columns(engine):
     if engine == "dense":
         assert set(history.column("inner_products")) == {30 * 200}
         assert set(history.column("refreshes")) == {0}
-    with pytest.raises(InputError, match=r"^name must be one of iteration, loss, .*, seconds; got 'accuracy'$"):
+    with pytest.raises(InputError, match=r"^name must be one of iteration, loss, .*, missed_pairs; got 'accuracy'$"):
         history.column("accuracy")
 
 
@@ -560,6 +560,8 @@ def test_history_as_dicts():
         "refreshes",
         "learning_rate",
         "seconds",
+        "oracle_queries",
+        "missed_pairs",
     }
 
 
@@ -694,7 +696,9 @@ def test_refused_arguments(change, message):
 
 def test_unknown_engine_is_refused():
     message = refused(lambda *_: {"engine": "fast"})
-    assert message.startswith("engine must be one of auto, correlation, data, dense, sums, weights")
+    assert message.startswith(
+        "engine must be one of auto, correlation, data, dense, quantum-data, quantum-weights, sums, weights"
+    )
     assert message.endswith("; got 'fast'")
 
 

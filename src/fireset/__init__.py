@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fireset import engines, hsr, theory
+    from fireset import engines, hsr, quantum, theory
     from fireset.errors import CertificateError, InputError
     from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
     from fireset.network import ShiftedReLUNetwork
@@ -20,6 +20,7 @@ __all__ = [
     "ShiftedReLURegressor",
     "engines",
     "hsr",
+    "quantum",
     "theory",
     "train",
 ]
@@ -33,7 +34,7 @@ _WHERE = {
     "ShiftedReLURegressor": "estimators",
     "train": "training",
 }
-_PACKAGES = {"engines", "hsr", "theory"}
+_PACKAGES = {"engines", "hsr", "quantum", "theory"}
 
 
 def __getattr__(name: str):

@@ -21,6 +21,8 @@ class Iteration:
     refreshes: int
     learning_rate: float
     seconds: float  # since training began; preprocessing, compiling and choosing η apart
+    oracle_queries: int | None = None  # of a quantum engine, in this iteration; the first one's include preprocessing
+    missed_pairs: int | None = None  # pairs that fire and that its searches did not find
 
 
 class History(list[Iteration]):

@@ -112,6 +112,7 @@ def train(
     index = engine.index_for(network, len(rows))
     compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1)
     started = time.perf_counter()
+    queries = engine.work.oracle_queries or 0
     with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
         engine.start(network, rows)
         step.rate = choose_learning_rate(learning_rate, network, rows, engine, loss_function, problem.weight)
@@ -145,8 +146,11 @@ def train(
                 refreshes=engine.work.refreshes - refreshes,
                 learning_rate=step.rate,
                 seconds=time.perf_counter() - ready,
+                oracle_queries=None if engine.work.oracle_queries is None else engine.work.oracle_queries - queries,
+                missed_pairs=engine.work.missed_pairs,
             )
             products, refreshes = engine.work.inner_products, engine.work.refreshes
+            queries = engine.work.oracle_queries or 0
             history.append(record)
             keeper.see(record)
             residual = loss_function.residual(u, problem.targets, problem.weight)

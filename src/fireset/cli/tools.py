@@ -35,8 +35,8 @@ def engines(
         return
     for engine in describe():
         kind = "exact" if engine["exact"] else "approximate"
-        print(f"{engine['name']:12} {kind:12} {engine['summary']}")
-    print(f"{'auto':12} {'':12} chooses among them by the size of the problem")
+        print(f"{engine['name']:15} {kind:12} {engine['summary']}")
+    print(f"{'auto':15} {'':12} chooses among them by the size of the problem")
 
 
 @app.command()

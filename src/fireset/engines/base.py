@@ -50,6 +50,8 @@ class EngineWork:
     fired_pairs: int = 0  # of those, pairs that fired in the last forward pass
     refreshes: int = 0  # neurons whose candidates were searched for anew
     audited: int = 0  # neurons whose fire sets were checked against every sample
+    oracle_queries: int | None = None  # of the quantum engines: evaluations of the predicate, checks included
+    missed_pairs: int | None = None  # of the quantum engines: pairs that fire and are not among the fired pairs
 
 
 class Engine(Protocol):
@@ -100,6 +102,18 @@ _ENGINES = {
         "DataSearchEngine",
         True,
         "Algorithm 2: search the data for each neuron that left its certificate radius",
+    ),
+    "quantum-data": _Entry(
+        "fireset.engines.grover",
+        "QuantumDataEngine",
+        False,
+        "Version 2, simulated: Grover's search of the data for each neuron that moved",
+    ),
+    "quantum-weights": _Entry(
+        "fireset.engines.grover",
+        "QuantumWeightsEngine",
+        False,
+        "Version 1, simulated: Grover's search of the weights for each sample",
     ),
     "sums": _Entry(
         "fireset.engines.data_sums",

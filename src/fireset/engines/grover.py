@@ -1,0 +1,263 @@
+"""The paper's two quantum-classical algorithms, simulated: Grover's search in place of half-space reporting.
+
+- ``quantum-weights`` (Version 1) searches the m neurons for every sample, in every iteration.
+- ``quantum-data`` (Version 2) searches the n samples for every neuron once, and again for each neuron that moved.
+
+Both train on what was measured and on nothing else: where a search ends too early, the pairs it missed are missing from
+the prediction and from the gradient. A quantum computer would not know; the simulation does, and says so in
+``work.missed_pairs``. The oracle is the predicate by which every engine decides who fires, so that without a miss the
+trajectory is the dense engine's.
+
+``work`` counts what the algorithms do, not what it takes to simulate them, which is looking at every pair.
+
+Deviations from the listings:
+
+1. The gradient has the sign of u − y; the listings' M = X diag(y − u) climbs.
+2. In Version 2 the loops of Del and Add run for all moved neurons at once: S is made anew as the transpose of S̃, at
+   their price, O(Σ_r k̃_r), since a neuron that fires moves.
+3. Version 2 searches for neurons that moved, where the listing has those that fired: with momentum others move, too,
+   and a neuron whose step was 0 has no need of it.
+"""
+
+from abc import ABC, abstractmethod
+from math import sqrt
+from numbers import Integral
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fireset.engines.base import EngineWork, Step
+from fireset.engines.candidate_lists import CandidateLists, aligned_outputs, aligned_rows
+from fireset.errors import InputError
+from fireset.parallel import lanes, run
+from fireset.quantum.search import Searches, find_all_batch, make_schedule
+from fireset.rounding import deciding_band, row_norms
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+class GroverEngine(ABC):
+    """Both passes over the pairs that were measured; the subclasses say what is searched, and when.
+
+    Parameters
+    ----------
+    failure_probability : float
+        δ of each single search (``fireset.quantum.search`` has the proof). A pass of Version 1 has n of them.
+    seed : int
+        Of the measurements.
+    """
+
+    name: str
+    exact = False  # but for the failure probability it is
+
+    def __init__(self, failure_probability: float = 1e-6, seed: int = 0):
+        make_schedule(1, failure_probability)  # refuses what is no probability, before a long start
+        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+            raise InputError(f"seed must be a whole number of at least 0, got {seed!r}")
+        self._failure_probability = failure_probability
+        self._generator = np.random.default_rng(seed)
+        self.work = EngineWork(oracle_queries=0, missed_pairs=0)
+
+    def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - no index
+        return None
+
+    def start(self, network, X: np.ndarray) -> None:
+        self._network, self._X = network, X
+        self._rows = aligned_rows(X)
+        self._sample_norm = float(row_norms(X).max(initial=0.0))
+        self._speeds = np.full(network.width, np.inf)  # not known yet, so nobody is at rest
+        self._diverged = False  # a weight is not finite any more: nothing can be found, and nothing needs to be
+        self._forward_done = False
+        self._first_search()
+
+    @abstractmethod
+    def _first_search(self) -> None:
+        """At the end of ``start``."""
+
+    @abstractmethod
+    def _renew(self, moved: np.ndarray) -> None:
+        """After a step that moved these neurons."""
+
+    @abstractmethod
+    def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
+        """S̃ at the current weights: neuron r was found to fire for ``samples[indptr[r]:indptr[r+1]]``."""
+
+    def _search(self, indptr: np.ndarray, marked: np.ndarray, n_items: int) -> Searches:
+        """Search, and count it: every check is an inner product that is really computed."""
+        searches = find_all_batch(
+            indptr, marked, n_items, failure_probability=self._failure_probability, seed=self._generator
+        )
+        assert self.work.oracle_queries is not None
+        self.work.oracle_queries += int(searches.oracle_calls.sum())
+        self.work.inner_products += int(searches.checks.sum())
+        return searches
+
+    def forward(self) -> np.ndarray:
+        from fireset.kernels.candidates import forward
+
+        network = self._network
+        if self._diverged:
+            return np.full((len(self._X), network.n_outputs), np.nan)
+        lists = self._lists = CandidateLists.complete(*self._by_neuron(), network.dtype)
+        bands = deciding_band(network.n_features, network.dtype, row_norms(network.weights), self._sample_norm)
+        at_rest = np.zeros(network.width)
+
+        def lane_sum(lane: tuple[int, int]):
+            sums = aligned_outputs(np.zeros((len(self._X), network.n_outputs), network.dtype))
+            counted = forward(
+                self._rows,
+                network.weights,
+                network.signs,
+                network.dtype.type(network.threshold),
+                lists.starts,
+                lists.counts,
+                lists.samples,
+                lists.references,
+                at_rest,
+                at_rest,
+                bands,
+                lists.looked,
+                lists.pending,
+                lists.fired(lane, void=True),
+                lists.fired_starts,
+                lists.fired_counts,
+                sums,
+                *lane,
+            )
+            return sums[:, : network.n_outputs], counted
+
+        parts = run(lane_sum, lanes(network.width))
+        self.work.inner_products += sum(int(looked) for _, (looked, _, _) in parts)
+        self.work.fired_pairs = sum(int(fired) for _, (_, fired, _) in parts)
+        self._forward_done = True
+        return np.asarray(sum(sums.astype(np.float64) for sums, _ in parts)) / sqrt(network.width)
+
+    def descend(self, residual: np.ndarray, step: Step) -> None:
+        from fireset.kernels.candidates import backward
+
+        if not self._forward_done:
+            self.forward()
+        if self._diverged:
+            return
+        network, lists = self._network, self._lists
+        velocity = step.velocity_for(network.weights)
+        residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
+        dtype = network.dtype.type
+        misses = np.zeros(network.width, np.int32)  # ``backward`` counts near misses; here is none
+
+        def descend_lane(lane: tuple[int, int]) -> None:
+            backward(
+                self._rows,
+                network.weights,
+                velocity,
+                network.signs,
+                residual,
+                lists.looked,
+                lists.fired(lane),
+                lists.fired_starts,
+                lists.fired_counts,
+                dtype(step.rate),
+                dtype(step.momentum),
+                step.nesterov,
+                self._speeds,
+                misses,
+                *lane,
+            )
+
+        run(descend_lane, lanes(network.width))
+        self._forward_done = False
+        if not np.isfinite(self._speeds).all():
+            self._diverged = True
+            return
+        self._renew(np.flatnonzero(self._speeds > 0))
+
+    @abstractmethod
+    def fire_sets(self) -> "csr_array":
+        """S, n × m: the pairs that were measured."""
+
+
+class QuantumWeightsEngine(GroverEngine):
+    """Version 1: for every sample a search over the m neurons, in every iteration; Õ(Σ_i √(m k_i)) oracle calls."""
+
+    name = "quantum-weights"
+
+    def _first_search(self) -> None:
+        self._found: csr_array | None = None
+
+    def _renew(self, moved: np.ndarray) -> None:  # noqa: ARG002 - every iteration searches all neurons
+        self._found = None
+
+    def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
+        turned = self.fire_sets().tocsc()
+        return turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
+
+    def fire_sets(self) -> "csr_array":
+        """S, n × m: the pairs that were measured at the current weights; the first to ask has them searched."""
+        if self._found is None:
+            oracle = self._network.fire_sets(self._X)
+            searches = self._search(oracle.indptr, oracle.indices, self._network.width)
+            self.work.missed_pairs = oracle.nnz - len(searches.found)
+            self._found = _pairs(searches.indptr, searches.found, oracle.shape)
+        return self._found
+
+
+class QuantumDataEngine(GroverEngine):
+    """Version 2: for every neuron a search over the n samples, and after a step again for those that moved.
+
+    Õ(Σ_r √(n k̃_r)) oracle calls, and at least √n ln(1/δ) for each neuron searched, whether it fires or not.
+    """
+
+    name = "quantum-data"
+
+    def _first_search(self) -> None:
+        m = self._network.width
+        self._of_neuron = np.zeros(m + 1, np.int64), np.empty(0, np.int32)
+        self._missed = np.zeros(m, np.int64)
+        self._renew(np.arange(m))
+
+    def _renew(self, moved: np.ndarray) -> None:
+        """S̃_r anew for the neurons that moved, all others as they were; then S."""
+        from fireset.network import ShiftedReLUNetwork
+
+        network, n = self._network, len(self._X)
+        self.work.refreshes += len(moved)
+        if len(moved):
+            # A network has two neurons at least: one that moved alone is asked for twice and looked at once.
+            chosen = moved if len(moved) > 1 else np.repeat(moved, 2)
+            some = ShiftedReLUNetwork(network.weights[chosen], network.signs[chosen], network.threshold)
+            oracle = some.fire_sets(self._X).tocsc()[:, : len(moved)]
+            searches = self._search(oracle.indptr, oracle.indices, n)
+            self._missed[moved] = np.diff(oracle.indptr) - np.diff(searches.indptr)
+            self._of_neuron = _replaced(*self._of_neuron, moved, searches.indptr, searches.found.astype(np.int32))
+        self.work.missed_pairs = int(self._missed.sum())
+        indptr, samples = self._of_neuron
+        self._of_sample = _pairs(indptr, samples, (network.width, n)).T.tocsr()
+        self._of_sample.sort_indices()
+
+    def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._of_neuron
+
+    def fire_sets(self) -> "csr_array":
+        """S, n × m: the pairs that were measured."""
+        return self._of_sample
+
+
+def _pairs(indptr: np.ndarray, columns: np.ndarray, shape):
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(len(columns), bool), columns, indptr), shape=shape)
+
+
+def _replaced(indptr, samples, rows: np.ndarray, new_indptr, new_samples) -> tuple[np.ndarray, np.ndarray]:
+    """Lists in a flat array with those of ``rows``, ascending, replaced by new ones; O(all entries)."""
+    counts = np.diff(indptr)
+    counts[rows] = np.diff(new_indptr)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    is_new = np.zeros(len(counts), bool)
+    is_new[rows] = True
+    entry_is_new = np.repeat(is_new, counts)
+    result = np.empty(ends[-1], np.int32)
+    result[entry_is_new] = new_samples
+    result[~entry_is_new] = samples[np.repeat(~is_new, np.diff(indptr))]
+    return ends, result

@@ -1,0 +1,21 @@
+"""Grover's search for the fire sets: simulated with all its costs, and as circuits."""
+
+from fireset.quantum.search import (
+    Schedule,
+    Searches,
+    find_all,
+    find_all_batch,
+    make_schedule,
+    phase_success,
+    success_probability,
+)
+
+__all__ = [
+    "Schedule",
+    "Searches",
+    "find_all",
+    "find_all_batch",
+    "make_schedule",
+    "phase_success",
+    "success_probability",
+]

@@ -1,0 +1,156 @@
+"""Grover's search as circuits for Qiskit, and run on its simulator Aer.
+
+An index register of q qubits holds N = 2^q items; where there are fewer, the others are padding that no oracle marks:
+the marked set is the same, N is up to twice as large. Items that were found are taken out of any oracle, without
+looking into it, by flipping their phase once more.
+
+Qiskit is an extra: everything else in fireset works without it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fireset.errors import InputError
+from fireset.quantum.search import Searches, make_schedule
+
+if TYPE_CHECKING:
+    from qiskit import QuantumCircuit
+
+
+def require_qiskit() -> None:
+    """Refuse, with the remedy, where Qiskit is not installed."""
+    try:
+        import qiskit
+        import qiskit_aer  # noqa: F401 - asked for together with the other
+    except ImportError as error:
+        raise InputError(
+            "circuits need Qiskit and Qiskit Aer, which are not installed; run: pip install 'fireset[quantum]'"
+        ) from error
+    if int(qiskit.__version__.split(".")[0]) < 2:
+        raise InputError(f"circuits need Qiskit 2, got {qiskit.__version__}; run: pip install 'fireset[quantum]'")
+
+
+def index_qubits(n_items: int) -> int:
+    """q: the smallest register, of one qubit at least, that has room for so many items."""
+    if n_items < 1:
+        raise InputError(f"n_items must be at least 1, got {n_items}")
+    return max(1, (n_items - 1).bit_length())
+
+
+def phase_oracle(marked: Iterable[int], n_qubits: int) -> "QuantumCircuit":
+    """|i⟩ ↦ −|i⟩ for the marked items, given by their numbers: a controlled Z for each of them."""
+    require_qiskit()
+    from qiskit import QuantumCircuit
+
+    circuit = QuantumCircuit(n_qubits, name="oracle")
+    for item in marked:
+        if not 0 <= item < 2**n_qubits:
+            raise InputError(f"marked must hold numbers from 0 to {2**n_qubits - 1}, got {item}")
+        _flip(circuit, int(item), range(n_qubits))
+    return circuit
+
+
+def diffusion(n_qubits: int) -> "QuantumCircuit":
+    """2|s⟩⟨s| − 1 up to a global sign, |s⟩ being the uniform superposition: the reflection about the mean."""
+    require_qiskit()
+    from qiskit import QuantumCircuit
+
+    circuit = QuantumCircuit(n_qubits, name="diffusion")
+    circuit.h(range(n_qubits))
+    _flip(circuit, 0, range(n_qubits))
+    circuit.h(range(n_qubits))
+    return circuit
+
+
+def grover_circuit(
+    oracle: "QuantumCircuit", n_qubits: int, iterations: int, found: Iterable[int] = ()
+) -> "QuantumCircuit":
+    """Uniform superposition, ``iterations`` times oracle and diffusion, measurement of the index.
+
+    The first ``n_qubits`` qubits of the oracle are the index; whatever else it works with starts and ends as |0⟩.
+    """
+    require_qiskit()
+    from qiskit import QuantumCircuit
+
+    circuit = QuantumCircuit(oracle.num_qubits, n_qubits)
+    index = range(n_qubits)
+    taken_out, reflection = phase_oracle(found, n_qubits), diffusion(n_qubits)
+    circuit.h(index)
+    for _ in range(iterations):
+        circuit.compose(oracle, inplace=True)
+        circuit.compose(taken_out, index, inplace=True)
+        circuit.compose(reflection, index, inplace=True)
+    circuit.measure(index, index)
+    return circuit
+
+
+def run_circuit(circuit: "QuantumCircuit", shots: int, seed: int) -> dict[int, int]:
+    """How often each item was measured, on Aer's state vector simulator."""
+    require_qiskit()
+    from qiskit import transpile
+    from qiskit_aer import AerSimulator
+
+    simulator = AerSimulator(method="statevector")
+    ready = transpile(circuit, simulator, optimization_level=0)
+    counts = simulator.run(ready, shots=shots, seed_simulator=seed).result().get_counts()
+    return {int(bits, 2): count for bits, count in counts.items()}
+
+
+def search_on_aer(
+    oracle: "QuantumCircuit",
+    n_qubits: int,
+    check: Callable[[int], bool],
+    *,
+    failure_probability: float = 1e-6,
+    seed: int = 0,
+) -> Searches:
+    """Find all marked items of an oracle, by the schedule of ``fireset.quantum.search``, one circuit a phase.
+
+    Parameters
+    ----------
+    oracle : QuantumCircuit
+        Flips the phase of the marked items; its first ``n_qubits`` qubits are the index.
+    check : function
+        The classical predicate: whether an item that was measured is marked.
+    """
+    sizes = make_schedule(2**n_qubits, failure_probability).sizes
+    rng = np.random.default_rng(seed)
+    found: list[int] = []
+    iterations = measurements = since = phase = 0
+    while phase < len(sizes):
+        j = int(rng.integers(sizes[phase]))
+        circuit = grover_circuit(oracle, n_qubits, j, found)
+        (item,) = run_circuit(circuit, shots=1, seed=int(rng.integers(2**31)))
+        iterations, measurements, since = iterations + j, measurements + 1, since + j + 1
+        if item not in found and check(item):
+            found.append(item)
+            phase = since = 0
+        else:
+            phase += 1
+    return Searches(
+        np.array([0, len(found)]),
+        np.array(sorted(found), np.int64),
+        np.array([iterations]),
+        np.array([measurements]),
+        np.array([since]),
+    )
+
+
+def _flip(circuit: "QuantumCircuit", item: int, qubits: Iterable[int]) -> None:
+    """|item⟩ ↦ −|item⟩, qubit 0 being the lowest bit."""
+    from qiskit.circuit.library import ZGate
+
+    *controls, target = qubits
+    target_is_zero = not item >> len(controls) & 1
+    if target_is_zero:
+        circuit.x(target)
+    if controls:
+        circuit.append(
+            ZGate().control(len(controls), ctrl_state=item % 2 ** len(controls), annotated=False), [*controls, target]
+        )
+    else:
+        circuit.z(target)
+    if target_is_zero:
+        circuit.x(target)
