@@ -19,17 +19,16 @@ Deviations from the listings:
    and a neuron whose step was 0 has no need of it.
 """
 
-from abc import ABC, abstractmethod
-from math import sqrt
+from abc import abstractmethod
 from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fireset.engines.base import EngineWork, Step
-from fireset.engines.candidate_lists import CandidateLists, aligned_outputs, aligned_rows
+from fireset.engines.base import EngineWork
+from fireset.engines.candidate_lists import CandidateLists
+from fireset.engines.list_engine import ListEngine
 from fireset.errors import InputError
-from fireset.parallel import lanes, run
 from fireset.quantum.search import Searches, find_all_batch, make_schedule
 from fireset.rounding import deciding_band, row_norms
 
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-class GroverEngine(ABC):
-    """Both passes over the pairs that were measured; the subclasses say what is searched, and when.
+class GroverEngine(ListEngine):
+    """Both passes over lists of the pairs that were measured; the subclasses say what is searched, and when.
 
     Parameters
     ----------
@@ -48,10 +47,10 @@ class GroverEngine(ABC):
         Of the measurements.
     """
 
-    name: str
     exact = False  # but for the failure probability it is
 
     def __init__(self, failure_probability: float = 1e-6, seed: int = 0):
+        super().__init__()
         make_schedule(1, failure_probability)  # refuses what is no probability, before a long start
         if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
             raise InputError(f"seed must be a whole number of at least 0, got {seed!r}")
@@ -62,26 +61,25 @@ class GroverEngine(ABC):
     def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - no index
         return None
 
-    def start(self, network, X: np.ndarray) -> None:
-        self._network, self._X = network, X
-        self._rows = aligned_rows(X)
-        self._sample_norm = float(row_norms(X).max(initial=0.0))
-        self._speeds = np.full(network.width, np.inf)  # not known yet, so nobody is at rest
-        self._diverged = False  # a weight is not finite any more: nothing can be found, and nothing needs to be
-        self._forward_done = False
-        self._first_search()
-
-    @abstractmethod
-    def _first_search(self) -> None:
-        """At the end of ``start``."""
-
-    @abstractmethod
-    def _renew(self, moved: np.ndarray) -> None:
-        """After a step that moved these neurons."""
+    def _in_blocks(self) -> bool:
+        return False
 
     @abstractmethod
     def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
         """S̃ at the current weights: neuron r was found to fire for ``samples[indptr[r]:indptr[r+1]]``."""
+
+    def forward(self) -> np.ndarray:
+        network = self._network
+        if not self._diverged:
+            lists = CandidateLists.complete(*self._by_neuron(), network.dtype)
+            self._blocks = [self._blocks[0]._replace(lists=lists)]
+            norms = row_norms(network.weights)
+            self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
+            self._reaches[:] = 0.0  # the lists are of the weights as they are
+        return super().forward()
+
+    def _audit_some(self) -> None:
+        """Nothing is certain here: what was missed is counted in ``work.missed_pairs``, and is no error."""
 
     def _search(self, indptr: np.ndarray, marked: np.ndarray, n_items: int) -> Searches:
         """Search, and count it: every check is an inner product that is really computed."""
@@ -93,99 +91,16 @@ class GroverEngine(ABC):
         self.work.inner_products += int(searches.checks.sum())
         return searches
 
-    def forward(self) -> np.ndarray:
-        from fireset.kernels.candidates import forward
-
-        network = self._network
-        if self._diverged:
-            return np.full((len(self._X), network.n_outputs), np.nan)
-        lists = self._lists = CandidateLists.complete(*self._by_neuron(), network.dtype)
-        bands = deciding_band(network.n_features, network.dtype, row_norms(network.weights), self._sample_norm)
-        at_rest = np.zeros(network.width)
-
-        def lane_sum(lane: tuple[int, int]):
-            sums = aligned_outputs(np.zeros((len(self._X), network.n_outputs), network.dtype))
-            counted = forward(
-                self._rows,
-                network.weights,
-                network.signs,
-                network.dtype.type(network.threshold),
-                lists.starts,
-                lists.counts,
-                lists.samples,
-                lists.references,
-                at_rest,
-                at_rest,
-                bands,
-                lists.looked,
-                lists.pending,
-                lists.fired(lane, void=True),
-                lists.fired_starts,
-                lists.fired_counts,
-                sums,
-                *lane,
-            )
-            return sums[:, : network.n_outputs], counted
-
-        parts = run(lane_sum, lanes(network.width))
-        self.work.inner_products += sum(int(looked) for _, (looked, _, _) in parts)
-        self.work.fired_pairs = sum(int(fired) for _, (_, fired, _) in parts)
-        self._forward_done = True
-        return np.asarray(sum(sums.astype(np.float64) for sums, _ in parts)) / sqrt(network.width)
-
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        from fireset.kernels.candidates import backward
-
-        if not self._forward_done:
-            self.forward()
-        if self._diverged:
-            return
-        network, lists = self._network, self._lists
-        velocity = step.velocity_for(network.weights)
-        residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
-        dtype = network.dtype.type
-        misses = np.zeros(network.width, np.int32)  # ``backward`` counts near misses; here is none
-
-        def descend_lane(lane: tuple[int, int]) -> None:
-            backward(
-                self._rows,
-                network.weights,
-                velocity,
-                network.signs,
-                residual,
-                lists.looked,
-                lists.fired(lane),
-                lists.fired_starts,
-                lists.fired_counts,
-                dtype(step.rate),
-                dtype(step.momentum),
-                step.nesterov,
-                self._speeds,
-                misses,
-                *lane,
-            )
-
-        run(descend_lane, lanes(network.width))
-        self._forward_done = False
-        if not np.isfinite(self._speeds).all():
-            self._diverged = True
-            return
-        self._renew(np.flatnonzero(self._speeds > 0))
-
-    @abstractmethod
-    def fire_sets(self) -> "csr_array":
-        """S, n × m: the pairs that were measured."""
-
 
 class QuantumWeightsEngine(GroverEngine):
     """Version 1: for every sample a search over the m neurons, in every iteration; Õ(Σ_i √(m k_i)) oracle calls."""
 
     name = "quantum-weights"
 
-    def _first_search(self) -> None:
+    def _first_lists(self) -> None:
         self._found: csr_array | None = None
 
-    def _renew(self, moved: np.ndarray) -> None:  # noqa: ARG002 - every iteration searches all neurons
+    def _renew_lists(self) -> None:
         self._found = None
 
     def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
@@ -210,13 +125,16 @@ class QuantumDataEngine(GroverEngine):
 
     name = "quantum-data"
 
-    def _first_search(self) -> None:
+    def _first_lists(self) -> None:
         m = self._network.width
         self._of_neuron = np.zeros(m + 1, np.int64), np.empty(0, np.int32)
         self._missed = np.zeros(m, np.int64)
-        self._renew(np.arange(m))
+        self._search_for(np.arange(m))
 
-    def _renew(self, moved: np.ndarray) -> None:
+    def _renew_lists(self) -> None:
+        self._search_for(np.flatnonzero(self._speeds > 0))
+
+    def _search_for(self, moved: np.ndarray) -> None:
         """S̃_r anew for the neurons that moved, all others as they were; then S."""
         from fireset.network import ShiftedReLUNetwork
 
