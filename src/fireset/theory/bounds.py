@@ -2,7 +2,7 @@
 
 Letters as in the paper: n samples in d dimensions, m neurons, threshold b, λ = λ_min(H^cts), δ the separation, η the
 learning rate, R the radius within which no doubtless neuron flips, ρ a failure probability. Where a lemma hides a
-constant (Ω, O), it is an argument or, where its proof allows, worked out; deviations from the printed text are numbered.
+constant (Ω, O), it is an argument or, if its proof allows, worked out. Deviations from the printed text are numbered.
 
 1. λ's proof divides by n² twice: λ⁻⁴ n⁴ with λ⁻¹ ≤ 100 e^(b²/2) n²/δ is n¹², not the corollary's n¹⁰.
 2. ‖err(0)‖² carries 1 + b², which the convergence lemma shortens to b² and so asks for nothing at b = 0.
@@ -126,7 +126,7 @@ def hermite_bound(n: int, threshold: float, separation: float) -> float:
 
 
 def discrete_width(n: int, smallest: float, failure: float) -> float:
-    """Lemma "continuous and discrete kernel": λ_min(H^dis) ≥ 3λ/4 with probability 1 − ρ from m = 32 λ⁻¹ n ln(n/ρ) on."""
+    """Lemma "continuous and discrete kernel": λ_min(H^dis) ≥ 3λ/4, with probability 1 − ρ, from this m on."""
     return 32.0 * n / smallest * log(n / failure) if smallest > 0 else inf
 
 

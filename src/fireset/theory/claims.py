@@ -1,6 +1,7 @@
 """What the paper asks of a run and claims about it, held against what was measured."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 
@@ -138,10 +139,22 @@ class CertificateReport:
         return [claim.key for claim in self.claims if claim.holds is False]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "quantities": self.quantities,
-            "assumptions": [assumption.to_dict() for assumption in self.assumptions],
-            "claims": [claim.to_dict() for claim in self.claims],
-            "curves": self.curves,
-            "notes": self.notes,
-        }
+        """As plain data for JSON, which knows neither ∞ nor NaN: None stands for them."""
+        return finite(
+            {
+                "quantities": self.quantities,
+                "assumptions": [assumption.to_dict() for assumption in self.assumptions],
+                "claims": [claim.to_dict() for claim in self.claims],
+                "curves": self.curves,
+                "notes": self.notes,
+            }
+        )
+
+
+def finite(value: Any) -> Any:
+    """The same with None for every number that is not finite."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

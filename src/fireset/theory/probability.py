@@ -35,7 +35,7 @@ def both_above(threshold: float, correlation, gap=None) -> np.ndarray:
     """
     from scipy.special import ndtr, owens_t
 
-    rho = np.asarray(correlation, np.float64)
+    rho = np.clip(np.asarray(correlation, np.float64), -1.0, 1.0)  # rounding may carry it a little beyond
     gap = 1.0 - np.abs(rho) if gap is None else np.asarray(gap, np.float64)
     below, above = np.where(rho >= 0, gap, 1.0 - rho), np.where(rho < 0, gap, 1.0 + rho)  # 1 − ρ and 1 + ρ
     b = abs(float(threshold))
@@ -59,8 +59,8 @@ def _tail(b: float, below: np.ndarray, above: np.ndarray) -> np.ndarray:
     excess = exponent * below / 2.0  # E − b²/2 without cancellation
     found = np.zeros_like(exponent)
     with np.errstate(under="ignore"):
-        # Rows so nearly opposite that e^(−E) is still near 1: the same integral by Owen's reflection, which cancels less
-        # than half there, where the rule below would need more nodes.
+        # e^(−E) is still near 1: the same integral by Owen's reflection, which cancels less than half there, where the
+        # rule below would need more nodes.
         blunt = exponent < 0.1
         steep = np.sqrt(below[blunt] / above[blunt])
         found[blunt] = 2.0 * owens_t(steep * b, 1.0 / steep) - ndtr(-steep * b) * erf(b / sqrt(2.0))

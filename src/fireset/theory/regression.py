@@ -23,8 +23,8 @@ class KernelRegression:
     def fit(self, X, y, *, factor: Factor | None = None) -> "KernelRegression":
         """Training without end: α = (H^cts)⁻¹ y; rows X (n, d), targets y (n,) or (n, c).
 
-        Where H^cts is singular (equal rows) this is the least-squares solution, up to rounding. ``factor`` is that of
-        H^cts, if it is there already. Cost n³/3; memory 8 n² bytes.
+        Solved with a ridge of 1e-10 λ_max (``Factor``), so that where H^cts is singular, as for equal rows, this is the
+        least-squares solution. ``factor`` is that of H^cts, if it is there already. Cost n³/3; memory 8 n² bytes.
         """
         self._rows = unit_rows(X, "X")
         if factor is None:

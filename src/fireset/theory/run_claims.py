@@ -39,7 +39,7 @@ class Measured:
     histogram: tuple[list[float], list[int]] = field(default_factory=lambda: ([], []))  # movement, neurons
     gradients: list[tuple[int, float, float]] = field(default_factory=list)  # max_r ‖∂L/∂w_r‖, ‖err‖
     spectra: list[tuple[int, float, float]] = field(default_factory=list)  # λ_min(H(t)), ‖H(t) − H(0)‖_F
-    flips: list[tuple[int, int, int, float]] = field(default_factory=list)  # all, outside S̄, movement
+    flips: list[tuple[int, int, int, float]] = field(default_factory=list)  # all, outside S̄, how far
     splits: list[tuple[int, StepSplit]] = field(default_factory=list)
 
     @property
@@ -50,6 +50,12 @@ class Measured:
     @property
     def radius(self) -> float:
         return bounds.paper_radius(self.n, self.smallest)
+
+    @property
+    def settled(self) -> int:
+        """The first iteration whose error is nothing but the rounding of the predictions, or the number of them all."""
+        floor = (100.0 * self.precision) ** 2 * self.errors[0]
+        return next((t for t, square in enumerate(self.errors) if square <= floor), len(self.errors))
 
     @property
     def error(self) -> float:
@@ -101,7 +107,7 @@ def report(run: Measured, failure: float, seconds: float, start_seconds: float) 
     pairs = [(t, most, bounds.gradient_bound(n, m, error)) for t, most, error in run.gradients]
     text = "max_r ‖∂L/∂w_r‖ ≤ √(n/m) ‖err(t)‖"
     held.add("gradient", "Claim: bounded gradient", text, pairs, of_descent=True, slack=1e-6)
-    moved = [*zip(run.looks, run.movement, strict=True), *((t, far) for t, _, _, far in run.flips), *diverged]
+    moved = [*zip(run.looks, run.movement, strict=True), *diverged]
     source = "Claim: movement per iteration"
     limit = bounds.movement_bound(n, m, smallest, run.error)
     text = "max_r ‖w_r(t) − w_r(0)‖ ≤ D = 4√n ‖err(0)‖/(√m λ)"
@@ -114,8 +120,8 @@ def report(run: Measured, failure: float, seconds: float, start_seconds: float) 
     _split_claims(run, held)
     pairs = [
         (t, square / run.errors[0] if isfinite(square) else inf, bounds.decay(run.rates[0], smallest, t))
-        for t, square in enumerate(run.errors[1:], 1)
-        if run.errors[0] > 0
+        for t, square in enumerate(run.errors[: run.settled])
+        if t > 0
     ]
     text = "‖err(t)‖²/‖err(0)‖² ≤ (1 − ηλ/2)^t"
     needs = "step width radius doubtful_odds kernel_width threshold separation"
@@ -174,7 +180,7 @@ def _assumptions(run: Measured, failure: float) -> list[Assumption]:
     add("still", "max movement < R", radius, far, far < radius, f"neurons moved by {far:.2g}, beyond R = {radius:.2g}")
     behind = [
         t
-        for t, square in enumerate(run.errors)
+        for t, square in enumerate(run.errors[: run.settled])
         if not square <= run.errors[0] * bounds.decay(run.rates[0], smallest, t) * (1 + 1e-9)
     ]
     text = f"‖err(t)‖² was above (1 − ηλ/2)^t ‖err(0)‖² in iteration {behind[0] if behind else 0}"
@@ -195,7 +201,7 @@ def _split_claims(run: Measured, held: Held) -> None:
         "B₄/‖err‖² ≤ η²n²",
     )
     needs = ("still kernel_width", "still radius doubtful_odds", "still radius doubtful_odds", "")
-    steps = [(t, split) for t, split in run.splits if run.errors[t] > 0]
+    steps = [(t, split) for t, split in run.splits if t + 1 < run.settled]
     for k in range(4):
         pairs = [(t, split.terms[k] / run.errors[t], limits[k]) for t, split in steps]
         source = f"Claim: bounding the {names[k]} term"
@@ -209,7 +215,7 @@ def _split_claims(run: Measured, held: Held) -> None:
     text = "|‖err(t+1)‖² − ‖err(t)‖² − ΣB|/‖err(t)‖² ≤ 1e-9 and rounding"
     held.add("identity", "Claim: split into four terms", text, pairs, of_descent=True)
     factor = bounds.step_factor(n, rate, smallest, b, radius)
-    pairs = [(t, run.errors[t + 1] / run.errors[t], factor) for t, _ in steps if t + 1 < len(run.errors)]
+    pairs = [(t, run.errors[t + 1] / run.errors[t], factor) for t, _ in steps]
     text = "‖err(t+1)‖²/‖err(t)‖² ≤ 1 − ηλ + 4ηn min{R, e^(−b²/2)} + η²n²"
     needs_all = "still radius doubtful_odds kernel_width"
     source = "Lemma: progress per iteration"
@@ -242,10 +248,12 @@ def _notes(run: Measured, seconds: float, start_seconds: float) -> list[str]:
     last = len(run.errors) - 1
     looks = "every iteration" if run.every == 1 else f"{len(run.looks)} of {last + 1} iterations"
     notes = [
-        f"‖err(t)‖ was followed in every iteration; fire sets, flips, movement, gradients and B₁ … B₄ are exact and were "
-        f"looked at in {looks}, λ_min(H(t)) in {len(run.spectra)}.",
-        f"The certificate took {seconds:.2f} s, {start_seconds:.2f} s of it before training.",
+        f"‖err(t)‖ was followed in every iteration; fire sets, flips, movement, gradients and B₁ … B₄ are exact and "
+        f"were looked at in {looks}, λ_min(H(t)) in {len(run.spectra)}.",
+        f"The certificate took {seconds:.2f} s, {start_seconds:.2f} s of it before training; the training time includes that.",
     ]
+    if run.settled < len(run.errors):
+        notes.append(f"From iteration {run.settled} on the error is only rounding; no claim is held against it.")
     if run.not_finite is not None:
         notes.append(f"The run overflowed in iteration {run.not_finite}.")
     return notes

@@ -49,9 +49,9 @@ def measure_separation(X: np.ndarray) -> Separation:
 
 
 def _by_tree(X: np.ndarray, *, opposite: bool) -> Separation:
-    from scipy.spatial import cKDTree
+    from scipy.spatial import KDTree
 
-    distances, found = cKDTree(X).query(-X if opposite else X, k=2)
+    distances, found = (np.asarray(part) for part in KDTree(X).query(-X if opposite else X, k=2))
     own = found == np.arange(len(X))[:, None]  # not always the first: equal rows come in any order
     distances[own] = inf
     i, k = np.unravel_index(int(np.argmin(distances)), distances.shape)

@@ -8,7 +8,8 @@ import numpy as np
 from fireset.errors import InputError
 
 _SMALL = 1500  # rows up to which a dense solver takes about a second
-_TOLERANCE = 1e-9  # of the Krylov method, relative
+_TOLERANCE = 1e-10  # of the Krylov method, relative
+_SHIFT = 1e-10
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -28,8 +29,9 @@ class Spectrum:
 class Factor:
     """Cholesky factor of ``kernel + shift·I`` for a symmetric positive semi-definite kernel (n, n).
 
-    The shift is n·eps·λ_max, ten times more as long as rounding prevents the factor. Cost n³/3; memory 8 n² bytes, none
-    of it with ``overwrite`` (the kernel is lost then).
+    The shift is 1e-10 λ_max, or n·eps·λ_max if that is more, and ten times as much as long as rounding prevents the
+    factor: a smaller one would let rounding into the solutions where the kernel is singular. λ_min does not suffer, the
+    shift is taken off again. Cost n³/3; memory 8 n² bytes, none of it with ``overwrite`` (the kernel is lost then).
     """
 
     def __init__(self, kernel: np.ndarray, *, overwrite: bool = False):
@@ -37,7 +39,7 @@ class Factor:
 
         n = len(kernel)
         self.largest = _largest(kernel)
-        self.shift = n * _EPS * self.largest
+        self.shift = max(_SHIFT, n * _EPS) * self.largest
         kernel = kernel if overwrite else kernel.copy()
         diagonal = np.diagonal(kernel).copy()
         while True:
@@ -60,14 +62,14 @@ class Factor:
     def smallest(self) -> float:
         """λ_min of the kernel, by Lanczos on the inverse: some twenty solves of 2 n² operations.
 
-        Plain Lanczos hardly converges at the lower end of an ill-conditioned matrix; on the inverse it is the upper end.
+        Plain Lanczos hardly converges at the lower end of an ill-conditioned matrix; the inverse has it on top.
         """
         from scipy.sparse.linalg import LinearOperator, eigsh
 
         n = len(self._factor[0])
         inverse = LinearOperator((n, n), matvec=self.solve, dtype=np.float64)  # pyright: ignore[reportCallIssue]
         start = np.random.default_rng(0).standard_normal(n)
-        top = eigsh(inverse, k=1, which="LA", v0=start, tol=_TOLERANCE, return_eigenvectors=False)[0]
+        top = eigsh(inverse, k=1, which="LA", v0=start, tol=_TOLERANCE, return_eigenvectors=False)[0]  # pyright: ignore[reportArgumentType]
         return 1.0 / float(top) - self.shift
 
     def spectrum(self) -> Spectrum:
@@ -116,4 +118,4 @@ def _largest(kernel: np.ndarray) -> float:
     if len(kernel) < 3:  # too small for Lanczos
         return float(np.linalg.eigvalsh(kernel)[-1])
     start = np.ones(len(kernel))  # near the top vector where all entries are positive
-    return float(eigsh(kernel, k=1, which="LA", v0=start, tol=_TOLERANCE, return_eigenvectors=False)[0])
+    return float(eigsh(kernel, k=1, which="LA", v0=start, tol=_TOLERANCE, return_eigenvectors=False)[0])  # pyright: ignore[reportArgumentType]
