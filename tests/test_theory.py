@@ -1,4 +1,4 @@
-"""Probabilities against 50-digit quadrature and simulation; kernels, spectra, separation and bounds against brute force."""
+"""Probabilities against 50-digit quadrature and draws; kernels, spectra, separation and bounds against brute force."""
 
 from math import exp, inf, log, sqrt
 
@@ -30,7 +30,7 @@ from problems import hard_cases
 
 
 def by_quadrature(b: float, side: int, gap: float):
-    """Plackett's integral in 50 digits for b > 0 and ρ = side·(1 − gap): (1/2π) ∫ e^(−b²/(1 + sin t)) from −π/2 to asin ρ.
+    """Plackett's integral in 50 digits, b > 0 and ρ = side·(1 − gap): (1/2π) ∫ e^(−b²/(1 + sin t)), −π/2 < t < asin ρ.
 
     With t = s − π/2; at s = 0 the correlation is −1, and both cannot be above b.
     """
@@ -141,9 +141,7 @@ def test_fire_set_kernels_are_their_definition(case):
     doubtful.data = np.random.default_rng(0).random(doubtful.nnz) < 0.5
     doubtful.eliminate_zeros()
     D = doubtful.toarray() * F
-    np.testing.assert_allclose(
-        dual_kernel(problem.X, fired, doubtful), inner * (D @ F.T) / network.width, atol=1e-14
-    )
+    np.testing.assert_allclose(dual_kernel(problem.X, fired, doubtful), inner * (D @ F.T) / network.width, atol=1e-14)
 
 
 # Spectra
@@ -190,9 +188,7 @@ def test_kernels_that_do_not_fit_are_refused():
 
 
 def by_brute_force(X) -> float:
-    distances = [
-        min(np.linalg.norm(X[i] - X[j]), np.linalg.norm(X[i] + X[j])) for i in range(len(X)) for j in range(i)
-    ]
+    distances = [min(np.linalg.norm(X[i] - X[j]), np.linalg.norm(X[i] + X[j])) for i in range(len(X)) for j in range(i)]
     return min(distances)
 
 
@@ -250,9 +246,7 @@ def test_kernel_regression_interpolates_and_is_the_limit_of_its_own_descent():
     kernel, u = shifted_ntk(X, 0.8), np.zeros((40, 2))
     for _ in range(7):
         u += rate * kernel @ (y - u)
-    np.testing.assert_allclose(
-        KernelRegression(0.8).fit_steps(X, y, rate=rate, steps=7).predict(X), u, atol=1e-12
-    )
+    np.testing.assert_allclose(KernelRegression(0.8).fit_steps(X, y, rate=rate, steps=7).predict(X), u, atol=1e-12)
 
 
 def test_equal_rows_with_different_answers_give_their_mean():

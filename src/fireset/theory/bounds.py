@@ -189,7 +189,7 @@ def split_bounds(
     """Upper bounds on B₁ … B₄: −ηλ, 2ηn min{R, e^(−b²/2)} twice, η²n²; all times ‖err‖²."""
     doubt = 2.0 * rate * n * min(radius, tail_share(threshold))
     square = error * error
-    return -rate * smallest * square, doubt * square, doubt * square, (rate * n) ** 2 * square
+    return -rate * smallest * square, doubt * square, doubt * square, rate * n * (rate * n) * square
 
 
 def step_factor(n: int, rate: float, smallest: float, threshold: float, radius: float) -> float:
@@ -262,5 +262,7 @@ def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float
 
 
 def decay(rate: float, smallest: float, steps: int) -> float:
-    """(1 − ηλ/2)^t, the proved share of ‖err(0)‖² that is left after t steps."""
+    """(1 − ηλ/2)^t, the proved share of ‖err(0)‖² that is left after t steps (for ηλ ≥ 2, nothing).."""
+    if steps == 0:
+        return 1.0
     return exp(steps * log1p(-rate * smallest / 2.0)) if rate * smallest < 2.0 else 0.0

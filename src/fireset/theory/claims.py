@@ -1,7 +1,7 @@
 """What the paper asks of a run and claims about it, held against what was measured."""
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite, isnan
 from typing import Any
 
 
@@ -108,8 +108,10 @@ class Held:
 
         def excess(pair: tuple[int, float, float]) -> float:
             _, measured, bound = pair
+            if bound == sign * inf:
+                return -1.0  # a bound beyond all numbers is kept
             over = sign * (measured - bound) / max(abs(bound), 1e-300)
-            return float("inf") if over != over else over  # a run that diverged to NaN breaks every bound
+            return inf if isnan(over) else over  # a run that diverged to NaN breaks every bound
 
         at, measured, bound = max(pairs, key=excess)
         holds = excess((at, measured, bound)) <= slack

@@ -250,7 +250,8 @@ def _notes(run: Measured, seconds: float, start_seconds: float) -> list[str]:
     notes = [
         f"‖err(t)‖ was followed in every iteration; fire sets, flips, movement, gradients and B₁ … B₄ are exact and "
         f"were looked at in {looks}, λ_min(H(t)) in {len(run.spectra)}.",
-        f"The certificate took {seconds:.2f} s, {start_seconds:.2f} s of it before training; the training time includes that.",
+        f"The certificate took {seconds:.2f} s, {start_seconds:.2f} s of it before training; the training time "
+        f"includes that.",
     ]
     if run.settled < len(run.errors):
         notes.append(f"From iteration {run.settled} on the error is only rounding; no claim is held against it.")
