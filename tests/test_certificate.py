@@ -26,7 +26,7 @@ def certified(network, X, y, *, every=1, **options):
 
 
 def in_the_regime(m: int, *, gap: float):
-    """Two orthogonal samples, a low threshold, answers within ``gap`` of the first predictions: λ is as large as can."""
+    """Two orthogonal samples, a low threshold, answers within ``gap`` of the first predictions: λ is large."""
     X = np.eye(2)
     network = ShiftedReLUNetwork.initialize(m, 2, threshold=0.05, dtype="float64")
     return network, X, network.predict(X)[:, 0] + np.array([gap, -gap])

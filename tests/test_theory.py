@@ -189,7 +189,7 @@ def test_kernels_that_do_not_fit_are_refused():
 
 def by_brute_force(X) -> float:
     distances = [min(np.linalg.norm(X[i] - X[j]), np.linalg.norm(X[i] + X[j])) for i in range(len(X)) for j in range(i)]
-    return min(distances)
+    return float(min(distances))
 
 
 @pytest.mark.parametrize("tree", [True, False])

@@ -262,7 +262,7 @@ def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float
 
 
 def decay(rate: float, smallest: float, steps: int) -> float:
-    """(1 − ηλ/2)^t, the proved share of ‖err(0)‖² that is left after t steps (for ηλ ≥ 2, nothing).."""
+    """(1 − ηλ/2)^t, the proved share of ‖err(0)‖² that is left after t steps (for ηλ ≥ 2 it says nothing; 0)."""
     if steps == 0:
         return 1.0
     return exp(steps * log1p(-rate * smallest / 2.0)) if rate * smallest < 2.0 else 0.0
