@@ -24,6 +24,7 @@ from fireset.theory import separation as separation_module
 from fireset.theory import spectrum as spectrum_module
 from fireset.theory.probability import upper_tail, within
 from fireset.theory.spectrum import Factor, check_memory
+from fireset.theory.step_split import doubtful_pairs
 from problems import hard_cases
 
 # P(Z₁ > b and Z₂ > b)
@@ -366,3 +367,42 @@ def test_sparsity_allows_larger_steps():
     rate = bounds.sparse_learning_rate(n, smallest, p)
     assert 4 * p**2 * rate**2 * n**2 == pytest.approx(rate * smallest / 4)
     assert bounds.sparse_learning_rate(n, smallest, 0.9) == bounds.learning_rate(n, smallest)
+
+
+def test_hadamard_products_keep_their_smallest_and_largest_eigenvalue_in_bounds():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        A, B = (matrix @ matrix.T for matrix in rng.standard_normal((2, 8, 9)))
+        low, high = bounds.hadamard_bounds(extreme_eigenvalues(A), np.diag(B))
+        product = extreme_eigenvalues(A * B)
+        assert low <= product.smallest * (1 + 1e-9)
+        assert product.largest <= high * (1 + 1e-9)
+
+
+def test_the_dual_kernel_is_as_small_as_the_doubtful_pairs_are_few():
+    problem = hard_cases()["random"]
+    network = problem.network()
+    fired = network.fire_sets(problem.X)
+    for radius in (0.01, 0.1, 1.0):
+        doubtful = doubtful_pairs(network.weights, problem.X, network.threshold, radius)
+        norm = np.linalg.norm(dual_kernel(problem.X, fired, doubtful))
+        assert norm <= bounds.dual_bound(network.width, np.diff(doubtful.indptr))
+
+
+def test_the_indicator_of_the_separation_proof_forgets_g():
+    """Claim: with |g₁ − b| ≤ γ and |z − (1 − τ)b| > |τ|γ, 1[τ g₁ + z > b] = 1[z > (1 − τ)b]."""
+    rng = np.random.default_rng(0)
+    b, gamma = 1.3, 0.2
+    tau, g, z = rng.uniform(-1, 1, 100_000), rng.uniform(b - gamma, b + gamma, 100_000), rng.normal(0, 2, 100_000)
+    counts = np.abs(z - (1 - tau) * b) > np.abs(tau) * gamma
+    assert counts.sum() > 1000
+    np.testing.assert_array_equal((tau * g + z > b)[counts], (z > (1 - tau) * b)[counts])
+
+
+def test_the_halves_of_the_separation_proof_are_not_alike_but_large_enough():
+    """P(b < g < b + γ) is below half of P(|g − b| ≤ γ), but above what the proof needs while bγ + γ²/2 ≤ 0.13."""
+    for b, gamma in ((0.5, 0.1), (2.0, 0.06), (3.0, 0.04)):
+        upper = upper_tail(b) - upper_tail(b + gamma)
+        assert b * gamma + gamma**2 / 2 <= 0.13
+        assert upper < within(b, gamma) / 2
+        assert upper >= exp(-(b**2) / 2) * 0.35 * gamma

@@ -11,11 +11,15 @@ constant (Ω, O), it is an argument or, if its proof allows, worked out. Deviati
    below 0.8 mR, it does. ``doubtful_failure`` uses that.
 5. With η = λ/(4n²) and R = λ/(12n) the last step of the convergence proof, 4ηnR + η²n² ≤ ηλ/2, has 7/12 on its left.
    ``safe_radius`` is λ/(16n), which repairs it. Runs are held against the printed claim all the same.
+6. The Fact on H(t)^⊥ bounds the square of the norm; its printed left side lacks the square.
 """
 
 from math import exp, inf, log, log1p, pi, sqrt
 
+import numpy as np
+
 from fireset.theory.probability import upper_tail, within
+from fireset.theory.spectrum import Spectrum
 
 _MOST_TERMS = 1_000_000  # of the Hermite series: 0.3 s
 
@@ -138,6 +142,16 @@ def discrete_failure(n: int, m: int, smallest: float) -> float:
 def perturbation_bound(n: int, threshold: float, radius: float) -> float:
     """Lemma "perturbed w": ‖H(W) − H(W(0))‖_F ≤ n min{c e^(−b²/2), 3R} for ‖w_r − w_r(0)‖ ≤ R ≤ 1/b (deviation 3)."""
     return n * min(4.0 * exp(1.0 - radius**2 / 2.0) * tail_share(threshold), 3.0 * radius)
+
+
+def hadamard_bounds(first: Spectrum, diagonal: np.ndarray) -> tuple[float, float]:
+    """Claim after Schur: λ_min(M₁∘M₂) ≥ min_i M₂ᵢᵢ λ_min(M₁), λ_max(M₁∘M₂) ≤ max_i M₂ᵢᵢ λ_max(M₁); M₂'s diagonal."""
+    return float(diagonal.min()) * first.smallest, float(diagonal.max()) * first.largest
+
+
+def dual_bound(m: int, doubtful: np.ndarray) -> float:
+    """Fact "norm of dual Hessian": ‖H(t)^⊥‖_F ≤ (√n/m) (Σ_i |S̄_i|²)^½ (deviation 6); ``doubtful`` holds |S̄_i|."""
+    return sqrt(len(doubtful) * float(np.sum(doubtful.astype(np.float64) ** 2))) / m
 
 
 # Descent
