@@ -14,7 +14,7 @@ from fireset.theory import Certificate, dual_kernel, fire_set_kernel
 from fireset.theory.step_split import doubtful_pairs, flipped_pairs, gradient_norms
 from problems import hard_cases
 
-DETERMINISTIC = {"gradient", "B4", "identity"}
+DETERMINISTIC = {"gradient", "B4", "identity", "alive"}
 
 
 def certified(network, X, y, *, every=1, **options):
@@ -45,7 +45,7 @@ def test_a_million_neurons_and_plain_answers_meet_every_assumption_and_every_cla
     report = certified(network, X, y, every=6)
     assert unmet(report) == set()
     assert [claim.key for claim in report.claims if not (claim.holds and claim.proved)] == []
-    assert len(report.claims) == 19
+    assert len(report.claims) == 20
     assert all(claim.verdict == "holds" for claim in report.claims)
 
 
@@ -146,6 +146,9 @@ def test_several_outputs_are_not_judged_but_counted():
     report = certified(problem.network(), problem.X, problem.y, learning_rate=0.1, max_iter=3)
     assert report.claim("rate").verdict == "does not apply: the network has 3 outputs: the paper's has one"
     assert report.claim("sparsity").holds
+    plain = report.to_dict()
+    assert "does not apply [a]" in {row[3] for row in claims_table(plain).rows}
+    assert unmet_reasons(plain)[-1] == "[a] the network has 3 outputs: the paper's has one"
 
 
 def test_a_changing_rate_is_noticed():
@@ -260,7 +263,7 @@ def test_a_report_as_tables_figures_and_json():
     assert len(table.rows) == len(report.claims)
     assert all(len(row) == len(table.columns) for row in table.rows)
     reasons = unmet_reasons(plain)
-    assert len(reasons) == len(unmet(report))
+    assert len(reasons) == len(unmet(report))  # no letters: all claims apply
     marked = [row[3] for row in table.rows if "[" in row[3]]
     assert marked
     assert all(int(number) <= len(reasons) for text in marked for number in text.split("[")[1].strip("]").split(", "))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from math import inf, log, sqrt
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -254,8 +255,9 @@ def write_theory_page(path: Path, file: Path, found: Theory, settings: dict[str,
 
 
 def claims_table(certificate: dict[str, Any]) -> Table:
-    """Every claim with bound, measurement and verdict; numbers in brackets are those of ``unmet_reasons``."""
+    """Every claim with bound, measurement and verdict; brackets refer to ``unmet_reasons``."""
     place = {a["assumption"]: k for k, a in enumerate(_unmet(certificate), 1)}
+    silent = _silent(certificate)
     rows = []
     for claim in certificate["claims"]:
         bound, measured = ("" if claim[k] is None else f"{claim[k]:.4g}" for k in ("bound", "measured"))
@@ -263,7 +265,7 @@ def claims_table(certificate: dict[str, Any]) -> Table:
             measured = "not finite"
         marks = ", ".join(map(str, sorted(place[key] for key in claim["unmet"])))
         if claim["holds"] is None:
-            verdict = claim["verdict"]
+            verdict = f"does not apply [{silent[claim['verdict']]}]"
         elif not marks:
             verdict = "holds" if claim["holds"] else "fails, though its assumptions are met"
         else:
@@ -273,8 +275,17 @@ def claims_table(certificate: dict[str, Any]) -> Table:
 
 
 def unmet_reasons(certificate: dict[str, Any]) -> list[str]:
-    """The assumptions that the run does not meet, numbered."""
-    return [f"[{k}] {assumption['reason']}" for k, assumption in enumerate(_unmet(certificate), 1)]
+    """The assumptions that the run does not meet, numbered, and why claims do not apply, lettered."""
+    return [
+        *(f"[{k}] {assumption['reason']}" for k, assumption in enumerate(_unmet(certificate), 1)),
+        *(f"[{letter}] {verdict.removeprefix('does not apply: ')}" for verdict, letter in _silent(certificate).items()),
+    ]
+
+
+def _silent(certificate: dict[str, Any]) -> dict[str, str]:
+    """The verdicts of claims that do not apply, with a letter each."""
+    verdicts = dict.fromkeys(claim["verdict"] for claim in certificate["claims"] if claim["holds"] is None)
+    return dict(zip(verdicts, ascii_lowercase, strict=False))
 
 
 def _unmet(certificate: dict[str, Any]) -> list[dict[str, Any]]:

@@ -157,6 +157,7 @@ class Certificate:
         measured.looks.append(t)
         measured.most_fired.append(int(counts.max()))
         measured.mean_fired.append(float(counts.mean()))
+        measured.alive.append(int(np.count_nonzero(np.bincount(fired.indices, minlength=measured.m))))
         measured.more_fired.append(int((counts - self._first_fired).max()))
         measured.movement.append(float(movement.max()))
         measured.histogram = _histogram(movement)

@@ -34,6 +34,7 @@ class Measured:
     looks: list[int] = field(default_factory=list)  # sampled iterations
     most_fired: list[int] = field(default_factory=list)
     mean_fired: list[float] = field(default_factory=list)
+    alive: list[int] = field(default_factory=list)  # neurons that fire for some sample
     more_fired: list[int] = field(default_factory=list)  # max_i k_{i,t} − k_{i,0}
     movement: list[float] = field(default_factory=list)  # max_r ‖w_r(t) − w_r(0)‖
     histogram: tuple[list[float], list[int]] = field(default_factory=lambda: ([], []))  # movement, neurons
@@ -90,6 +91,10 @@ def report(run: Measured, failure: float, seconds: float, start_seconds: float) 
     limit = bounds.doubtful_bound(m, b, radius)
     pairs = [(t, float(more), limit) for t, more in zip(run.looks, run.more_fired, strict=True)]
     held.add("fired", source, text, pairs, "still radius doubtful_odds", of_lambda=True)
+
+    source, text = "Lemma: running time of Algorithm 1", "|∪_i S_{i,fire}(t)| ≤ |∪_i S_{i,fire}(0)|"
+    pairs = [(t, float(count), float(run.alive[0])) for t, count in zip(run.looks, run.alive, strict=True)]
+    held.add("alive", source, text, pairs)  # who fires for nobody has no gradient, stays, and never fires
 
     missing = "λ_min(H(t)) is looked for up to 2,000 rows only"
     source, text = "Lemma: continuous and discrete kernel", "λ_min(H(0)) ≥ 3λ/4"
