@@ -189,6 +189,20 @@ def test_a_certificate_that_saw_nothing_says_so():
         Certificate().report()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every must be a whole number of at least 1, got 0"),
+        ({"every": 2.5}, "every must be a whole number of at least 1, got 2.5"),
+        ({"failure": 1.0}, "failure must lie between 0 and 1, got 1.0"),
+    ],
+)
+def test_mistaken_settings_are_refused(options, message):
+    with pytest.raises(InputError) as refusal:
+        Certificate(**options)
+    assert str(refusal.value) == message
+
+
 def test_no_iteration_at_all_is_a_report_about_the_beginning():
     report = certified(*in_the_regime(20_000, gap=0.1), max_iter=0)
     assert report.claim("sparsity").holds

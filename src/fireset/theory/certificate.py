@@ -14,6 +14,7 @@ the initial W, the W of the step that is looked at, and their fire sets.
 import time
 from itertools import pairwise
 from math import ceil, isfinite
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,6 +76,10 @@ class Certificate:
     """
 
     def __init__(self, *, every: int | None = None, failure: float = 0.01):
+        if every is not None and (not isinstance(every, Integral) or every < 1):
+            raise InputError(f"every must be a whole number of at least 1, got {every!r}")
+        if not 0.0 < failure < 1.0:
+            raise InputError(f"failure must lie between 0 and 1, got {failure!r}")
         self._every, self._failure = every, failure
         self._measured: Measured | None = None
         self.seconds = 0.0  # spent here, the preparation included
