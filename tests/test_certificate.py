@@ -184,6 +184,16 @@ def test_validation_rows_are_left_out():
         assert first.measured == pytest.approx(second.measured, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("case", hard_cases())
+def test_hard_cases_are_judged(case):
+    """Nothing fires, everything fires, one sample, one dimension …: a report, and nothing promised fails."""
+    problem = hard_cases()[case]
+    report = certified(problem.network(), problem.X, problem.y, learning_rate=0.01, max_iter=3)
+    assert all(report.claim(key).unmet for key in report.failed)
+    assert json.dumps(report.to_dict(), allow_nan=False)
+    assert certificate_sections(report.to_dict())
+
+
 def test_a_certificate_that_saw_nothing_says_so():
     with pytest.raises(InputError, match=r"^the certificate has seen no iteration; pass it to train"):
         Certificate().report()

@@ -180,6 +180,12 @@ def test_a_kernel_that_rounding_made_indefinite_is_shifted_until_it_can_be_facto
     np.testing.assert_allclose((kernel + factor.shift * np.eye(30)) @ factor.solve(y), y, atol=1e-3)
 
 
+def test_a_kernel_that_is_zero_throughout(monkeypatch):
+    monkeypatch.setattr(spectrum_module, "_SMALL", 0)
+    found = extreme_eigenvalues(np.zeros((4, 4)))
+    assert (found.smallest, found.largest, found.singular) == (0.0, 0.0, True)
+
+
 def test_kernels_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match=r"^the kernel of 10,000,000 rows takes 800000.0 GB of memory, .* fewer rows$"):
         check_memory(10_000_000)

@@ -78,6 +78,10 @@ def test_the_large_way_agrees_with_the_small_one(works, monkeypatch, run):  # no
     [
         (("--width", "1"), "width must be at least 2, got 1"),
         (("--threshold", "high"), "threshold must be paper or a number, got 'high'"),
+        (
+            ("--threshold", "50"),
+            "threshold 50 is so high that no neuron ever fires: H^cts is 0; give a lower --threshold",
+        ),
         (("--holdout", "1.5"), "holdout must be at least 0 and below 1, got 1.5"),
         (("--seed", "-1"), "seed must be at least 0 and below 2**32, got -1"),
         (("--bias", "0"), "bias must be a positive number, got 0.0"),

@@ -73,6 +73,8 @@ def theory_table(
     kernel = shifted_ntk(rows, b)
     tell("its eigenvalues")
     eigenvalues, factor, spectrum = _decompose(kernel)
+    if spectrum.largest <= 0:
+        raise InputError(f"threshold {b:g} is so high that no neuron ever fires: H^cts is 0; give a lower --threshold")
     smallest = 0.0 if spectrum.singular else spectrum.smallest
     error = float(np.linalg.norm(targets - network.predict(rows)))
 

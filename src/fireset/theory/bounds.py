@@ -218,7 +218,7 @@ def initial_error_bound(n: int, threshold: float, failure: float, constant: floa
 
 def iterations(n: int, smallest: float, accuracy: float) -> float:
     """T = λ⁻² n² ln(n/ε)."""
-    return (n / smallest) ** 2 * log(n / accuracy) if smallest > 0 else inf
+    return n / smallest * (n / smallest) * log(n / accuracy) if smallest > 0 else inf
 
 
 def iterations_at(rate: float, smallest: float, reduction: float) -> float:
@@ -235,12 +235,16 @@ def width_lemma(n: int, smallest: float, threshold: float, failure: float, const
     """Lemma "convergence": m ≥ C λ⁻⁴ n⁴ b² ln²(n/ρ); here with 1 + b² for b² (deviation 2)."""
     if smallest <= 0:
         return inf
-    return constant * (n / smallest) ** 4 * (1.0 + threshold**2) * log(n / failure) ** 2
+    square = n / smallest * (n / smallest)
+    return constant * square * square * (1.0 + threshold**2) * log(n / failure) ** 2
 
 
 def width_for_movement(n: int, smallest: float, error: float) -> float:
     """What the lemma needs the width for, without a hidden constant: D < R from m = 2304 λ⁻⁴ n³ ‖err(0)‖² on."""
-    return 2304.0 * n**3 * error**2 / smallest**4 if smallest > 0 else inf
+    if smallest <= 0:
+        return inf
+    ratio = error / smallest / smallest
+    return 2304.0 * n**3 * ratio * ratio  # by products, which overflow to ∞; powers raise an error
 
 
 def width_corollary(n: int, separation: float, failure: float, alpha: float, constant: float = 1.0) -> float:

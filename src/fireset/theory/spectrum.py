@@ -39,7 +39,7 @@ class Factor:
 
         n = len(kernel)
         self.largest = _largest(kernel)
-        self.shift = max(_SHIFT, n * _EPS) * self.largest
+        self.shift = max(_SHIFT, n * _EPS) * self.largest or 1.0  # of a kernel that is 0 throughout, any will do
         kernel = kernel if overwrite else kernel.copy()
         diagonal = np.diagonal(kernel).copy()
         while True:
@@ -115,6 +115,8 @@ def check_memory(n: int) -> None:
 def _largest(kernel: np.ndarray) -> float:
     from scipy.sparse.linalg import eigsh
 
+    if np.diagonal(kernel).max() <= 0:  # of a positive kernel: 0 throughout
+        return 0.0
     if len(kernel) < 3:  # too small for Lanczos
         return float(np.linalg.eigvalsh(kernel)[-1])
     start = np.ones(len(kernel))  # near the top vector where all entries are positive
