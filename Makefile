@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format picture circuits bench-index bench-sums bench-step bench-quantum clean
+.PHONY: demo test lint format picture circuits bench-index bench-sums bench-step bench-quantum bench-theory clean
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -44,6 +44,10 @@ bench-step: $(VENV)/.test
 
 bench-quantum: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_quantum.py
+
+bench-theory: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/bench_theory.py
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .hypothesis .ruff_cache

@@ -55,7 +55,8 @@ def _from_fire_sets(network, X, engine, loss, weight) -> float:
 
 
 def _from_theory(network, X) -> float:
-    from fireset.theory.kernel import shifted_ntk, smallest_eigenvalue
+    from fireset.theory.kernel import shifted_ntk
+    from fireset.theory.spectrum import smallest_eigenvalue
 
     n = len(X)
     if n > _MOST_ROWS_FOR_THEORY:

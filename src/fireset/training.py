@@ -35,6 +35,10 @@ class Progress:
     predictions: np.ndarray
     residual: np.ndarray
     max_iter: int
+    X: np.ndarray  # (n, d) as the engine has them, validation rows at the end
+    targets: np.ndarray  # (n, c)
+    weight: np.ndarray  # (n,); 0 for validation rows
+    momentum: float
 
 
 StopReason = Literal["max_iter", "tol", "patience", "interrupted", "callback", "diverged"]
@@ -154,7 +158,10 @@ def train(
             history.append(record)
             keeper.see(record)
             residual = loss_function.residual(u, problem.targets, problem.weight)
-            stop_reason = _call(callbacks, Progress(record, network, engine, u, residual, max_iter))
+            seen = Progress(
+                record, network, engine, u, residual, max_iter, rows, problem.targets, problem.weight, momentum
+            )
+            stop_reason = _call(callbacks, seen)
             stop_reason = stop_reason or _why_stop(
                 history, keeper, settled, tol, patience, adaptive=learning_rate == "auto"
             )

@@ -23,6 +23,7 @@ from fireset.cli.app import (
     number_or_word,
 )
 from fireset.cli.output import readable, show
+from fireset.cli.theory import show_certificate
 from fireset.errors import INTERRUPTED
 
 
@@ -49,6 +50,9 @@ def train(
     drop: Drop = None,
     categorical: Categorical = None,
     impute: Impute = False,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Hold the run against the paper's claims; see also --momentum 0.")
+    ] = False,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -83,8 +87,11 @@ def train(
         categorical=categorical or [],
         impute=impute,
         settings=settings,
+        certify=certify,
     )
-    show(summary, as_json)
+    show({key: value for key, value in summary.items() if as_json or key != "certificate"}, as_json)
+    if certify and not as_json:
+        show_certificate(summary["certificate"])
     if summary["stop_reason"] == "interrupted":
         raise typer.Exit(INTERRUPTED)
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from typing import Any
+from unicodedata import combining
 
 _MOST_LISTED = 12  # columns or classes on one line
 
@@ -16,6 +17,20 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     for label, text in lines:
         print(f"{label:{widest}}  {text}")
     sys.stdout.flush()  # here, where a reader that has gone (`head`) is handled
+
+
+def show_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Columns side by side, each as wide as its widest cell; the last one is not padded."""
+    widths = [max(_places(row[k]) for row in [columns, *rows]) for k in range(len(columns))]
+    for row in [columns, *rows]:
+        cells = [cell + " " * (width - _places(cell)) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(cells).rstrip())
+    sys.stdout.flush()
+
+
+def _places(text: str) -> int:
+    """How wide a text is: the bar of S̄ stands above its letter."""
+    return sum(not combining(character) for character in text)
 
 
 _STOP_REASONS = {

@@ -36,3 +36,43 @@ def tangent_product(X, signs, indptr, samples, direction, product, lo, hi):
                 total += t[j] * x[j]
             for c in range(outputs):
                 product[i, c] += np.float64(signs[r, c] * total)
+
+
+@vector
+def gradient_squares(X, signs, indptr, samples, residual, squares, lo, hi):
+    """``squares[r] = ‖Σ_i fired (Σ_c a_rc e_ic) x_i‖²`` for neurons lo … hi−1, e the residual (n, c): m ‖∂L/∂w_r‖².
+
+    Column r of the fire sets is ``samples[indptr[r]:indptr[r+1]]``. Cost O(d · fired pairs).
+    """
+    d = X.shape[1]
+    outputs = signs.shape[1]
+    t = np.empty(d, X.dtype)
+    zero = X.dtype.type(0)
+    for r in range(lo, hi):
+        for j in range(d):
+            t[j] = zero
+        for p in range(indptr[r], indptr[r + 1]):
+            i = samples[p]
+            push = zero
+            for c in range(outputs):
+                push += signs[r, c] * residual[i, c]
+            x = X[i]
+            for j in range(d):
+                t[j] += push * x[j]
+        total = zero
+        for j in range(d):
+            total += t[j] * t[j]
+        squares[r] = total
+
+
+@vector
+def count_shared(left_indptr, left_samples, right_indptr, right_samples, counts, lo, hi):
+    """Add to ``counts[i, j]`` the neurons lo … hi−1 that have i on the left and j on the right.
+
+    Cost: the sum over neurons of the product of both numbers.
+    """
+    for r in range(lo, hi):
+        for p in range(left_indptr[r], left_indptr[r + 1]):
+            row = counts[left_samples[p]]
+            for q in range(right_indptr[r], right_indptr[r + 1]):
+                row[right_samples[q]] += 1

@@ -26,6 +26,7 @@ from fireset.table_encoder import (
     refuse_type,
 )
 from fireset.table_problem import TableProblem
+from fireset.theory import Certificate
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,8 +44,11 @@ def train_table(
     categorical: list[str],
     impute: bool,
     settings: dict[str, Any],
+    certify: bool = False,
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
+
+    With ``certify`` the run is held against the paper's claims; what was found is under "certificate".
 
     Checks all it can before training.
     """
@@ -56,8 +60,9 @@ def train_table(
     check_writable(out)
     X, y = problem.X, problem.y
     estimator = problem.estimator(loss, **settings)
-    kept, held = _hold_out(y, problem.classes, holdout, settings["random_state"])
-    estimator.fit(X[kept], y[kept])
+    kept, held = hold_out(y, problem.classes, holdout, settings["random_state"])
+    certificate = Certificate() if certify else None
+    estimator.fit(X[kept], y[kept], callbacks=[certificate] if certificate else [])
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.classes_ = np.array(problem.classes)
         y = estimator.classes_[y]
@@ -82,11 +87,11 @@ def train_table(
     }
     if len(held):
         summary["held_out_rows"] = len(held)
-        scores = _scores(problem.task, y[held], estimator.predict(X[held]))
-        summary |= {f"held_out_{name}": value for name, value in scores.items()}
+        scored = scores(problem.task, y[held], estimator.predict(X[held]))
+        summary |= {f"held_out_{name}": value for name, value in scored.items()}
     training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
     Model(problem.task, target, estimator, problem.encoder, training).save(out)
-    return {**summary, "model": str(out)}
+    return {**summary, "model": str(out), **({"certificate": certificate.report().to_dict()} if certificate else {})}
 
 
 def explain_engines(file: Path, target: str, *, width: int, max_iter: int) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def predict_table(path: Path, file: Path, *, proba: bool) -> tuple[dict[str, lis
     summary: dict[str, Any] = {"rows": len(X)}
     if model.target in table.columns:
         try:
-            summary |= _scores(model.task, _comparable(model, table[model.target]), predictions)
+            summary |= scores(model.task, _comparable(model, table[model.target]), predictions)
         except InputError as error:  # the predictions do not need the answers
             warnings.warn(f"no score: {error}", stacklevel=2)
     return columns, summary
@@ -182,7 +187,7 @@ def _stem(file: Path) -> str:
     return Path(name).stem
 
 
-def _hold_out(y: np.ndarray, classes: list | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def hold_out(y: np.ndarray, classes: list | None, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers to train on and to score on; with ``classes`` (y holds codes) each class is split alike."""
     from sklearn.model_selection import train_test_split
 
@@ -217,15 +222,16 @@ def _hold_out(y: np.ndarray, classes: list | None, share: float, seed: int) -> t
     return kept, held
 
 
-def _scores(task: str, answers: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+def scores(task: str, answers: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
+    """Accuracy, or RMSE and R² (without spread in the answers there is no R²)."""
     if task == "classification":
         return {"accuracy": float(np.mean(answers == predictions))}
     error = answers - predictions
     spread = float(np.sum((answers - answers.mean()) ** 2))
-    scores = {"rmse": float(np.sqrt(np.mean(error**2)))}
+    found = {"rmse": float(np.sqrt(np.mean(error**2)))}
     if spread > 0:
-        scores["r2"] = 1.0 - float(np.sum(error**2)) / spread
-    return scores
+        found["r2"] = 1.0 - float(np.sum(error**2)) / spread
+    return found
 
 
 def _comparable(model: Model, answers: "pl.Series") -> np.ndarray:

@@ -1,5 +1,29 @@
-"""The shifted neural tangent kernel."""
+"""The shifted neural tangent kernel, the paper's constants (``bounds``), and a certificate for a run."""
 
-from fireset.theory.kernel import largest_eigenvalue, shifted_ntk, smallest_eigenvalue
+from fireset.theory import bounds
+from fireset.theory.certificate import Certificate
+from fireset.theory.claims import Assumption, CertificateReport, Claim
+from fireset.theory.kernel import dual_kernel, fire_set_kernel, largest_eigenvalue, shifted_ntk
+from fireset.theory.probability import both_above
+from fireset.theory.regression import KernelRegression
+from fireset.theory.separation import Separation, measure_separation
+from fireset.theory.spectrum import Spectrum, extreme_eigenvalues, smallest_eigenvalue
 
-__all__ = ["largest_eigenvalue", "shifted_ntk", "smallest_eigenvalue"]
+__all__ = [
+    "Assumption",
+    "Certificate",
+    "CertificateReport",
+    "Claim",
+    "KernelRegression",
+    "Separation",
+    "Spectrum",
+    "both_above",
+    "bounds",
+    "dual_kernel",
+    "extreme_eigenvalues",
+    "fire_set_kernel",
+    "largest_eigenvalue",
+    "measure_separation",
+    "shifted_ntk",
+    "smallest_eigenvalue",
+]

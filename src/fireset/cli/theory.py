@@ -1,0 +1,85 @@
+"""The theory on a table, and what a certificate found: theory, and the claims that ``train --certify`` prints."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fireset.cli.app import (
+    Bias,
+    Categorical,
+    Drop,
+    Impute,
+    Json,
+    Quiet,
+    Seed,
+    Table,
+    Target,
+    Task,
+    app,
+    checked_seed,
+    number_or_word,
+)
+from fireset.cli.output import show, show_table
+
+
+@app.command()
+def theory(
+    file: Table,
+    target: Target,
+    task: Task = "auto",
+    width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
+    threshold: Annotated[str, typer.Option(help="paper or a number.")] = "paper",
+    bias: Bias = None,
+    holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    impute: Impute = False,
+    report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Say what the convergence theorem asks for on a table, and what practice needs."""
+    from fireset.tasks.theory import theory_table, theory_tables, write_theory_page
+
+    settings: dict[str, Any] = {
+        "width": width,
+        "threshold": number_or_word("threshold", threshold, ("paper",)),
+        "random_state": checked_seed(seed),
+    }
+    if bias is not None:
+        settings["bias"] = bias
+    found = theory_table(
+        file,
+        target,
+        task=task,
+        holdout=holdout,
+        drop=drop or [],
+        categorical=categorical or [],
+        impute=impute,
+        settings=settings,
+        report=report,
+        say=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if report is not None:
+        write_theory_page(report, file, found, settings)
+    if as_json:
+        show(found.summary, as_json)
+        return
+    for heading, table in theory_tables(found):
+        print(heading)
+        show_table([f"  {table.columns[0]}", *table.columns[1:]], [[f"  {row[0]}", *row[1:]] for row in table.rows])
+        print()
+
+
+def show_certificate(certificate: dict[str, Any]) -> None:
+    """The claims as a table; why assumptions are not met, below it."""
+    from fireset.tasks.theory import claims_table, unmet_reasons
+
+    table = claims_table(certificate)
+    print()
+    show_table(list(table.columns), [list(row) for row in table.rows])
+    for line in [*unmet_reasons(certificate), *certificate["notes"]]:
+        print(line)

@@ -1,0 +1,286 @@
+"""The numbers of the paper's lemmas: sparsity, λ, step size, movement, widths, iterations, costs.
+
+Letters as in the paper: n samples in d dimensions, m neurons, threshold b, λ = λ_min(H^cts), δ the separation, η the
+learning rate, R the radius within which no doubtless neuron flips, ρ a failure probability. Where a lemma hides a
+constant (Ω, O), it is an argument or, if its proof allows, worked out. Deviations from the printed text are numbered.
+
+1. λ's proof divides by n² twice: λ⁻⁴ n⁴ with λ⁻¹ ≤ 100 e^(b²/2) n²/δ is n¹², not the corollary's n¹⁰.
+2. ‖err(0)‖² carries 1 + b², which the convergence lemma shortens to b² and so asks for nothing at b = 0.
+3. Lemma "perturbed w": P[A_i] + P[A_j] is twice the bound of one of them, so c is 4 e^(1 − R²/2).
+4. |S̄_i| > mR does not follow from a Bernstein bound on the excess over a mean of mR; with the true mean, which is
+   below 0.8 mR, it does. ``doubtful_failure`` uses that.
+5. With η = λ/(4n²) and R = λ/(12n) the last step of the convergence proof, 4ηnR + η²n² ≤ ηλ/2, has 7/12 on its left.
+   ``safe_radius`` is λ/(16n), which repairs it. Runs are held against the printed claim all the same.
+6. The Fact on H(t)^⊥ bounds the square of the norm; its printed left side lacks the square.
+"""
+
+from math import exp, inf, log, log1p, pi, sqrt
+
+import numpy as np
+
+from fireset.theory.probability import upper_tail, within
+from fireset.theory.spectrum import Spectrum
+
+_MOST_TERMS = 1_000_000  # of the Hermite series: 0.3 s
+
+# Probabilities used in the proofs
+
+
+def bernstein(deviation: float, variance: float, most: float = 1.0) -> float:
+    """Lemma "Bernstein inequality": P(Z > t) ≤ exp(−(t²/2)/(ΣE[Z_j²] + M t/3)) for a sum of centred |Z_j| ≤ M."""
+    if deviation <= 0:
+        return 1.0
+    return exp(-(deviation**2) / 2.0 / (variance + most * deviation / 3.0))
+
+
+def matrix_chernoff(n: int, share: float, smallest: float, largest_term: float) -> float:
+    """Theorem 5.1.1 of Tropp: P(λ_min(X) ≤ ε λ_min(E X)) ≤ n exp(−(1 − ε)² λ_min(E X)/(2L))."""
+    return n * exp(-((1.0 - share) ** 2) * smallest / (2.0 * largest_term))
+
+
+def anti_concentration(radius: float, deviation: float = 1.0) -> float:
+    """Lemma "anti-concentration": P(|Z| ≤ t) ≤ 2t/(√(2π) σ)."""
+    return 2.0 * radius / (sqrt(2.0 * pi) * deviation)
+
+
+def shifted_ball(threshold: float, radius: float) -> tuple[float, float]:
+    """Claim after Li and Shao: e^(−b²/2) P(|x| ≤ r) ≤ P(|x − b| ≤ r) ≤ P(|x| ≤ r)."""
+    centred = within(0.0, radius)
+    return exp(-(threshold**2) / 2.0) * centred, centred
+
+
+def tail_share(threshold: float) -> float:
+    """e^(−b²/2), the paper's bound on P(z > b) for b ≥ 0."""
+    return exp(-(max(threshold, 0.0) ** 2) / 2.0)
+
+
+# Sparsity
+
+
+def expected_fired(m: int, threshold: float) -> float:
+    """m Φ(−b): neurons that fire for a row at initialization, on average."""
+    return m * upper_tail(threshold)
+
+
+def sparsity_bound(m: int, threshold: float) -> float:
+    """Lemma "sparsity after initialization": k_{i,0} ≤ 2m e^(−b²/2)."""
+    return 2.0 * m * tail_share(threshold)
+
+
+def sparsity_failure(n: int, m: int, threshold: float) -> float:
+    """The probability that some row breaks ``sparsity_bound`` is at most this; by Bernstein about the true mean."""
+    mean = expected_fired(m, threshold)
+    return min(1.0, n * bernstein(sparsity_bound(m, threshold) - mean, mean))
+
+
+def doubtful_share(threshold: float, radius: float) -> float:
+    """P(|⟨w, x⟩ − b| < R): the neurons that may flip for a row while they move by less than R."""
+    return within(threshold, radius)
+
+
+def doubtful_bound(m: int, threshold: float, radius: float) -> float:
+    """|S̄_i| ≤ m min{R, e^(−b²/2)} (Claim "bound on noflip probability" and the lemma before it)."""
+    return m * min(radius, tail_share(threshold))
+
+
+def doubtful_failure(n: int, m: int, threshold: float, radius: float) -> float:
+    """The probability that some row breaks ``doubtful_bound`` is at most this."""
+    mean = m * doubtful_share(threshold, radius)
+    return min(1.0, n * bernstein(doubtful_bound(m, threshold, radius) - mean, mean))
+
+
+# λ
+
+
+def eigenvalue_bounds(n: int, threshold: float, separation: float) -> tuple[float, float]:
+    """Theorem "spectral gap with data separation": e^(−b²/2) δ/(100 n²) ≤ λ ≤ e^(−b²/2), for b ≥ 0."""
+    share = tail_share(threshold)
+    return share * min(separation, sqrt(2.0)) / (100.0 * n * n), share
+
+
+def hermite_bound(n: int, threshold: float, separation: float) -> float:
+    """A sharper lower bound on λ, without the factor 1/n².
+
+    P(Z₁ > b, Z₂ > b) = Σ_k c_k² ρ^k with c_0 = Φ(−b) and c_k = φ(b) He_{k−1}(b)/√k!, so H^cts is the sum of
+    c_k² (X Xᵀ)^{∘(k+1)}. Each Hadamard power is positive semi-definite with ones on the diagonal and, off it, entries
+    of at most q^(k+1), q = 1 − δ²/2; so by Gershgorin λ ≥ Σ_k c_k² max(0, 1 − (n − 1) q^(k+1)). The terms with
+    k > 2 ln(n)/δ² count, which have about e^(−b²/2) δ/√ln n of the sum. 0 where that needs more than a million terms.
+    """
+    if n == 1:
+        return upper_tail(threshold)
+    q = max(0.0, 1.0 - min(separation, sqrt(2.0)) ** 2 / 2.0)
+    if q > 0 and log(n) > -log(q) * _MOST_TERMS:
+        return 0.0
+    total = upper_tail(threshold) ** 2 * max(0.0, 1.0 - (n - 1) * q)
+    rest = upper_tail(threshold) - upper_tail(threshold) ** 2  # what all c_k², k ≥ 1, add up to
+    scale = exp(-(threshold**2)) / (2.0 * pi)
+    before, now, power, k = 0.0, 1.0, q * q, 1  # He_{k−2}/√(k−2)!, He_{k−1}/√(k−1)!, q^(k+1)
+    while k <= _MOST_TERMS:
+        weight = scale * now * now / k
+        rest -= weight
+        lost = (n - 1) * power
+        if lost < 1.0:
+            total += weight * (1.0 - lost)
+            if lost < 1e-9:  # all that is left counts in full
+                return total + max(rest, 0.0) * (1.0 - lost)
+        before, now = now, (threshold * now - sqrt(k - 1.0) * before) / sqrt(k)
+        power *= q
+        k += 1
+    return total
+
+
+def discrete_width(n: int, smallest: float, failure: float) -> float:
+    """Lemma "continuous and discrete kernel": λ_min(H^dis) ≥ 3λ/4, with probability 1 − ρ, from this m on."""
+    return 32.0 * n / smallest * log(n / failure) if smallest > 0 else inf
+
+
+def discrete_failure(n: int, m: int, smallest: float) -> float:
+    """P(λ_min(H^dis) < 3λ/4) ≤ n exp(−λ m/(32 n))."""
+    return min(1.0, matrix_chernoff(n, 0.75, smallest, n / m))
+
+
+def perturbation_bound(n: int, threshold: float, radius: float) -> float:
+    """Lemma "perturbed w": ‖H(W) − H(W(0))‖_F ≤ n min{c e^(−b²/2), 3R} for ‖w_r − w_r(0)‖ ≤ R ≤ 1/b (deviation 3)."""
+    return n * min(4.0 * exp(1.0 - radius**2 / 2.0) * tail_share(threshold), 3.0 * radius)
+
+
+def hadamard_bounds(first: Spectrum, diagonal: np.ndarray) -> tuple[float, float]:
+    """Claim after Schur: λ_min(M₁∘M₂) ≥ min_i M₂ᵢᵢ λ_min(M₁), λ_max(M₁∘M₂) ≤ max_i M₂ᵢᵢ λ_max(M₁); M₂'s diagonal."""
+    return float(diagonal.min()) * first.smallest, float(diagonal.max()) * first.largest
+
+
+def dual_bound(m: int, doubtful: np.ndarray) -> float:
+    """Fact "norm of dual Hessian": ‖H(t)^⊥‖_F ≤ (√n/m) (Σ_i |S̄_i|²)^½ (deviation 6); ``doubtful`` holds |S̄_i|."""
+    return sqrt(len(doubtful) * float(np.sum(doubtful.astype(np.float64) ** 2))) / m
+
+
+# Descent
+
+
+def learning_rate(n: int, smallest: float) -> float:
+    """η = λ/(4n²)."""
+    return smallest / (4.0 * n * n)
+
+
+def sparse_learning_rate(n: int, smallest: float, fired_share: float) -> float:
+    """η = λ/(16 p² n²): what the proof allows if at most p·m neurons fire for a row, in any iteration.
+
+    Only neurons that fire before or after the step move a prediction, so |Δu_i| ≤ 2pη√n ‖err‖ and
+    B₄ ≤ 4p²η²n² ‖err‖²; asking for ηλ/4 of it gives this η. It is 1/(4p²) times the paper's: sparsity does not slow
+    descent down, as Yang, Jiang, Zhang, Wang and Liang (JMLR 2024) found for networks with trained biases.
+    """
+    return max(1.0, 1.0 / (4.0 * fired_share**2)) * learning_rate(n, smallest)
+
+
+def paper_radius(n: int, smallest: float) -> float:
+    """R = λ/(12n)."""
+    return smallest / (12.0 * n)
+
+
+def safe_radius(n: int, smallest: float) -> float:
+    """R = λ/(16n), with which the convergence proof closes (deviation 5)."""
+    return smallest / (16.0 * n)
+
+
+def movement_bound(n: int, m: int, smallest: float, error: float) -> float:
+    """Claim "movement per iteration": D = 4√n ‖err(0)‖/(√m λ)."""
+    return 4.0 * flow_movement_bound(n, m, smallest, error)
+
+
+def flow_movement_bound(n: int, m: int, smallest: float, error: float) -> float:
+    """D_cts = √n ‖err(0)‖/(√m λ), for gradient flow."""
+    return sqrt(n) * error / (sqrt(m) * smallest) if smallest > 0 else inf
+
+
+def gradient_bound(n: int, m: int, error: float) -> float:
+    """Claim "bounded gradient": ‖∂L/∂w_r‖ ≤ √(n/m) ‖err‖."""
+    return sqrt(n / m) * error
+
+
+def split_bounds(
+    n: int, rate: float, smallest: float, threshold: float, radius: float, error: float
+) -> tuple[float, float, float, float]:
+    """Upper bounds on B₁ … B₄: −ηλ, 2ηn min{R, e^(−b²/2)} twice, η²n²; all times ‖err‖²."""
+    doubt = 2.0 * rate * n * min(radius, tail_share(threshold))
+    square = error * error
+    return -rate * smallest * square, doubt * square, doubt * square, rate * n * (rate * n) * square
+
+
+def step_factor(n: int, rate: float, smallest: float, threshold: float, radius: float) -> float:
+    """Lemma "progress per iteration": ‖err(t+1)‖² ≤ this times ‖err(t)‖²."""
+    return 1.0 + sum(split_bounds(n, rate, smallest, threshold, radius, 1.0))
+
+
+def initial_error_bound(n: int, threshold: float, failure: float, constant: float = 1.0) -> float:
+    """Claim "upper bound the initialization": ‖err(0)‖² ≤ C n (1 + b²) ln²(n/ρ); the paper does not give C."""
+    return constant * n * (1.0 + threshold**2) * log(n / failure) ** 2
+
+
+def iterations(n: int, smallest: float, accuracy: float) -> float:
+    """T = λ⁻² n² ln(n/ε)."""
+    return n / smallest * (n / smallest) * log(n / accuracy) if smallest > 0 else inf
+
+
+def iterations_at(rate: float, smallest: float, reduction: float) -> float:
+    """Steps until (1 − ηλ/2)^t is ``reduction``: what the proved rate needs to make ‖err‖² so much smaller."""
+    if smallest <= 0:
+        return inf
+    return log(reduction) / log1p(-rate * smallest / 2.0) if rate * smallest < 2.0 else 1.0
+
+
+# Widths
+
+
+def width_lemma(n: int, smallest: float, threshold: float, failure: float, constant: float = 1.0) -> float:
+    """Lemma "convergence": m ≥ C λ⁻⁴ n⁴ b² ln²(n/ρ); here with 1 + b² for b² (deviation 2)."""
+    if smallest <= 0:
+        return inf
+    square = n / smallest * (n / smallest)
+    return constant * square * square * (1.0 + threshold**2) * log(n / failure) ** 2
+
+
+def width_for_movement(n: int, smallest: float, error: float) -> float:
+    """What the lemma needs the width for, without a hidden constant: D < R from m = 2304 λ⁻⁴ n³ ‖err(0)‖² on."""
+    if smallest <= 0:
+        return inf
+    ratio = error / smallest / smallest
+    return 2304.0 * n**3 * ratio * ratio  # by products, which overflow to ∞; powers raise an error
+
+
+def width_corollary(n: int, separation: float, failure: float, alpha: float, constant: float = 1.0) -> float:
+    """Corollary "sublinear cost": m ≥ (C δ⁻⁴ n¹² ln⁴(n/ρ))^(1/α), b = √(0.5 (1 − α) ln m) (deviation 1)."""
+    if separation <= 0:
+        return inf
+    exponent = (log(constant) - 4 * log(separation) + 12 * log(n) + 4 * log(log(n / failure))) / alpha
+    return exp(exponent) if exponent < 700 else inf
+
+
+def sparsity_exponent(alpha: float) -> float:
+    """Corollary "sublinear cost": m^((3 + α)/4) neurons fire for a row, up to a constant."""
+    return (3.0 + alpha) / 4.0
+
+
+# Costs
+
+
+def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float]:
+    """Operations of one iteration with k = m e^(−b²/2) fired neurons a row; the constants that O hides taken as 1.
+
+    "dense": n m d. "weights" (Algorithm 1): n (m^(1 − 1/⌊d/2⌋) + k) for the queries, n k log² m for the updates, n k d
+    for the gradient. "data" (Algorithm 2): n k log n and n k d. The quantum algorithms: n d √(m k).
+    """
+    fired = m * tail_share(threshold)
+    half = max(1, d // 2)
+    return {
+        "dense": float(n) * m * d,
+        "weights": n * (m ** (1.0 - 1.0 / half) + fired) + n * fired * log(m) ** 2 + n * fired * d,
+        "data": n * fired * log(max(n, 2)) + n * fired * d,
+        "quantum": n * d * sqrt(m * fired),
+    }
+
+
+def decay(rate: float, smallest: float, steps: int) -> float:
+    """(1 − ηλ/2)^t, the proved share of ‖err(0)‖² that is left after t steps (for ηλ ≥ 2 it says nothing; 0)."""
+    if steps == 0:
+        return 1.0
+    return exp(steps * log1p(-rate * smallest / 2.0)) if rate * smallest < 2.0 else 0.0

@@ -1,0 +1,103 @@
+"""Gaussian probabilities behind the kernels and the bounds, right in the tails."""
+
+from math import erf, exp, pi, sqrt
+
+import numpy as np
+
+_WEAK = 1e-2  # Owen's difference is used where it keeps all but two digits
+_STEP = 0.16  # of the double-exponential rule: fewer nodes show in the 14th digit
+_REACH = (-4.0, 3.75)
+
+
+def both_above(threshold: float, correlation, gap=None) -> np.ndarray:
+    """P(Z₁ > b and Z₂ > b) for standard normals of correlation ρ: how often one neuron fires for two unit rows.
+
+    Parameters
+    ----------
+    threshold : float
+        b, of either sign.
+    correlation : array
+        ρ between −1 and 1.
+    gap : array of the same shape, optional
+        1 − |ρ|, where it is known better than from ρ itself: for nearly equal rows it is ‖x_i ∓ x_j‖²/2.
+
+    Notes
+    -----
+    With Owen's T and s = √((1 − ρ)/(1 + ρ)), P = Φ(−b) − 2 T(b, s) for b ≥ 0. Where the difference cancels (ρ towards
+    −1, or b large) the same quantity is taken from what is left of Owen's integral, a sum of positive terms::
+
+        P = (1/π) ∫_s^∞ exp(−b²(1 + x²)/2)/(1 + x²) dx
+          = e^(−E) b/(2√2 π) ∫_0^∞ e^(−t) / ((E + t) √(E − b²/2 + t)) dt,      E = b²/(1 + ρ),
+
+    by a double-exponential rule of 49 nodes. For b < 0, P = Φ(−b) − Φ(b) + P(Z₁ > −b and Z₂ > −b). The relative error
+    is below 1e-12 wherever P does not underflow (tests hold it against 50-digit quadrature), given ρ and the gap.
+    Cost: about 100 ns an entry, 0.5 µs in the tail.
+    """
+    from scipy.special import ndtr, owens_t
+
+    rho = np.clip(np.asarray(correlation, np.float64), -1.0, 1.0)  # rounding may carry it a little beyond
+    gap = 1.0 - np.abs(rho) if gap is None else np.asarray(gap, np.float64)
+    below, above = np.where(rho >= 0, gap, 1.0 - rho), np.where(rho < 0, gap, 1.0 + rho)  # 1 − ρ and 1 + ρ
+    b = abs(float(threshold))
+    one = float(ndtr(-b))
+    with np.errstate(divide="ignore"):
+        slope = np.sqrt(below / above)  # ∞ for antipodes, which is Owen's limit, too
+    both = one - 2.0 * owens_t(b, slope)
+    weak = both < _WEAK * one
+    if weak.any():
+        both = np.where(weak, 0.0, both)
+        weak &= above > 0
+        both[weak] = _tail(b, below[weak], above[weak])
+    return both if threshold >= 0 else both + erf(b / sqrt(2.0))
+
+
+def _tail(b: float, below: np.ndarray, above: np.ndarray) -> np.ndarray:
+    """The probability for b ≥ 0 where it is far below Φ(−b)."""
+    from scipy.special import ndtr, owens_t
+
+    exponent = b * b / above
+    excess = exponent * below / 2.0  # E − b²/2 without cancellation
+    found = np.zeros_like(exponent)
+    with np.errstate(under="ignore"):
+        # e^(−E) is still near 1: the same integral by Owen's reflection, which cancels less than half there, where the
+        # rule below would need more nodes.
+        blunt = exponent < 0.1
+        steep = np.sqrt(below[blunt] / above[blunt])
+        found[blunt] = 2.0 * owens_t(steep * b, 1.0 / steep) - ndtr(-steep * b) * erf(b / sqrt(2.0))
+        sharp = ~blunt
+        if sharp.any():
+            e, c = exponent[sharp], excess[sharp]
+            total = np.zeros_like(e)
+            for t, weight in zip(*_rule(), strict=True):
+                total += weight / ((e + t) * np.sqrt(c + t))
+            found[sharp] = np.exp(-e) * (b / (2.0 * sqrt(2.0) * pi)) * total
+    return found
+
+
+def _rule() -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights for ∫_0^∞ e^(−t) g(t) dt by t = exp(τ − e^(−τ)) (Takahasi and Mori 1974)."""
+    tau = np.arange(_REACH[0], _REACH[1] + _STEP / 2, _STEP)
+    t = np.exp(tau - np.exp(-tau))
+    return t, _STEP * t * (1.0 + np.exp(-tau)) * np.exp(-t)
+
+
+def upper_tail(threshold: float) -> float:
+    """Φ(−b) = P(z > b): the share of the neurons that fire for a row at initialization."""
+    from scipy.special import ndtr
+
+    return float(ndtr(-threshold))
+
+
+def density(z: float) -> float:
+    """The standard normal density φ(z)."""
+    return exp(-z * z / 2.0) / sqrt(2.0 * pi)
+
+
+def within(centre: float, radius: float) -> float:
+    """P(|z − centre| < radius) for a standard normal z, without cancellation in the tail or for a small radius."""
+    from scipy.special import ndtr
+
+    centre = abs(centre)  # by symmetry; both ends are then taken from the upper tail
+    if radius < 1e-3:  # the density's Taylor series; the next term is below 1e-12 of the first
+        return 2.0 * radius * density(centre) * (1.0 + radius * radius * (centre * centre - 1.0) / 6.0)
+    return float(ndtr(radius - centre) - ndtr(-radius - centre))

@@ -1,0 +1,111 @@
+"""One gradient step taken apart: who may flip, who did, and the paper's four terms B₁ … B₄ of the change in ‖err‖²."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+
+from fireset.parallel import lanes, run
+
+_NUMBERS_AT_ONCE = 1 << 22
+
+
+def doubtful_pairs(weights: np.ndarray, X: np.ndarray, threshold: float, radius: float) -> csr_array:
+    """S̄_i for all i: pairs with |⟨w_r, x_i⟩ − b| < R, a boolean n × m sparse array.
+
+    A neuron that moves by less than R from these weights cannot flip for any other sample of norm 1 (the paper's Claim
+    "bound on noflip probability", part 1). Cost n·m·d, as one dense pass; memory a tile for each core.
+    """
+    X = X.astype(np.float64, copy=False)
+    at_once = max(1, _NUMBERS_AT_ONCE // len(X))
+
+    def lane_pairs(lane: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for lo in range(lane[0], lane[1], at_once):
+            block = weights[lo : min(lo + at_once, lane[1])].astype(np.float64, copy=False)
+            neurons, samples = np.nonzero(np.abs(block @ X.T - threshold) < radius)
+            found.append((samples, neurons + lo))
+        return found
+
+    pairs = [pair for found in run(lane_pairs, lanes(len(weights)), uses_blas=True) for pair in found]
+    samples, neurons = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
+    return coo_array((np.ones(len(samples), bool), (samples, neurons)), shape=(len(X), len(weights))).tocsr()
+
+
+def flipped_pairs(before: csr_array, after: csr_array) -> csr_array:
+    """Pairs that fire in one of two fire sets and not in the other."""
+    return csr_array(before != after)
+
+
+def pair_values(weights: np.ndarray, X: np.ndarray, samples: np.ndarray, neurons: np.ndarray) -> np.ndarray:
+    """⟨w_r, x_i⟩ of the given pairs, in float64; cost O(d) each."""
+    values = np.empty(len(samples))
+    at_once = max(1, _NUMBERS_AT_ONCE // X.shape[1])
+    for lo in range(0, len(samples), at_once):
+        part = slice(lo, lo + at_once)
+        values[part] = np.einsum("kj,kj->k", weights[neurons[part]].astype(np.float64), X[samples[part]])
+    return values
+
+
+def gradient_norms(X: np.ndarray, signs: np.ndarray, fire_sets: csr_array, residual: np.ndarray) -> np.ndarray:
+    """‖∂L/∂w_r‖ for every neuron, residual ∂L/∂u of shape (n, c); cost O(d · fired pairs)."""
+    from fireset.kernels.tangent import gradient_squares
+
+    m = len(signs)
+    columns = fire_sets.tocsc()
+    squares = np.empty(m)
+    residual, signs = np.ascontiguousarray(residual, np.float64), signs.astype(np.float64, copy=False)
+    run(
+        lambda lane: gradient_squares(X, signs, columns.indptr, columns.indices, residual, squares, *lane),
+        lanes(m),
+    )
+    return np.sqrt(squares / m)
+
+
+@dataclass(frozen=True)
+class StepSplit:
+    """‖err(t+1)‖² = ‖err(t)‖² + B₁ + B₂ + B₃ + B₄ (Claim "split into four terms"), for err = y − u.
+
+    B₁ = −2η errᵀ H(t) err, B₂ = 2η errᵀ H(t)^⊥ err, B₃ = −2 errᵀ v₂, B₄ = ‖u(t+1) − u(t)‖², where v₂ is the change of
+    the predictions that neurons in S̄_i cause. The signs are the paper's, and right.
+    """
+
+    terms: tuple[float, float, float, float]
+    gap: float  # ‖err(t+1)‖² − ‖err(t)‖² − ΣB, over ‖err(t)‖²
+
+
+def split_step(
+    X: np.ndarray,
+    signs: np.ndarray,
+    threshold: float,
+    rate: float,
+    fire_sets: csr_array,
+    doubtful: csr_array,
+    squared_gradient: float,
+    weights: tuple[np.ndarray, np.ndarray],
+    errors: tuple[np.ndarray, np.ndarray],
+) -> StepSplit:
+    """B₁ … B₄ of one plain step of one output, from weights and errors before and after it.
+
+    ``fire_sets`` are those before the step, ``doubtful`` holds S̄_i and must hold every pair that flipped in the step;
+    ``squared_gradient`` is ‖∂L/∂W‖², which is errᵀ H(t) err. Exact up to rounding. Cost O(d) for each doubtful pair and
+    for each fired pair of a neuron that has one.
+    """
+    err, err_after = errors
+    m = len(signs)
+    pairs = doubtful.tocoo()
+    samples, neurons = pairs.coords
+    excess = [np.maximum(pair_values(w, X, samples, neurons) - threshold, 0.0) for w in weights]
+    change = signs[neurons, 0] * (excess[1] - excess[0]) / np.sqrt(m)
+    flipping = float(np.sum(err[samples] * change))
+
+    both = csr_array(fire_sets.multiply(doubtful)).tocoo()
+    samples, neurons = both.coords
+    some, place = np.unique(neurons, return_inverse=True)
+    pulls = fire_sets[:, some].T.astype(np.float64) @ (err[:, None] * X)  # t_r = Σ_i fired err_i x_i
+    dual = float(np.sum(err[samples] * np.einsum("kj,kj->k", X[samples], pulls[place]))) / m
+
+    moved = float(np.sum((err - err_after) ** 2))
+    terms = (-2.0 * rate * squared_gradient, 2.0 * rate * dual, -2.0 * flipping, moved)
+    before, after = float(err @ err), float(err_after @ err_after)
+    return StepSplit(terms, (after - before - sum(terms)) / max(before, 1e-300))

@@ -1,0 +1,310 @@
+"""The certificate: every claim holds where its assumptions do; runs built to break one are told apart, with reasons."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from conftest import sphere
+from fireset import InputError, ShiftedReLUNetwork, train
+from fireset.engines import create
+from fireset.tasks.theory import certificate_sections, claims_table, unmet_reasons
+from fireset.theory import Certificate, dual_kernel, fire_set_kernel
+from fireset.theory.step_split import doubtful_pairs, flipped_pairs, gradient_norms
+from problems import hard_cases
+
+DETERMINISTIC = {"gradient", "B4", "identity", "alive"}
+
+
+def certified(network, X, y, *, every=1, **options):
+    """Train plainly with a certificate; gives its report."""
+    certificate = Certificate(every=every)
+    settings = {"learning_rate": "theory", "max_iter": 12, "tol": 0, "engine": "dense", **options}
+    train(network, X, y, callbacks=[certificate], **settings)
+    return certificate.report()
+
+
+def in_the_regime(m: int, *, gap: float):
+    """Two orthogonal samples, a low threshold, answers within ``gap`` of the first predictions: λ is large."""
+    X = np.eye(2)
+    network = ShiftedReLUNetwork.initialize(m, 2, threshold=0.05, dtype="float64")
+    return network, X, network.predict(X)[:, 0] + np.array([gap, -gap])
+
+
+def unmet(report) -> set[str]:
+    return {assumption.key for assumption in report.assumptions if not assumption.met}
+
+
+# Where everything is met
+
+
+def test_a_million_neurons_and_plain_answers_meet_every_assumption_and_every_claim():
+    X, y = np.eye(2), np.array([0.3, -0.2])
+    network = ShiftedReLUNetwork.initialize(1_000_000, 2, threshold=0.05, dtype="float64")
+    report = certified(network, X, y, every=6)
+    assert unmet(report) == set()
+    assert [claim.key for claim in report.claims if not (claim.holds and claim.proved)] == []
+    assert len(report.claims) == 20
+    assert all(claim.verdict == "holds" for claim in report.claims)
+
+
+@pytest.mark.parametrize("engine", ["dense", "data", "weights", "sums"])
+def test_every_claim_holds_in_every_iteration_with_every_engine(engine):
+    report = certified(*in_the_regime(20_000, gap=0.1), engine=engine)
+    assert unmet(report) == set()
+    assert all(claim.holds and claim.proved for claim in report.claims)
+    assert report.curves["sampled_iteration"] == list(range(13))
+
+
+# Where something is not
+
+
+def test_too_large_a_step_breaks_the_rate_and_is_named():
+    report = certified(*in_the_regime(20_000, gap=0.1), learning_rate=6.0)
+    assert unmet(report) == {"step", "still", "rate_so_far"}
+    rate = report.claim("rate")
+    assert rate.holds is False
+    assert [assumption.key for assumption in rate.unmet] == ["step"]
+    assert rate.verdict.startswith("fails: η = 6 is above λ/(4n²) = 0.03")
+    movement = report.claim("movement")
+    assert not movement.proved
+    assert movement.verdict.endswith("was above (1 − ηλ/2)^t ‖err(0)‖² in iteration 1")
+    for key in ("λ below", "λ above", "sparsity", "doubtful", "H(0)", *DETERMINISTIC):
+        assert report.claim(key).verdict == "holds", key
+    assert all(report.claim(key).unmet for key in report.failed)  # nothing fails that was promised
+
+
+def test_a_run_that_overflows_is_judged_too():
+    with pytest.warns(RuntimeWarning, match="the loss grew beyond all bounds"):
+        report = certified(*in_the_regime(20_000, gap=0.1), learning_rate=1e200, max_iter=30)
+    assert report.claim("rate").holds is False
+    assert report.claim("movement").holds is False
+    assert "still" in unmet(report)
+    assert json.dumps(report.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(("side", "word"), [(1.0, "the same"), (-1.0, "opposite")])
+def test_equal_and_opposite_rows_leave_nothing_to_claim_about_lambda(side, word):
+    """Opposite rows fire together below a negative threshold only; H^cts is regular, but the theorem wants δ > 0."""
+    X = np.array([[1.0, 0.0], [0.0, 1.0], [side, 0.0]])
+    network = ShiftedReLUNetwork.initialize(5000, 2, threshold=0.3, dtype="float64")
+    report = certified(network, X, np.array([1.0, 0.5, -1.0]), learning_rate=0.5)
+    separation = report.assumption("separation")
+    assert not separation.met
+    assert separation.reason == f"δ = 0: rows 0 and 2 are {word}"
+    if side > 0:
+        silent = {claim.key for claim in report.claims if claim.holds is None}
+        assert silent == {claim.key for claim in report.claims} - {"sparsity", *DETERMINISTIC}
+        assert "rows 0 and 2 are the same" in report.claim("rate").verdict
+    assert all(report.claim(key).verdict == "holds" for key in ("sparsity", *DETERMINISTIC))
+
+
+def test_too_few_neurons_are_named():
+    report = certified(*in_the_regime(40, gap=0.1))
+    assert unmet(report) == {"width", "kernel_width", "doubtful_odds"}
+    assert report.assumption("width").reason.startswith("m = 40 is below 2304 λ⁻⁴ n³ ‖err(0)‖² = ")
+    assert report.assumption("kernel_width").reason == "m = 40 is below 32 n ln(n/ρ)/λ = 706"
+    assert {a.key for a in report.claim("H(0)").unmet} == {"kernel_width"}
+    assert not report.claim("rate").proved
+    assert all(report.claim(key).unmet for key in report.failed)
+
+
+def test_a_kernel_of_few_neurons_may_miss_its_bound():
+    """Neurons that fire for nobody: λ_min(H(0)) = 0 < 3λ/4, and m is to blame."""
+    network, X, y = in_the_regime(40, gap=0.1)
+    network.weights[:] = -np.abs(network.weights)
+    claim = certified(network, X, y, learning_rate=0.01).claim("H(0)")
+    assert (claim.holds, claim.measured) == (False, 0.0)
+    assert claim.verdict == "fails: m = 40 is below 32 n ln(n/ρ)/λ = 706"
+
+
+# What does not apply
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"momentum": 0.9}, "momentum is 0.9: the claims are for plain descent, momentum 0"),
+        ({"sample_weight": np.r_[2.0, np.ones(29)]}, "the rows are weighted: the paper's count alike"),
+        ({"loss": "log_loss"}, "the loss is not ½ Σ (u − y)²"),
+    ],
+)
+def test_other_descents_than_the_paper_s_are_not_judged(options, reason):
+    rng = np.random.default_rng(0)
+    X, y = sphere(rng, 30, 4), rng.integers(0, 2, 30).astype(float)
+    network = ShiftedReLUNetwork.initialize(500, 4, dtype="float64")
+    report = certified(network, X, y, learning_rate=0.01, max_iter=3, **options)
+    for key in ("gradient", "movement", "within R", "B1", "B2", "B3", "B4", "identity", "one step", "rate"):
+        assert report.claim(key).verdict == f"does not apply: {reason}"
+    for key in ("sparsity", "doubtful", "H(0)", "noflip"):
+        assert report.claim(key).holds is not None
+
+
+def test_several_outputs_are_not_judged_but_counted():
+    problem = hard_cases()["several outputs"]
+    report = certified(problem.network(), problem.X, problem.y, learning_rate=0.1, max_iter=3)
+    assert report.claim("rate").verdict == "does not apply: the network has 3 outputs: the paper's has one"
+    assert report.claim("sparsity").holds
+    plain = report.to_dict()
+    assert "does not apply [a]" in {row[3] for row in claims_table(plain).rows}
+    assert unmet_reasons(plain)[-1] == "[a] the network has 3 outputs: the paper's has one"
+
+
+def test_a_changing_rate_is_noticed():
+    problem = hard_cases()["everything fires"]  # 'auto' has to back off here, or the loss falls at once
+    certificate = Certificate(every=1)
+    result = train(problem.network(), problem.X, problem.y, learning_rate="auto", max_iter=20, callbacks=[certificate])
+    changed = len(set(result.history.column("learning_rate"))) > 1
+    verdict = certificate.report().claim("rate").verdict
+    assert verdict.startswith("does not apply: the learning rate was changed in iteration") == changed
+
+
+def test_validation_rows_are_left_out():
+    rng = np.random.default_rng(0)
+    X, y = sphere(rng, 40, 4), rng.standard_normal(40)
+    reports = []
+    for validation in (None, (X[30:], y[30:])):
+        certificate = Certificate(every=1)
+        network = ShiftedReLUNetwork.initialize(400, 4, dtype="float64")
+        train(
+            network,
+            X[:30],
+            y[:30],
+            learning_rate=0.05,
+            max_iter=4,
+            tol=0,
+            engine="data",
+            validation=validation,
+            callbacks=[certificate],
+        )
+        reports.append(certificate.report())
+    for first, second in zip(reports[0].claims, reports[1].claims, strict=True):
+        assert (first.key, first.holds) == (second.key, second.holds)
+        assert first.measured == pytest.approx(second.measured, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("case", hard_cases())
+def test_hard_cases_are_judged(case):
+    """Nothing fires, everything fires, one sample, one dimension …: a report, and nothing promised fails."""
+    problem = hard_cases()[case]
+    report = certified(problem.network(), problem.X, problem.y, learning_rate=0.01, max_iter=3)
+    assert all(report.claim(key).unmet for key in report.failed)
+    assert json.dumps(report.to_dict(), allow_nan=False)
+    assert certificate_sections(report.to_dict())
+
+
+def test_a_certificate_that_saw_nothing_says_so():
+    with pytest.raises(InputError, match=r"^the certificate has seen no iteration; pass it to train"):
+        Certificate().report()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every must be a whole number of at least 1, got 0"),
+        ({"every": 2.5}, "every must be a whole number of at least 1, got 2.5"),
+        ({"failure": 1.0}, "failure must lie between 0 and 1, got 1.0"),
+    ],
+)
+def test_mistaken_settings_are_refused(options, message):
+    with pytest.raises(InputError) as refusal:
+        Certificate(**options)
+    assert str(refusal.value) == message
+
+
+def test_no_iteration_at_all_is_a_report_about_the_beginning():
+    report = certified(*in_the_regime(20_000, gap=0.1), max_iter=0)
+    assert report.claim("sparsity").holds
+    assert report.claim("rate").verdict == "does not apply: nothing was measured"
+
+
+# The terms
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.2])
+@pytest.mark.parametrize("case", ["random", "plain ReLU", "duplicates", "antipodes", "on the threshold", "one sample"])
+def test_the_four_terms_add_up_in_every_iteration(case, rate):
+    """‖err(t+1)‖² = ‖err(t)‖² + B₁ + B₂ + B₃ + B₄ to 1e-9, whether neurons flip or not."""
+    problem = hard_cases()[case]
+    network, certificate = problem.network(), Certificate(every=1)
+    train(network, problem.X, problem.y, learning_rate=rate, max_iter=40, tol=0, engine="data", callbacks=[certificate])
+    assert certificate._measured is not None
+    splits = certificate._measured.splits
+    assert [t for t, _ in splits] == list(range(40))
+    assert max(abs(split.gap) for _, split in splits) < 1e-9
+    if rate == 0.2 and case == "random":
+        assert sum(count for _, count, _, _ in certificate._measured.flips) > 0
+
+
+def test_the_terms_are_their_definitions():
+    """B₁ and B₂ against the matrices H(t) and H(t)^⊥, ‖∂L/∂w_r‖ against the gradient written out."""
+    problem = hard_cases()["random"]
+    network, certificate = problem.network(), Certificate(every=1)
+    before = network.weights.copy()
+    train(network, problem.X, problem.y, learning_rate=0.5, max_iter=1, tol=0, engine="dense", callbacks=[certificate])
+    start = problem.network()
+    err = problem.y[:, 0] - start.predict(problem.X)[:, 0]
+    fired, later = start.fire_sets(problem.X), network.fire_sets(problem.X)
+    measured = certificate._measured
+    assert measured is not None
+    doubtful = csr_array(
+        doubtful_pairs(before, problem.X, start.threshold, measured.radius) + flipped_pairs(fired, later)
+    )
+    b1, b2, _, _ = measured.splits[0][1].terms
+    assert b1 == pytest.approx(-2 * 0.5 * err @ fire_set_kernel(problem.X, fired) @ err, rel=1e-10)
+    assert b2 == pytest.approx(2 * 0.5 * err @ dual_kernel(problem.X, fired, doubtful) @ err, rel=1e-10)
+    gradient = (before - network.weights) / 0.5
+    found = gradient_norms(problem.X, start.signs, fired, -err[:, None])
+    np.testing.assert_allclose(found, np.linalg.norm(gradient, axis=1), atol=1e-12)
+
+
+def test_doubtful_pairs_are_those_near_the_threshold():
+    problem = hard_cases()["random"]
+    network = problem.network()
+    found = doubtful_pairs(network.weights, problem.X, network.threshold, 0.2).toarray()
+    np.testing.assert_array_equal(found, np.abs(problem.X @ network.weights.T - network.threshold) < 0.2)
+
+
+def test_an_error_that_is_only_rounding_is_not_held_against_a_run():
+    """In float32 the error stops falling at 1e-7 of the predictions; the claims end there."""
+    network = ShiftedReLUNetwork.initialize(4000, 2, threshold=0.05)
+    report = certified(network, np.eye(2), np.array([0.5, -0.5]), learning_rate=1.0, max_iter=80, every=5)
+    assert report.claim("rate").holds
+    assert report.claim("one step").holds
+    assert report.claim("identity").holds
+    assert report.notes[-1].endswith("on the error is only rounding; no claim is held against it.")
+
+
+# For people
+
+
+def test_a_report_as_tables_figures_and_json():
+    problem = hard_cases()["random"]
+    report = certified(problem.network(), problem.X, problem.y, learning_rate=1.0, max_iter=9, every=3)
+    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    table = claims_table(plain)
+    assert len(table.rows) == len(report.claims)
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    reasons = unmet_reasons(plain)
+    assert len(reasons) == len(unmet(report))  # no letters: all claims apply
+    marked = [row[3] for row in table.rows if "[" in row[3]]
+    assert marked
+    assert all(int(number) <= len(reasons) for text in marked for number in text.split("[")[1].strip("]").split(", "))
+    (section,) = certificate_sections(plain)
+    assert [len(figure.series) for figure in section.figures] == [2, 3, 3]
+    for figure in section.figures:
+        for series in figure.series:
+            assert len(series.x) == len(series.y) > 0
+            assert np.isfinite(series.y).all()
+    assert "looked at in 4 of 10 iterations" in section.paragraphs[-2]
+
+
+def test_fire_sets_between_forward_and_step_leave_the_run_alone():
+    problem = hard_cases()["random"]
+    results = []
+    for callbacks in ([], [Certificate(every=1)]):
+        network = problem.network()
+        train(network, problem.X, problem.y, learning_rate=0.3, max_iter=15, engine=create("data"), callbacks=callbacks)
+        results.append(network.weights)
+    np.testing.assert_array_equal(*results)

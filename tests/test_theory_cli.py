@@ -1,0 +1,162 @@
+"""``fireset theory`` and ``fireset train --certify``: what they say, and what they refuse."""
+
+import json
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fireset.tasks import theory as theory_task
+from fireset.tasks.theory import theory_sections, theory_tables
+from test_cli import _in_empty_folder, refused, run, table, works, write_table, written  # noqa: F401 - fixtures, too
+
+THEORY = ("theory", "table.csv", "--target", "y", "--width", "2000")
+
+
+def numbers_table(rows: int = 60) -> pl.DataFrame:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((rows, 3))
+    return pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(np.sin(X[:, 0]) + X[:, 1]))
+
+
+def test_classification_as_a_table(works):  # noqa: F811
+    write_table(table())
+    out = works(*THEORY)
+    for line in (
+        "The data and their kernel",
+        "What the theorem asks for",
+        "What practice needs",
+        "n         32     ",
+        "smallest eigenvalue of H^cts",
+        "of kernel regression, the infinitely wide network, on 8 rows held out",
+    ):
+        assert line in out
+    assert "accuracy" in out
+
+
+def test_regression_as_json(works):  # noqa: F811
+    write_table(numbers_table())
+    found = json.loads(works(*THEORY, "--json"))
+    assert (found["rows"], found["coordinates"], found["outputs"], found["width"]) == (48, 4, 1, 2000)
+    assert found["lambda_lower_bound"] < found["lambda_hermite_bound"] < found["lambda"] < found["lambda_upper_bound"]
+    assert found["lambda"] < found["lambda_trained_bias"]
+    assert found["theorem_learning_rate"] == pytest.approx(found["lambda"] / (4 * 48**2))
+    assert found["kernel_regression_r2"] > 0.5
+    assert found["operations"]["data"] < found["operations"]["dense"]
+    assert json.loads(works(*THEORY, "--json", "--seed", "1"))["lambda"] != found["lambda"]  # another split
+    assert "kernel_regression_r2" not in json.loads(works(*THEORY, "--json", "--holdout", "0"))
+
+
+def test_rows_that_are_the_same_are_named(works):  # noqa: F811
+    frame = numbers_table(20)
+    write_table(pl.concat([frame, frame[4:5]]))
+    out = works(*THEORY, "--holdout", "0")
+    assert "separation, rows 5 and 21 are the same: λ = 0, and the theorem says nothing" in out
+    assert "none" in out
+    found = json.loads(works(*THEORY, "--holdout", "0", "--json"))
+    assert found["closest_rows"] == [5, 21]
+    assert found["lambda_is_zero"]
+    assert found["theorem_width"] is None
+
+
+def test_the_large_way_agrees_with_the_small_one(works, monkeypatch, run):  # noqa: F811
+    write_table(numbers_table())
+    small = json.loads(works(*THEORY, "--json"))
+    monkeypatch.setattr(theory_task, "_ALL_EIGENVALUES", 10)
+    code, out, err = run(*THEORY, "--json")
+    assert code == 0
+    large = json.loads(out)
+    for name in ("lambda", "lambda_max", "kernel_regression_r2"):
+        assert large[name] == pytest.approx(small[name], rel=1e-6)
+    assert err.splitlines() == ["separation of 48 rows", "the kernel, 0.0 GB", "its eigenvalues", "kernel regression"]
+    assert run(*THEORY, "--json", "--quiet")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--width", "1"), "width must be at least 2, got 1"),
+        (("--threshold", "high"), "threshold must be paper or a number, got 'high'"),
+        (
+            ("--threshold", "50"),
+            "threshold 50 is so high that no neuron ever fires: H^cts is 0; give a lower --threshold",
+        ),
+        (("--holdout", "1.5"), "holdout must be at least 0 and below 1, got 1.5"),
+        (("--seed", "-1"), "seed must be at least 0 and below 2**32, got -1"),
+        (("--bias", "0"), "bias must be a positive number, got 0.0"),
+        (("--task", "sorting"), "task must be one of auto, classification, regression; got 'sorting'"),
+        (("--target", "z"), "--target 'z' is not a column of the table; its columns are 'a', 'b', 'c', 'y'"),
+    ],
+)
+def test_mistakes_are_one_line(refused, more, message):  # noqa: F811
+    write_table(numbers_table())
+    assert refused(*THEORY, *more) == message
+
+
+def test_one_row_is_refused(refused):  # noqa: F811
+    written("a,y\n1,2.5\n")
+    assert refused(*THEORY) == "the table must have at least 2 rows, got 1"
+
+
+def test_figures_are_data(works, monkeypatch):  # noqa: F811
+    """The page is drawn elsewhere: here, what it is given."""
+    write_table(numbers_table())
+    pages = []
+
+    class Pages:
+        check_report = staticmethod(lambda path: pages.append(path))
+        write_page = staticmethod(lambda *page, **settings: pages.append((page, settings)))
+
+    monkeypatch.setitem(sys.modules, "fireset.report", Pages)
+    works(*THEORY, "--report", "page.html")
+    checked, ((path, title, sections), settings) = pages
+    assert str(checked) == str(path) == "page.html"
+    assert title == "What the theorem asks for on table.csv"
+    assert settings["settings"]["width"] == 2000
+    assert [section.heading for section in sections][1] == "What the theorem asks for"
+    (figure,) = sections[0].figures
+    assert len(figure.series) == 4
+    assert figure.alt
+    for series in figure.series:
+        assert len(series.x) == len(series.y) >= 2
+        assert min(series.y) > 0
+    assert list(figure.series[0].y) == sorted(figure.series[0].y, reverse=True)
+
+
+def test_tables_and_sections_have_the_same_words():
+    operations = dict.fromkeys(("dense", "weights", "data", "quantum"), 1.0)
+    names = (
+        "rows coordinates separation lambda lambda_lower_bound lambda_hermite_bound lambda_upper_bound lambda_max "
+        "theorem_learning_rate theorem_sparse_learning_rate theorem_radius theorem_iterations theorem_width "
+        "lemma_width theorem_kernel_width corollary_width width threshold fired_fraction fired_bound_fraction "
+        "movement_bound practical_learning_rate practical_iterations"
+    )
+    summary = {
+        **dict.fromkeys(names.split(), 1.0),
+        "closest_rows": None,
+        "closest_rows_are_opposite": False,
+        "lambda_is_zero": False,
+        "operations": operations,
+    }
+    found = theory_task.Theory(summary, [])
+    tables = theory_tables(found)
+    assert "one row: no pair" in tables[0][1].rows[2][2]
+    assert [section.heading for section in theory_sections(found)] == [heading for heading, _ in tables]
+
+
+def test_train_with_a_certificate(works):  # noqa: F811
+    write_table(numbers_table())
+    train = ("train", "table.csv", "--target", "y", "--width", "300", "--max-iter", "8", "-q", "--certify")
+    out = works(*train, "--momentum", "0")
+    assert "max_i k_{i,0} ≤ 2m e^(−b²/2)" in out
+    assert "[1] " in out
+    assert "The certificate took" in out
+    assert "certificate  " not in out
+    found = json.loads(works(*train, "--json"))
+    verdicts = {claim["claim"]: claim["verdict"] for claim in found["certificate"]["claims"]}
+    assert verdicts["rate"] == "does not apply: momentum is 0.9: the claims are for plain descent, momentum 0"
+    assert verdicts["sparsity"] == "holds"
+    plain = json.loads(works(*train[:-1], "--json"))
+    assert "certificate" not in plain
+    assert plain["loss"] == found["loss"]
