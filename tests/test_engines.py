@@ -228,7 +228,7 @@ def test_lists_outgrow_their_slots():
 
 def test_unknown_engine_and_options():
     with pytest.raises(
-        InputError, match=r"^engine must be one of auto, correlation, data, dense, sums, weights; got 'fast'$"
+        InputError, match=r"^engine must be one of auto, correlation, data, dense, hashing, sums, weights; got 'fast'$"
     ):
         create("fast")
     with pytest.raises(InputError, match=r"^engine 'dense' does not take radius$"):

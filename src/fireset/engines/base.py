@@ -101,6 +101,12 @@ _ENGINES = {
         True,
         "Algorithm 2: search the data for each neuron that left its certificate radius",
     ),
+    "hashing": _Entry(
+        "fireset.engines.hashing",
+        "HashingEngine",
+        False,
+        "active neurons from hash tables as in SLIDE, for comparison: misses some that fire",
+    ),
     "sums": _Entry(
         "fireset.engines.data_sums",
         "DataSumsEngine",
