@@ -24,9 +24,9 @@ LAYERS = [
     {"files", "history", "hsr", "initialization", "losses", "table_encoder"},
     {"data", "network", "theory"},
     {"engines", "quantum"},
-    {"learning_rate", "safety", "warmup", "distributed"},
+    {"learning_rate", "safety", "warmup", "distributed", "peers"},
     {"training"},
-    {"progress"},
+    {"progress", "tensorboard_log"},
     {"estimators"},
     {"model", "report", "table_problem"},
     {"demo", "tasks"},
@@ -93,9 +93,10 @@ def test_only_kernels_import_numba():
     assert all(is_from(module, "fireset.kernels") for module in who), who
 
 
-def test_only_distributed_imports_torch():
+def test_torch_and_jax_stay_where_they_belong():
     who = {module for module in MODULES for imported in imports(module) if is_from(imported, "torch")}
-    assert who <= {"fireset.distributed"}
+    assert who <= {"fireset.distributed", "fireset.peers"}
+    assert {m for m in MODULES for imported in imports(m) if is_from(imported, "jax")} == {"fireset.peers"}
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -32,6 +32,7 @@ def test_fires_are_those_of_bucket_members(case, family):
     problem = hard_cases()[case]
     network, engine = problem.network(), HashingEngine(family, 2, 3, rehash_every=2)
     engine.start(network, problem.X)
+    active = np.empty(0)
     for step in range(5):
         u = engine.forward()
         if step % 2 == 0:  # just hashed: the waits are 2 and round(2.2)

@@ -1,6 +1,8 @@
 """What a training run remembers of each iteration."""
 
+import json
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,25 @@ class History(list[Iteration]):
         if name not in {f.name for f in fields(Iteration)}:
             raise InputError(f"name must be one of {', '.join(f.name for f in fields(Iteration))}; got {name!r}")
         return np.array([getattr(record, name) for record in self])
+
+    def to_csv(self) -> str:
+        """A header and one line for each iteration; what was not measured is left empty."""
+        names = [f.name for f in fields(Iteration)]
+        lines = [",".join("" if value is None else repr(value) for value in asdict(record).values()) for record in self]
+        return "\n".join([",".join(names), *lines]) + "\n"
+
+    def to_json(self) -> str:
+        """A list with one object for each iteration. JSON knows no infinity: a loss beyond all numbers is null."""
+        return json.dumps(
+            [
+                {
+                    name: None if isinstance(value, float) and not isfinite(value) else value
+                    for name, value in row.items()
+                }
+                for row in self.to_dicts()
+            ],
+            indent=1,
+        )
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [asdict(record) for record in self]

@@ -49,6 +49,11 @@ def train(
     drop: Drop = None,
     categorical: Categorical = None,
     impute: Impute = False,
+    report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
+    history: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every iteration's numbers, .csv or .json.")
+    ] = None,
+    tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Log to TensorBoard.")] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -83,6 +88,9 @@ def train(
         categorical=categorical or [],
         impute=impute,
         settings=settings,
+        report=report,
+        history=history,
+        tensorboard=tensorboard,
     )
     show(summary, as_json)
     if summary["stop_reason"] == "interrupted":

@@ -47,3 +47,13 @@ def readable(key: str, value: Any) -> tuple[str, str]:
     if "seconds" in key:
         return label.replace("seconds", "time"), f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
     return label, f"{value:.4g}" + (" times" if key == "speed_up_over_dense" else "")
+
+
+def show_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Columns of text, headings above them; the first column to the left, the others to the right."""
+    widths = [max(len(heading), *(len(row[k]) for row in rows)) for k, heading in enumerate(columns)]
+    for row in [columns, *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        cells[0] = row[0].ljust(widths[0])
+        print("  ".join(cells).rstrip())
+    sys.stdout.flush()

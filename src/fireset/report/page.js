@@ -22,13 +22,13 @@
     }
     return figure.series.map((series, k) => {
       const shown = { x: series.x, y: series.y, name: series.name, visible: !hidden[which].has(k) };
-      if (series.look === "bars") return { ...shown, type: "bar", marker: { color: seriesColor(k) } };
+      if (series.look === "bars") return { ...shown, type: "bar", marker: { color: seriesColor(series.color) } };
       const few = series.y.length <= FEW;
       return {
         ...shown, type: "scatter",
         mode: series.look === "points" ? "markers" : few && series.look === "line" ? "lines+markers" : "lines",
-        line: { color: seriesColor(k), width: 2, dash: series.look === "dashed" ? "dash" : "solid" },
-        marker: { color: seriesColor(k), size: 7, symbol: SYMBOLS[k % SYMBOLS.length] },
+        line: { color: seriesColor(series.color), width: 2, dash: series.look === "dashed" ? "dash" : "solid" },
+        marker: { color: seriesColor(series.color), size: 7, symbol: SYMBOLS[series.color % SYMBOLS.length] },
       };
     });
   }

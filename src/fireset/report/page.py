@@ -90,6 +90,15 @@ def _libraries():
     return jinja2, get_plotlyjs()
 
 
+def _colors(figure: Figure) -> list[int]:
+    """A colour for each series; a dashed one that follows points is their fit, and has theirs."""
+    colors: list[int] = []
+    for k, series in enumerate(figure.series):
+        fit = k > 0 and series.look == "dashed" and figure.series[k - 1].look == "points"
+        colors.append(colors[-1] if fit else max(colors, default=-1) + 1)
+    return colors
+
+
 def _figure(figure: Figure) -> dict[str, Any]:
     """What page.js needs to draw series."""
     words = any(isinstance(x, str) for series in figure.series for x in series.x)
@@ -105,8 +114,9 @@ def _figure(figure: Figure) -> dict[str, Any]:
                 "x": [_plain(x) if isinstance(x, str) else _finite(x) for x in series.x],
                 "y": [_finite(y) for y in series.y],
                 "look": series.look,
+                "color": color,
             }
-            for series in figure.series
+            for series, color in zip(figure.series, _colors(figure), strict=True)
         ],
     }
 
@@ -125,7 +135,7 @@ def _described(figure: Figure | HeatMap, number: int) -> dict[str, Any]:
     if isinstance(figure, HeatMap):
         names, tables = [], [_cells_table(figure)]
     else:
-        names = [(series.name, series.look) for series in figure.series]
+        names = [(s.name, s.look, color) for s, color in zip(figure.series, _colors(figure), strict=True)]
         tables = [_points(figure, series) for series in figure.series]
     return {"number": number, "title": figure.title, "alt": figure.alt, "names": names, "tables": tables}
 

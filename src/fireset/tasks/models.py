@@ -26,6 +26,7 @@ from fireset.table_encoder import (
     refuse_type,
 )
 from fireset.table_problem import TableProblem
+from fireset.tasks.records import Records
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,6 +44,9 @@ def train_table(
     categorical: list[str],
     impute: bool,
     settings: dict[str, Any],
+    report: Path | None = None,
+    history: Path | None = None,
+    tensorboard: Path | None = None,
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
@@ -54,10 +58,12 @@ def train_table(
     spare_inputs(out, file)
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
     check_writable(out)
+    records = Records(file, target, report=report, history=history, tensorboard=tensorboard)
     X, y = problem.X, problem.y
     estimator = problem.estimator(loss, **settings)
     kept, held = _hold_out(y, problem.classes, holdout, settings["random_state"])
-    estimator.fit(X[kept], y[kept])
+    with records:
+        estimator.fit(X[kept], y[kept], callbacks=records.callbacks)
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.classes_ = np.array(problem.classes)
         y = estimator.classes_[y]
@@ -86,7 +92,7 @@ def train_table(
         summary |= {f"held_out_{name}": value for name, value in scores.items()}
     training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
     Model(problem.task, target, estimator, problem.encoder, training).save(out)
-    return {**summary, "model": str(out)}
+    return {**summary, **records.written(estimator, X[kept], training), "model": str(out)}
 
 
 def explain_engines(file: Path, target: str, *, width: int, max_iter: int) -> dict[str, Any]:
