@@ -37,21 +37,15 @@ class History(list[Iteration]):
     def to_csv(self) -> str:
         """A header and one line for each iteration; what was not measured is left empty."""
         names = [f.name for f in fields(Iteration)]
-        lines = [",".join("" if value is None else repr(value) for value in asdict(record).values()) for record in self]
+        lines = [",".join("" if value is None else str(value) for value in asdict(record).values()) for record in self]
         return "\n".join([",".join(names), *lines]) + "\n"
 
     def to_json(self) -> str:
         """A list with one object for each iteration. JSON knows no infinity: a loss beyond all numbers is null."""
-        return json.dumps(
-            [
-                {
-                    name: None if isinstance(value, float) and not isfinite(value) else value
-                    for name, value in row.items()
-                }
-                for row in self.to_dicts()
-            ],
-            indent=1,
-        )
+        rows = self.to_dicts()
+        for row in rows:
+            row.update({name: None for name, value in row.items() if isinstance(value, float) and not isfinite(value)})
+        return json.dumps(rows, indent=1)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [asdict(record) for record in self]

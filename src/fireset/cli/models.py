@@ -107,7 +107,8 @@ def predict(
 ) -> None:
     """Predict the target for every row of a table."""
     from fireset.files import check_writable
-    from fireset.tasks.models import predict_table, spare_inputs, write_csv
+    from fireset.tasks.models import predict_table, write_csv
+    from fireset.tasks.places import spare_inputs
 
     spare_inputs(out, model, file)
     if out is not None:

@@ -56,7 +56,7 @@ def write_page(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.tests["numeric"] = lambda cell: bool(_NUMBER.match(cell))
+    environment.globals["numeric_columns"] = _numeric_columns
     drawn, shown = [], []
     for section in sections:
         figures = []
@@ -170,6 +170,12 @@ def _cells_table(figure: HeatMap) -> dict[str, Any]:
         "columns": ["what", "value"],
         "rows": [[name, _shown(value)] for name, value in facts.items()],
     }
+
+
+def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold numbers and nothing else; gaps do not count."""
+    cells = [[row[k] for row in rows if row[k]] for k in range(len(columns))]
+    return [bool(column) and all(_NUMBER.match(cell) for cell in column) for column in cells]
 
 
 def _plain(text: object) -> str:

@@ -26,9 +26,11 @@ from fireset.safety import interruptible
 from fireset.table_encoder import one_line
 from fireset.table_problem import TableProblem
 from fireset.tasks.contenders import Contender, Problem, Taken, make_contender, peak_memory
+from fireset.tasks.places import spare_inputs
 from fireset.tasks.verdict import Crossover, Row, Scaling, contest, crossover, verdict
 
-_TURNS = 10
+_TURNS = 10  # at least, if there are as many iterations
+_LONGEST_TURN = 10
 _REST = 0.05  # seconds before a turn
 _HOPELESS = 1e6  # times the first loss
 _DOUBLINGS = 5  # widths below the one asked for, to find the crossover
@@ -98,6 +100,7 @@ def compare_table(
     if not isinstance(iterations, Integral) or iterations < 1:
         raise InputError(f"iterations must be a whole number of at least 1, got {iterations!r}")
     if report is not None:
+        spare_inputs(report, file, flag="--report")
         check_report(report)
     table = TableProblem.read(file, target, **reading)
     estimator = table.estimator(width=width, dtype=dtype, random_state=seed)
@@ -129,10 +132,9 @@ def compare_table(
     if report is not None:
         from fireset.tasks.compare_report import write_comparison
 
-        settings = {"file": file.name, "target": target, "seed": seed, "engines": names, **reading}
-        write_comparison(
-            report, found, {**settings, **{k: v for k, v in summary.items() if _is_plain(v) and k != "verdict"}}
-        )
+        facts = {k: v for k, v in summary.items() if isinstance(v, (str, int, float)) and k != "verdict"}
+        settings = {"file": file.name, "target": target, "seed": seed, "engines": names, **reading, **facts}
+        write_comparison(report, found, settings)
         summary["report"] = str(report)
     return summary
 
@@ -225,15 +227,17 @@ def _race(found: Comparison, interrupted: threading.Event, say: Callable[[str], 
     """All steps, in turns; after each turn, how far everyone is from the dense engine's weights."""
     first = found.problem.network.weights.astype(np.float64)
     done = 0
-    for turn in np.array_split(np.arange(found.iterations), min(_TURNS, found.iterations)):
+    turn = min(_LONGEST_TURN, -(-found.iterations // _TURNS))
+    while done < found.iterations:
+        turn = min(turn, found.iterations - done)
         for run in found.runs:
             say(f"{done}/{found.iterations} iterations, {run.row.name}'s turn")
             time.sleep(_REST if run.alive else 0)
-            for _ in turn:
+            for _ in range(turn):
                 if interrupted.is_set():
                     return
                 _attempt(run, lambda run=run: _step(run))
-        done += len(turn)
+        done += turn
         _measure_distances(found.runs, first, done)
     for run in found.runs:
         if interrupted.is_set():
@@ -337,7 +341,3 @@ def _rate(network: ShiftedReLUNetwork, X: np.ndarray) -> float:
 def _reason(error: Exception) -> str:
     text = one_line(error) or type(error).__name__
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (str, int, float))

@@ -63,9 +63,9 @@ def _answer(found: Comparison) -> Section:
         f"{network.n_outputs} outputs, {network.dtype}; all contenders start from the same network, take the same "
         "steps, and take turns in one process. Inner products and fired pairs are per iteration. Compiling and "
         "preprocessing are not part of an iteration. Peak memory is what starting and two steps add to the resident "
-        "memory of the process, a copy of the weights included. The final loss is that of the outputs which a contender "
-        "computes: an approximate engine's leaves out what it misses. The distance to the dense run is ‖W − W_dense‖ "
-        "beside the way ‖W_dense − W(0)‖ that the dense run has gone, the largest after any turn."
+        "memory of the process, a copy of the weights included. The final loss is that of the outputs as a contender "
+        "computes them: an approximate engine's leaves out what it misses. The distance to the dense run is "
+        "‖W − W_dense‖ beside the way ‖W_dense − W(0)‖ that the dense run has gone, the largest after any turn."
     )
     table = Table([heading for heading, _, _ in COLUMNS], [cells(row) for row in found.rows])
     return Section("The answer", paragraphs, [table])

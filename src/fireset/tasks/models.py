@@ -1,6 +1,5 @@
 """Models from files: train on a table, predict for a table, describe a model."""
 
-import os
 import sys
 import warnings
 from math import ceil, erfc, sqrt
@@ -26,6 +25,7 @@ from fireset.table_encoder import (
     refuse_type,
 )
 from fireset.table_problem import TableProblem
+from fireset.tasks.places import spare_inputs
 from fireset.tasks.records import Records
 
 if TYPE_CHECKING:
@@ -171,13 +171,6 @@ def write_csv(columns: dict[str, list], out: Path | None) -> None:
         return
     with atomic_path(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def spare_inputs(out: Path | None, *inputs: Path) -> None:
-    """Refuse to write over a file that is being read."""
-    for file in inputs:
-        if out is not None and os.path.realpath(out) == os.path.realpath(file):
-            raise InputError(f"--out {out} would overwrite the input {file}; choose another name")
 
 
 def _stem(file: Path) -> str:

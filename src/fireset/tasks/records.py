@@ -13,6 +13,7 @@ from fireset.figures import Figure, Section, Series, Table
 from fireset.files import atomic_path, check_writable
 from fireset.network import ShiftedReLUNetwork
 from fireset.report import check_report, write_page
+from fireset.tasks.places import spare_inputs
 from fireset.tasks.report_parts import fire_maps, fired_section, part_of, shown_neurons
 from fireset.tensorboard_log import TensorBoardLog
 from fireset.training import Progress, TrainingResult
@@ -26,6 +27,8 @@ class Records:
     def __init__(self, file: Path, target: str, *, report: Path | None, history: Path | None, tensorboard: Path | None):
         self._file, self._target = file, target
         self._report, self._history, self._tensorboard = report, history, tensorboard
+        spare_inputs(report, file, flag="--report")
+        spare_inputs(history, file, flag="--history")
         if report is not None:
             check_report(report)
         if history is not None:
@@ -109,7 +112,7 @@ def _losses(result: TrainingResult) -> Section:
     losses = {"training": history.column("loss").tolist()}
     if history[0].validation_loss is not None:
         losses["validation"] = history.column("validation_loss").tolist()
-    alt = f"The loss falls from {history[0].loss:.4g} to {history[-1].loss:.4g} in {len(history) - 1} iterations."
+    alt = f"The loss goes from {history[0].loss:.4g} to {history[-1].loss:.4g} in {len(history) - 1} iterations."
     figures = [
         Figure(
             f"Loss against {what}", label, "loss", [Series(name, x, y) for name, y in losses.items()], alt, log_y=True

@@ -66,8 +66,8 @@ def fire_maps(before: ShiftedReLUNetwork, after: ShiftedReLUNetwork, X: np.ndarr
         _fire_map(
             "after training",
             last,
-            f"{size}, the same: {last.mean():.2%} of these pairs fire; {np.mean(first != last):.2%} of them have changed "
-            "their state.",
+            f"{size}, the same: {last.mean():.2%} of these pairs fire, and {np.mean(first != last):.2%} of them have "
+            "changed their state.",
         ),
     )
 
