@@ -49,7 +49,7 @@ class TestVerdict:
         said = verdict([DENSE, TORCH, SLOW], 500, 30, Crossover("never", 500))
         assert said == (
             "No: at width 500 the engine data takes 300 ms an iteration and the fastest dense run (pytorch) 200 ms, so "
-            "that preprocessing takes 1.5 times as long; no width up to 500 was found from which on it is faster."
+            "that preprocessing takes 1.50 times as long; no width up to 500 was found from which on it is faster."
         )
 
     def test_no_but_wider(self):

@@ -5,6 +5,7 @@ Chromium is a Debian package (``apt-get install chromium``). Screenshots are kep
 
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,14 @@ class Visit:
         self.context.close()
 
 
+def eventually(holds) -> None:
+    """Wait until it holds. (Playwright's own way evaluates text, which the page's policy forbids.)"""
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_looks(browser, page_file, size, scheme):
@@ -105,7 +114,7 @@ def test_colours_follow_the_reader(browser, page_file):
         ink = "getComputedStyle(document.querySelector('#plot-0 .xtick text')).fill"
         light = visit.page.evaluate(ink)
         visit.page.emulate_media(color_scheme="dark")
-        visit.page.wait_for_function(f"{ink} !== '{light}'")
+        eventually(lambda: visit.page.evaluate(ink) != light)
 
 
 def test_click_through(browser, page_file):
@@ -118,9 +127,9 @@ def test_click_through(browser, page_file):
         lines = page.locator("#plot-0 .scatterlayer .trace")
         assert lines.count() == 3
         page.locator("figure").first.get_by_role("checkbox", name="data").uncheck()
-        page.wait_for_function("document.querySelectorAll('#plot-0 .scatterlayer .trace').length === 2")
+        eventually(lambda: lines.count() == 2)
         page.locator("figure").first.get_by_role("checkbox", name="data").check()
-        page.wait_for_function("document.querySelectorAll('#plot-0 .scatterlayer .trace').length === 3")
+        eventually(lambda: lines.count() == 3)
         for summary in page.locator("summary").all():
             summary.click()
         assert page.locator("figure table").first.is_visible()

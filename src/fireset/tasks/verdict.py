@@ -120,15 +120,13 @@ def verdict(rows: Sequence[Row], width: int, iterations: int, crossing: Crossove
     times = f"the engine {engine.name} takes {_time(fast)} an iteration and the fastest dense run ({dense.name}) "
     times += _time(slow)
     if fast >= slow:
-        ratio = f"{fast / slow:.2g} times as long" if fast / slow >= 1.05 else "no less time"
+        ratio = f"{_ratio(fast / slow)} times as long" if fast / slow >= 1.05 else "no less time"
         return f"No: at width {width:,} {times}, so that preprocessing takes {ratio}; {_place(crossing, False)}."
     needed = (engine.preprocessing_seconds or 0.0) / (slow - fast)
     after = max(1, int(np.ceil(needed)))
     paid = f"its preprocessing has paid for itself after {after:,} iteration{'s' if after > 1 else ''}"
     start = "Yes" if needed <= iterations else f"Not within {iterations:,} iterations"
-    return (
-        f"{start}: at width {width:,} {times}, {slow / fast:.2g} times as long; {paid}, and {_place(crossing, True)}."
-    )
+    return f"{start}: at width {width:,} {times}, {_ratio(slow / fast)} times as long; {paid}, and {_place(crossing, True)}."
 
 
 def _place(crossing: Crossover | None, helps: bool) -> str:
@@ -156,6 +154,10 @@ def _seconds(row: Row) -> float:
 def _rounded(width: float) -> int:
     """Two digits: a crossover is not known better."""
     return int(float(f"{width:.2g}"))
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 1.95 else f"{ratio:.2g}" if ratio < 100 else f"{ratio:.0f}"
 
 
 def _time(seconds: float) -> str:
