@@ -61,9 +61,7 @@ class TestVerdict:
         said = verdict([TORCH, row("data", "preprocessed", 0.201)], 500, 30, Crossover("between", 400.0))
         assert said.startswith("No: ")
         assert "preprocessing takes no less time" in said
-        assert said.endswith(
-            "in short runs it was the faster one from about 400 neurons on, so that the difference is small."
-        )
+        assert said.endswith("; short runs disagree: in them it was the faster one from about 400 neurons on.")
 
     def test_not_in_a_short_run(self):
         """Each iteration is faster, but the preprocessing costs more than all of them save."""
@@ -85,9 +83,7 @@ class TestVerdict:
     def test_yes_without_a_crossover(self):
         assert verdict([DENSE, FAST], 500, 30, None).endswith("and from which width on was not measured.")
         said = verdict([DENSE, FAST], 500, 30, Crossover("never", 500))
-        assert said.endswith(
-            "in short runs up to width 500 it was not the faster one, so that the difference is small."
-        )
+        assert said.endswith("and short runs disagree: in them it was not the faster one up to width 500.")
 
 
 def curve(kind, power, factor=1.0, widths=(100, 200, 400, 800)) -> Scaling:

@@ -27,7 +27,7 @@ COLUMNS: list[tuple[str, str, Shown]] = [
     ("contender", "name", str),
     ("kind", "kind", str),
     ("ms per iteration", "seconds_per_iteration", _number(",.3g", 1000)),
-    ("times as fast as dense", "speed_up", _number(".2f")),
+    ("speed-up", "speed_up", _number(".2f")),
     ("preprocessing, s", "preprocessing_seconds", _number(".3f")),
     ("compiling, s", "compile_seconds", _number(".2f")),
     ("inner products", "inner_products", _number(",.0f")),
@@ -47,28 +47,35 @@ def cells(row: Row | dict[str, Any]) -> list[str]:
 
 def write_comparison(path: Path, found: Comparison, settings: dict[str, Any]) -> None:
     """Write the page; with whatever there is, if the comparison was interrupted."""
-    sections = [_answer(found), _losses(found), *_recall(found), *_scaling(found), _fired(found)]
+    sections = [_answer(found), _losses(found), *_recall(found), *_scaling(found), _fired(found), _method(found)]
     write_page(path, f"Does preprocessing help on {settings['file']}?", sections, settings=settings)
 
 
 def _answer(found: Comparison) -> Section:
-    network = found.problem.network
     paragraphs = [found.sentence()]
     if found.interrupted:
         paragraphs.append("The comparison was interrupted; this page shows what had been measured until then.")
     failed = [f"{row.name}: {row.reason}" for row in found.rows if row.reason]
     paragraphs += [f"Not measured, or not to the end: {'; '.join(failed)}."] if failed else []
-    paragraphs.append(
-        f"{len(found.problem.X):,} samples with {network.n_features} coordinates, {network.width:,} neurons, "
-        f"{network.n_outputs} outputs, {network.dtype}; all contenders start from the same network, take the same "
-        "steps, and take turns in one process. Inner products and fired pairs are per iteration. Compiling and "
-        "preprocessing are not part of an iteration. Peak memory is what starting and two steps add to the resident "
-        "memory of the process, a copy of the weights included. The final loss is that of the outputs as a contender "
-        "computes them: an approximate engine's leaves out what it misses. The distance to the dense run is "
-        "‖W − W_dense‖ beside the way ‖W_dense − W(0)‖ that the dense run has gone, the largest after any turn."
-    )
     table = Table([heading for heading, _, _ in COLUMNS], [cells(row) for row in found.rows])
     return Section("The answer", paragraphs, [table])
+
+
+def _method(found: Comparison) -> Section:
+    X, network = found.problem.X, found.problem.network
+    return Section(
+        "How it was measured",
+        [
+            f"{len(X):,} samples with {network.n_features} coordinates, {network.width:,} neurons, outputs: "
+            f"{network.n_outputs}, {network.dtype}. All contenders start from the same network and do plain gradient "
+            f"descent at the rate {found.problem.rate:.4g}, taking turns in one process.",
+            "Inner products and fired pairs are per iteration. Compiling and preprocessing are not part of an iteration. "
+            "Peak memory is what starting and two steps add to the resident memory of the process, a copy of the weights "
+            "included. The final loss is that of the outputs as a contender computes them: an approximate engine's leave "
+            "out what it misses. The distance to the dense run is ‖W − W_dense‖ beside the way ‖W_dense − W(0)‖ that the "
+            "dense run has gone, the largest after any turn.",
+        ],
+    )
 
 
 def _losses(found: Comparison) -> Section:

@@ -126,7 +126,8 @@ def verdict(rows: Sequence[Row], width: int, iterations: int, crossing: Crossove
     after = max(1, int(np.ceil(needed)))
     paid = f"its preprocessing has paid for itself after {after:,} iteration{'s' if after > 1 else ''}"
     start = "Yes" if needed <= iterations else f"Not within {iterations:,} iterations"
-    return f"{start}: at width {width:,} {times}, {_ratio(slow / fast)} times as long; {paid}, and {_place(crossing, True)}."
+    times += f", {_ratio(slow / fast)} times as long"
+    return f"{start}: at width {width:,} {times}; {paid}, and {_place(crossing, True)}."
 
 
 def _place(crossing: Crossover | None, helps: bool) -> str:
@@ -134,7 +135,7 @@ def _place(crossing: Crossover | None, helps: bool) -> str:
         return "from which width on was not measured"
     width = f"{_rounded(crossing.width):,}"
     if not helps and crossing.how in ("always", "between"):  # the long run and the short ones disagree
-        return f"in short runs it was the faster one from about {width} neurons on, so that the difference is small"
+        return f"short runs disagree: in them it was the faster one from about {width} neurons on"
     if crossing.how == "always":
         return f"it was the faster one at every width measured, from {width} neurons on"
     if crossing.how == "between":
@@ -142,7 +143,7 @@ def _place(crossing: Crossover | None, helps: bool) -> str:
     if crossing.how == "beyond":
         return f"by the fitted exponents it would be the faster one from about {width} neurons on"
     if helps:  # as above
-        return f"in short runs up to width {width} it was not the faster one, so that the difference is small"
+        return f"short runs disagree: in them it was not the faster one up to width {width}"
     return f"no width up to {width} was found from which on it is faster"
 
 
