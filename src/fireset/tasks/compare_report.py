@@ -69,11 +69,11 @@ def _method(found: Comparison) -> Section:
             f"{len(X):,} samples with {network.n_features} coordinates, {network.width:,} neurons, outputs: "
             f"{network.n_outputs}, {network.dtype}. All contenders start from the same network and do plain gradient "
             f"descent at the rate {found.problem.rate:.4g}, taking turns in one process.",
-            "Inner products and fired pairs are per iteration. Compiling and preprocessing are not part of an iteration. "
-            "Peak memory is what starting and two steps add to the resident memory of the process, a copy of the weights "
-            "included. The final loss is that of the outputs as a contender computes them: an approximate engine's leave "
-            "out what it misses. The distance to the dense run is ‖W − W_dense‖ beside the way ‖W_dense − W(0)‖ that the "
-            "dense run has gone, the largest after any turn.",
+            "Inner products and fired pairs are per iteration. Compiling and preprocessing are not part of one. Peak "
+            "memory is what starting and two steps add to the resident memory of the process, a copy of the weights "
+            "included. The final loss is that of the outputs as a contender computes them: an approximate engine's "
+            "leave out what it misses. The distance to the dense run is ‖W − W_dense‖ beside the way ‖W_dense − W(0)‖ "
+            "that the dense run has gone, the largest after any turn.",
         ],
     )
 
