@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format picture bench-index bench-sums bench-step clean
+.PHONY: demo test lint format picture docs bench bench-index bench-sums bench-step bench-compare clean
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -25,6 +25,17 @@ format: $(VENV)/.test
 picture: $(VENV)/.core
 	$(PIP) install --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python docs/make_picture.py docs/fireset.png
+
+docs: $(VENV)/.core
+	$(PIP) install --constraint constraints.txt --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench: bench-step bench-index bench-compare
+	$(BIN)/python benchmarks/collect.py
+
+bench-compare: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/bench_compare.py
 
 bench-index: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"
