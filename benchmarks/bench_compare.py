@@ -48,7 +48,7 @@ def comparison(dtype: str, quick: bool, page: Path | None) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digits.npz"
         np.savez(file, X=X, y=y)
-        width, iterations = (1000, 5) if quick else (20_000, 50)
+        width, iterations = (1000, 5) if quick else (10_000, 30)
         asked = {"width": width, "iterations": iterations, "dtype": dtype, "seed": 0, "engines": None}
         return [compare_table(file, "y", **asked, report=page, verbose=True)]
 

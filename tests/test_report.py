@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,7 @@ from fireset.figures import Figure, HeatMap, Section, Series, Table
 from fireset.history import History, Iteration
 from fireset.report import check_report, write_page
 from fireset.tasks.models import train_table
+from fireset.tasks.records import Records
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quotes\" '{{ 7 * 7 }}' \u2028"
 
@@ -178,6 +180,23 @@ def test_train_leaves_a_page(tmp_path):
     read = Page(page)
     for text in ("Training on table.csv", "Loss against time", "Fired fraction", "before training", "after training"):
         assert text in read.text
+
+
+@pytest.mark.filterwarnings("ignore:interrupted after")
+def test_interrupted_training_leaves_its_page(tmp_path, monkeypatch):
+    see = Records._see
+
+    def interrupt(self, progress):
+        see(self, progress)
+        if progress.record.iteration == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Records, "_see", interrupt)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)  # whoever runs the tests
+    page = tmp_path / "page.html"
+    shown = run(table(tmp_path), report=page)
+    assert (shown["stop_reason"], shown["iterations"]) == ("interrupted", 3)
+    assert "interrupted" in Page(page).text
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json"])

@@ -10,6 +10,7 @@ import html
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from math import isfinite
 from os import PathLike
@@ -24,7 +25,7 @@ from fireset.parallel import thread_count
 _HERE = Path(__file__).parent
 _MOST_ROWS = 40  # of a figure's data, shown as a table; longer series are thinned evenly
 _MOST_CELLS = 400  # of a heat map's
-_VERSIONS = ("fireset", "numpy", "scipy", "numba", "scikit-learn")
+_VERSIONS = ("fireset", "numpy", "scipy", "numba", "scikit-learn", "torch", "jax")
 _NUMBER = re.compile(r"^[-−+]?[\d., ]+(e[-+]?\d+)?\s?(%|×|s|ms|MB|GB|kB|times)?$")
 
 
@@ -205,7 +206,10 @@ def _shown(value: Any) -> str:
 
 def _versions() -> dict[str, str]:
     """The versions and the machine, in so far as they matter for the figures."""
-    versions = {"Python": platform.python_version(), **{name: metadata.version(name) for name in _VERSIONS}}
+    versions = {"Python": platform.python_version()}
+    for name in _VERSIONS:
+        with suppress(metadata.PackageNotFoundError):  # an extra that is not installed
+            versions[name] = metadata.version(name)
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "machine": f"{platform.system()} {platform.machine()}, {thread_count()} threads",
