@@ -3,7 +3,7 @@
     python benchmarks/bench_compare.py [--quick] [--only PART]
 
 Parts: float32 and float64 (``fireset compare`` on scikit-learn's digits), hashing (hashes, tables and family against
-recall, work and the loss after a hundred steps). Results go to benchmarks/results/, the float32 run's page to out/.
+recall, work and the loss after fifty steps). Results go to benchmarks/results/, the float32 run's page to out/.
 """
 
 import os
@@ -65,7 +65,7 @@ def float64(quick: bool) -> list[dict]:
 def hashing(quick: bool) -> list[dict]:
     """The exact engine first, then hashing with each setting, from the same network at the same rate."""
     X, y = datasets.digits()
-    width, steps = (500, 5) if quick else (10_000, 100)
+    width, steps = (500, 5) if quick else (10_000, 50)
     for engine in ("data", "hashing"):
         compile_kernels(engine, X.dtype)
     first = ShiftedReLUNetwork.initialize(width, X.shape[1], y.shape[1])

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import sphere
+from fireset.engines.candidate_lists import aligned_outputs, aligned_rows
 from fireset.kernels.candidates import LEVELS, backward, fill, forward
 from fireset.kernels.firing import deciding_dot
 
@@ -33,19 +34,42 @@ def make_lists(dtype, radius=0.5, outputs=C, seed=0):
         "reaches": np.full(M, 0.2),
         "bands": np.full(M, 1e-14 if dtype == "float64" else -1.0, dtype),
         "looked": np.zeros(M, np.int32),
-        "fired": np.full(M * N, -1, np.int32),
+        "pending": np.full(M, np.inf, dtype),
+        "fired": np.full(M * N + 1, -1, np.int32),
+        "fired_starts": np.zeros(M, np.int64),
         "fired_counts": np.zeros(M, np.int32),
     }
 
 
 def run_forward(lists, lo=0, hi=M):
     dtype = lists["X"].dtype
-    sums = np.zeros((N, lists["signs"].shape[1]), dtype)
-    order = ("X", "W", "signs", "starts", "counts", "samples", "references", "radii", "reaches", "bands", "looked")
+    outputs = lists["signs"].shape[1]
+    sums = aligned_outputs(np.zeros((N, outputs), dtype))
+    order = (
+        "X",
+        "W",
+        "signs",
+        "starts",
+        "counts",
+        "samples",
+        "references",
+        "radii",
+        "reaches",
+        "bands",
+        "looked",
+        "pending",
+    )
     arguments = [lists[name] for name in order]
+    arguments[0] = aligned_rows(lists["X"])
     arguments.insert(3, dtype.type(THRESHOLD))
-    arguments += [lists["fired"], lists["fired_counts"], np.empty(N, dtype), sums, lo, hi]
-    return sums, forward(*arguments)
+    arguments += [lists["fired"], lists["fired_starts"], lists["fired_counts"], sums, lo, hi]
+    counted = forward(*arguments)
+    return sums[:, :outputs], counted
+
+
+def fired_samples(lists, r) -> list[int]:
+    first = lists["fired_starts"][r]
+    return lists["fired"][first : first + lists["fired_counts"][r]].tolist()
 
 
 @pytest.mark.parametrize("outputs", [1, C])
@@ -60,8 +84,7 @@ def test_forward_is_its_twin(dtype, outputs):
     assert violated == -1
     assert looked == (lists["W"] @ lists["X"].T > THRESHOLD - 0.2).sum()
     for r in range(M):
-        mine = lists["fired"][r * N : r * N + lists["fired_counts"][r]]
-        assert sorted(mine) == np.flatnonzero(H[r] > 0).tolist()
+        assert sorted(fired_samples(lists, r)) == np.flatnonzero(H[r] > 0).tolist()
 
 
 def test_forward_keeps_to_its_neurons():
@@ -83,7 +106,7 @@ def test_forward_leaves_the_last_word_to_the_deciding_dot():
     lists["bands"][:] = 10.0  # ask for every pair
     run_forward(lists)
     for r in range(M):
-        mine = set(lists["fired"][r * N : r * N + lists["fired_counts"][r]].tolist())
+        mine = set(fired_samples(lists, r))
         looked = lists["samples"][r * N : r * N + lists["looked"][r]]
         assert mine == {int(i) for i in looked if deciding_dot(lists["W"][r], lists["X"][i]) > THRESHOLD}
 
@@ -108,8 +131,8 @@ def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
     speeds, misses = np.full(M, np.inf), np.zeros(M, np.int32)
     kind = np.dtype(dtype).type
     backward(
-        X, W, V, signs, residual, lists["starts"], lists["looked"], lists["fired"], lists["fired_counts"],
-        np.empty(N, dtype), kind(0.1), kind(momentum), nesterov, speeds, misses, 0, M,
+        aligned_rows(X), W, V, signs, aligned_outputs(residual), lists["looked"], lists["fired"],
+        lists["fired_starts"], lists["fired_counts"], kind(0.1), kind(momentum), nesterov, speeds, misses, 0, M,
     )  # fmt: skip
     tolerance = 1e-5 if dtype == "float32" else 1e-13
     np.testing.assert_allclose(W, before - 0.1 * direction, rtol=0, atol=tolerance)
@@ -163,7 +186,7 @@ def test_speed_is_measured_on_the_stored_weights():
         W[:] = before
         speeds = np.full(M, np.inf)
         backward(
-            X, W, np.empty((0, D)), lists["signs"], residual, lists["starts"], lists["looked"], lists["fired"],
-            lists["fired_counts"], np.empty(N), rate, 0.0, False, speeds, np.zeros(M, np.int32), 0, M,
+            aligned_rows(X), W, np.empty((0, D)), lists["signs"], residual, lists["looked"], lists["fired"],
+            lists["fired_starts"], lists["fired_counts"], rate, 0.0, False, speeds, np.zeros(M, np.int32), 0, M,
         )  # fmt: skip
         assert (speeds >= np.linalg.norm(W - before, axis=1)).all()

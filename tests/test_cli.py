@@ -593,9 +593,9 @@ class TestOutput:
 
     def test_engines_explained_for_a_table(self, works, refused):
         rng = np.random.default_rng(0)
-        pl.DataFrame({"x": rng.random(3000), "y": rng.random(3000), "z": rng.random(3000)}).write_csv("plane.csv")
+        pl.DataFrame({"x": rng.random(30_000), "y": rng.random(30_000), "z": rng.random(30_000)}).write_csv("plane.csv")
         told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--json"))
-        assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (3000, 3, 1, 10_000)
+        assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (30_000, 3, 1, 10_000)
         costs = {name: told[f"{name}_seconds"] for name in ("dense", "data", "sums")}
         assert told["auto"] == min(costs, key=costs.__getitem__) == "sums"
         assert "sums" in works("engines", "--explain", "plane.csv", "--target", "z")

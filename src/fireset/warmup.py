@@ -22,17 +22,18 @@ def compile_kernels(engine: str, dtype, index: str | None = None) -> None:
 
     if engine not in {e["name"] for e in describe()}:
         return  # an engine of the caller's own
-    network = ShiftedReLUNetwork.initialize(2, 1, threshold=0.0, dtype=dtype)
-    X = np.ones((3, 1), network.dtype)
     if index:
         compile_index(index, dtype)
-    tiny = create(engine)
-    tiny.start(network, X)
-    residual = tiny.forward()
-    largest_eigenvalue(X, network.signs, tiny.fire_sets())
-    tiny.descend(residual, Step(0.1))
-    tiny.forward()
-    tiny.descend(residual, Step(0.1, 0.9, True, np.zeros_like(network.weights)))
+    for d in (1, 2) if engine == "sums" else (1,):  # samples on a circle have kernels of their own
+        network = ShiftedReLUNetwork.initialize(2, d, threshold=0.0, dtype=dtype)
+        X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
+        tiny = create(engine)
+        tiny.start(network, X)
+        residual = tiny.forward()
+        largest_eigenvalue(X, network.signs, tiny.fire_sets())
+        tiny.descend(residual, Step(0.1))
+        tiny.forward()
+        tiny.descend(residual, Step(0.1, 0.9, True, np.zeros_like(network.weights)))
 
 
 @cache

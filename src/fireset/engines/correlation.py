@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fireset.engines.base import EngineWork, Step
+from fireset.engines.candidate_lists import aligned_outputs, aligned_rows
 from fireset.errors import InputError
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, row_norms
@@ -67,7 +68,7 @@ class CorrelationEngine:
     def start(self, network, X: np.ndarray) -> None:
         from fireset.kernels.max_trees import level_starts
 
-        self._network, self._X = network, X
+        self._network, self._X, self._rows = network, X, aligned_rows(X)
         trees, leaves = (network.width, len(X)) if self._layout == "data" else (len(X), network.width)
         needed = trees * int(level_starts(leaves)[-1]) * network.dtype.itemsize
         if needed > self._memory_limit:
@@ -91,11 +92,11 @@ class CorrelationEngine:
     def descend(self, residual: np.ndarray, step: Step) -> None:
         from fireset.kernels.candidates import backward
 
-        network, X = self._network, self._X
+        network = self._network
         lists = self._noted()
         dtype = network.dtype.type
         velocity = step.velocity_for(network.weights)
-        residual = (residual / sqrt(network.width)).astype(network.dtype)
+        residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
         moved = np.empty(network.width, bool)
         misses = np.zeros(network.width, np.int32)  # ``backward`` counts them; a walk looks at no near miss
 
@@ -103,16 +104,15 @@ class CorrelationEngine:
             lane, samples = task
             before = network.weights[slice(*lane)].copy()
             backward(
-                X,
+                self._rows,
                 network.weights,
                 velocity,
                 network.signs,
                 residual,
-                lists.starts,
                 lists.counts,
                 samples,
+                lists.starts,
                 lists.counts,
-                np.empty(len(X), network.dtype),
                 dtype(step.rate),
                 dtype(step.momentum),
                 step.nesterov,

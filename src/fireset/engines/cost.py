@@ -8,25 +8,38 @@ from math import erfc, exp, sqrt
 
 from fireset.hsr import cost as search
 
-_DENSE_PAIR, _DENSE_COORDINATE = 4.2, 0.04  # for each pair, forward and backward
-_FIRED_PAIR, _FIRED_COORDINATE = 14.0, 0.25  # for each pair that fires; near misses and refreshes included
-_LISTED_NEURON = 60.0  # for each neuron of the data engine, whether it fires or not
-_SUMMED_LEAF, _SUMMED_COORDINATE = 90.0, 6.0  # for each leaf on the boundary of a neuron, boxes above it included
-_SUMMED_NEURON = 500.0
-_SUMMED_SAMPLE = 100.0  # for each sample and output: clearing, handing out shares, gathering sums
+_DENSE_PAIR, _DENSE_COORDINATE = 2.2, 0.05  # for each pair, forward and backward
+_FIRED_PAIR, _FIRED_COORDINATE = 3.8, 0.07  # for each pair that fires; near misses and refreshes included
+_LISTED_NEURON = 150.0  # for each neuron of the data engine, whether it fires or not
+_SUMMED_LEAF, _SUMMED_COORDINATE = 58.0, 4.5  # for each leaf on the boundary of a neuron, boxes above it included
+_SUMMED_NEURON = 300.0
+_SUMMED_SAMPLE = 75.0  # for each sample and output: clearing, handing out shares, gathering sums
 _FILL = 24.0  # samples in a leaf
+_ARC, _ARC_SAMPLE = 250.0, 30.0  # for each neuron and each sample on a circle, and output
+_MOST_LISTED = 2 << 27  # pairs: 12 bytes each, three gigabytes
 
 
 def step_costs(n: int, d: int, m: int, threshold: float, outputs: int, iterations: int) -> dict[str, float]:
-    """Cost of one of ``iterations`` iterations with each engine that "auto" chooses from, preprocessing shared out."""
+    """Cost of one of ``iterations`` iterations with each engine that "auto" chooses from, preprocessing shared out.
+
+    Where half of the pairs fire, lists of them are still faster than looking at all, but take memory: "data" is left
+    out where it would want too much.
+    """
     fired = n * m * 0.5 * erfc(threshold / sqrt(2.0))
     queries = m * search.scan_query(n, d) / max(1, iterations)
     each = _SUMMED_LEAF + _SUMMED_COORDINATE * d * outputs
-    return {
+    if d == 2:
+        sums = outputs * (m * _ARC + n * _ARC_SAMPLE)
+    else:
+        sums = m * (_SUMMED_NEURON + each * boundary_leaves(n, d, threshold)) + n * outputs * _SUMMED_SAMPLE
+    costs = {
         "dense": n * m * (_DENSE_PAIR + _DENSE_COORDINATE * d),
         "data": fired * (_FIRED_PAIR + _FIRED_COORDINATE * d) + m * _LISTED_NEURON + queries,
-        "sums": m * (_SUMMED_NEURON + each * boundary_leaves(n, d, threshold)) + n * outputs * _SUMMED_SAMPLE,
+        "sums": sums,
     }
+    if fired > _MOST_LISTED:
+        del costs["data"]
+    return costs
 
 
 def boundary_leaves(n: int, d: int, threshold: float) -> float:

@@ -14,20 +14,21 @@ Deviations from the listing:
 5. Every pass checks all certificates, and audits some neurons, in turn, against all samples. What they find raises.
 """
 
-from math import exp, pi, sqrt
-
 import numpy as np
 
 from fireset.engines.candidate_lists import CandidateLists
 from fireset.engines.list_engine import ListEngine, check_radius, fired_share
 from fireset.errors import InputError
-from fireset.hsr import Report, build, check_kind, choose
+from fireset.hsr import HalfSpaceIndex, Report, build, check_kind, choose
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, dot_slack, row_norms
 
 _FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
-_SMALLEST_RADIUS, _LARGEST_RADIUS = 0.005, 1.5
-_REFRESHED_PAIR = 0.25  # of a pair looked at in a list; measured: a refresh is a GEMM
+_RADII = np.geomspace(0.005, 1.5, 48)  # to choose from
+_REFRESHED_PAIR = (0.3, 0.013)  # nanoseconds on a core, and so many more for each coordinate: a refresh is a GEMM
+_LOOKED_AT_PAIR = (3.0, 0.055)
+_STORED_CANDIDATE = 8.0
+_WORTH_HAVING = 0.5  # of the radius wanted
 _REFRESHES = 5  # of a neuron in a run, to choose an index by
 _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 
@@ -38,9 +39,8 @@ class DataSearchEngine(ListEngine):
     Parameters
     ----------
     radius : "auto" or float
-        R of every neuron. "auto" balances refreshes against near misses for each neuron by its own speed v: moving v
-        per iteration it pays n·v/R pairs for refreshes and n·φ(b)·R/2 for near misses, φ the normal density, so that
-        R = √(2 c v / φ(b)), where c is the cost of a pair in a refresh beside one in a list.
+        R of every neuron. "auto" balances refreshes against near misses for each neuron by its own speed; see
+        ``best_radii``.
     index : str
         Kind of the half-space index over the samples; see ``fireset.hsr.build``.
     """
@@ -64,14 +64,22 @@ class DataSearchEngine(ListEngine):
     def _first_radius(self) -> float:
         return _FIRST_RADIUS if self._radius == "auto" else float(self._radius)
 
+    def _in_blocks(self) -> bool:
+        # A tree over all samples is worth more than blocks, and where trees are chosen, rows are short.
+        return self.index_for(self._network, len(self._X)) == "scan"
+
     def _first_lists(self) -> None:
         """Query all neurons, batch by batch, each batch's slots behind the last one's."""
-        self._index = build(self._X, self.index_for(self._network, len(self._X)))
-        self._lists = CandidateLists(self._network.width, self._network.dtype)
+        kind = self.index_for(self._network, len(self._X))
+        options = {"copy": False} if kind == "scan" else {}
+        self._indexes = [build(self._X[samples], kind, **options) for samples, _, _ in self._blocks]
         for batch in self._batches(np.arange(self._network.width)):
-            report, aim = self._query(batch, np.full(len(batch), self._first_radius))
-            self._lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
-            self._fill(batch, report, aim)
+            aim = self._expect(batch, np.full(len(batch), self._first_radius))
+            for index, block in zip(self._indexes, self._blocks, strict=True):
+                report = self._query(index, batch, aim)
+                block.lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
+                self._fill(block.lists, batch, report, aim)
+            self._radii[batch] = aim
 
     def _renew_lists(self) -> None:
         due = self._reaches > self._radii
@@ -83,36 +91,44 @@ class DataSearchEngine(ListEngine):
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
         if self._radius != "auto":
             return np.full(len(neurons), float(self._radius))
-        density = exp(-(self._network.threshold**2) / 2) / sqrt(2 * pi)
-        speeds = self._speeds[neurons] * self._sample_norm
-        balanced = np.sqrt(2 * _REFRESHED_PAIR * speeds / max(density, 1e-6))
-        return np.clip(balanced, _SMALLEST_RADIUS, _LARGEST_RADIUS)
+        return best_radii(self._speeds[neurons] * self._sample_norm, self._network.threshold, self._network.n_features)
 
     def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
         """Make new lists for these neurons, from where they are now, in batches that feed a GEMM."""
         position = 0
         for batch in self._batches(neurons):
-            report, aim = self._query(batch, radii[position : position + len(batch)])
+            aim = self._expect(batch, radii[position : position + len(batch)])
             position += len(batch)
-            self._fill(batch, report, aim)
-            # A list may have been cut to its slot. That is fine while the radius left is worth having: a slot that
-            # grows moves, and scattered slots slow every pass. Else the slot must grow.
-            short = self._radii[batch] < np.maximum(aim / 8, self._reaches[batch])
-            if short.any():
-                self._lists.grow(batch[short], np.diff(report.indptr)[short])
-                self._fill(batch[short], _selected(report, short), aim[short])
+            left = [
+                self._refresh_block(index, block.lists, batch, aim)
+                for index, block in zip(self._indexes, self._blocks, strict=True)
+            ]
+            self._radii[batch] = np.min(left, axis=0)
+
+    def _refresh_block(
+        self, index: HalfSpaceIndex, lists: CandidateLists, batch: np.ndarray, aim: np.ndarray
+    ) -> np.ndarray:
+        """Make new lists of the samples of one block; returns what they certify."""
+        report = self._query(index, batch, aim)
+        radii = self._fill(lists, batch, report, aim)
+        # A list may have been cut to its slot. That is fine while the radius left is worth having: a slot that grows
+        # moves, and scattered slots slow every pass. Else the slot must grow.
+        short = radii < np.maximum(_WORTH_HAVING * aim, self._reaches[batch])
+        if short.any():
+            lists.grow(batch[short], np.diff(report.indptr)[short])
+            radii[short] = self._fill(lists, batch[short], _selected(report, short), aim[short])
+        return radii
 
     def _batches(self, neurons: np.ndarray):
         size = max(32, min(4096, _REPORTED_PAIRS // max(1, len(self._X))))
         for lo in range(0, len(neurons), size):
             yield neurons[lo : lo + size]
 
-    def _query(self, neurons: np.ndarray, radii: np.ndarray) -> tuple[Report, np.ndarray]:
-        """Candidates of these neurons, and what they certify, once ``_fill`` has stored them; until then nothing."""
+    def _expect(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray:
+        """What new lists of these neurons are to certify, rounding included. Until they are made, nothing is."""
         network = self._network
-        W = network.weights[neurons]
         # Within its radius the neuron's norm grows by at most radius/‖x‖: slack for wherever it may go.
-        norms = row_norms(W) + radii / max(self._sample_norm, 1e-300)
+        norms = row_norms(network.weights[neurons]) + radii / max(self._sample_norm, 1e-300)
         if not np.isfinite(norms).all():
             raise InputError("weights must be small enough for their squares to be finite")
         slack = dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
@@ -121,14 +137,15 @@ class DataSearchEngine(ListEngine):
         self._radii[neurons] = -np.inf
         self._misses[neurons] = 0
         self.work.refreshes += len(neurons)
-        aim = radii + 2 * slack
-        return self._searched(self._index, W, network.threshold - aim), aim
+        return radii + 2 * slack
 
-    def _fill(self, neurons: np.ndarray, report: Report, aim: np.ndarray) -> None:
-        """Store the candidates; the radius becomes ``aim``, or what is left of it where the slot is too small."""
+    def _query(self, index: HalfSpaceIndex, neurons: np.ndarray, aim: np.ndarray) -> Report:
+        return self._searched(index, self._network.weights[neurons], self._network.threshold - aim)
+
+    def _fill(self, lists: CandidateLists, neurons: np.ndarray, report: Report, aim: np.ndarray) -> np.ndarray:
+        """Store the candidates; returns the radii: ``aim``, or what is left of it where a slot is too small."""
         from fireset.kernels.candidates import fill
 
-        lists = self._lists
         radii = aim.copy()
         threshold = self._network.dtype.type(self._network.threshold)
         slacks = 4 * float(np.finfo(self._network.dtype).eps) * (abs(self._network.threshold) + aim)
@@ -152,7 +169,29 @@ class DataSearchEngine(ListEngine):
 
         run(fill_some, lanes(len(neurons)))
         lists.looked[neurons] = 0
-        self._radii[neurons] = radii
+        lists.pending[neurons] = np.inf
+        return radii
+
+
+def best_radii(speeds: np.ndarray, threshold: float, n_features: int) -> np.ndarray:
+    """For each speed the radius at which an iteration is expected to cost least.
+
+    With radius R a neuron of speed v is refreshed every max(1, R/v) iterations, for all n pairs in a GEMM and for the
+    n·P(z > b − R) candidates to be stored, and looks at n·P(z > b − R/2) pairs on average; a neuron that is refreshed
+    in every iteration looks only at those that fire. For small v this is the balance R = √(2 c v / φ(b)), φ the normal
+    density, c the cost of a pair in a refresh beside one in a list; for large v it is the smallest radius.
+    """
+    from scipy.special import ndtr
+
+    refreshed, looked_at = (fixed + slope * n_features for fixed, slope in (_REFRESHED_PAIR, _LOOKED_AT_PAIR))
+    refresh = refreshed + _STORED_CANDIDATE * ndtr(_RADII - threshold)
+    every = speeds[:, None] >= _RADII
+    costs = np.where(
+        every,
+        refresh + looked_at * ndtr(-threshold),
+        speeds[:, None] / _RADII * refresh + looked_at * ndtr(_RADII / 2 - threshold),
+    )
+    return _RADII[costs.argmin(axis=1)]
 
 
 def _selected(report: Report, chosen: np.ndarray) -> Report:

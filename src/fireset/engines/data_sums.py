@@ -7,6 +7,8 @@ its samples at the end of the pass, and gives back a sum made once for all neuro
 looked at sample by sample. For samples on the sphere an iteration costs about n + m·n^(1−1/(d−1)), whatever share of
 them fires: plain ReLU (b = 0) gains, too.
 
+Samples on a circle (d = 2) have arcs for half-spaces, and need no tree: ``circle_sums.py``.
+
 The paper's two algorithms cannot go below Σ k_i, the number of fired pairs. This is not in the paper.
 """
 
@@ -15,6 +17,7 @@ from math import sqrt
 import numpy as np
 
 from fireset.engines.base import EngineWork, Step
+from fireset.engines.circle_sums import CircleSums, on_a_circle
 from fireset.hsr.partition_tree import PartitionTreeIndex
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, dot_slack, row_norms
@@ -23,7 +26,7 @@ _FIRST_ENTRIES = 64  # for each neuron; more room is made when they turn out not
 
 
 class DataSumsEngine:
-    """Exact gradient steps from sums over half-spaces. Memory: the tree, and 12 bytes for each entry of a neuron."""
+    """Exact gradient steps from sums over half-spaces, by arcs where the samples lie on a circle, else by a tree."""
 
     name = "sums"
     exact = True
@@ -35,10 +38,30 @@ class DataSumsEngine:
         return "partition-tree"
 
     def start(self, network, X: np.ndarray) -> None:
+        self._way = (CircleSums if on_a_circle(X) else TreeSums)(network, X, self.work)
+
+    def forward(self) -> np.ndarray:
+        return self._way.forward()
+
+    def descend(self, residual: np.ndarray, step: Step) -> None:
+        self._way.descend(residual, step)
+
+    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
+        """H v = (1/m) J Jᵀ v of the fire-set kernel, for v (n, c), at the price of an iteration."""
+        return self._way.tangent_product(direction)
+
+    def fire_sets(self):
+        return self._way.fire_sets()
+
+
+class TreeSums:
+    """Sums over half-spaces from a partition tree. Memory: the tree, and 12 bytes for each entry of a neuron."""
+
+    def __init__(self, network, X: np.ndarray, work: EngineWork):
         from fireset.kernels.partition_tree import FAN, LEAF
         from fireset.kernels.partition_tree_sums import descending
 
-        self._network, self._X = network, X
+        self._network, self._X, self.work = network, X, work
         self._index = PartitionTreeIndex(X)
         self._tree = tree = self._index.used_part()
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
@@ -106,7 +129,7 @@ class DataSumsEngine:
         gather_up(tree.nodes, self._order, self._sums)
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        """H v = (1/m) J Jᵀ v of the fire-set kernel, for v (n, c), at the price of an iteration."""
+        """As the engine's."""
         from fireset.kernels.partition_tree_sums import tangent
 
         if not self._forward_done:

@@ -152,8 +152,11 @@ class HashingEngine(ListEngine):
         starts = np.cumsum([0, *(len(members) for _, members, _ in parts)])
         indptr = np.concatenate([[0], *(own[1:] + at for (own, _, _), at in zip(parts, starts, strict=False))])
         ids = np.concatenate([members for _, members, _ in parts])
-        by_neuron = csr_array((np.ones(len(ids), bool), ids, indptr), shape=(n, m)).tocsc()
-        self._lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, self._network.dtype)
+        by_sample = csr_array((np.ones(len(ids), bool), ids, indptr), shape=(n, m))
+        for k, block in enumerate(self._blocks):
+            by_neuron = by_sample[block.samples].tocsc()
+            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, self._network.dtype)
+            self._blocks[k] = block._replace(lists=lists)
         self.work.nodes_visited += sum(looked for _, _, looked in parts)
         self.work.refreshes += m
 

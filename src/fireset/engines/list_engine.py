@@ -7,11 +7,12 @@ the engines differ in: ``data_search.py`` searches the data for a neuron, ``weig
 from abc import ABC, abstractmethod
 from math import erfc, sqrt
 from numbers import Real
+from typing import NamedTuple
 
 import numpy as np
 
 from fireset.engines.base import EngineWork, Step
-from fireset.engines.candidate_lists import CandidateLists
+from fireset.engines.candidate_lists import CandidateLists, aligned_outputs, aligned_rows, sample_blocks
 from fireset.errors import CertificateError, InputError
 from fireset.hsr import HalfSpaceIndex, Report
 from fireset.parallel import lanes, run
@@ -34,15 +35,27 @@ def fired_share(threshold: float) -> float:
     return 0.5 * erfc(threshold / sqrt(2.0))
 
 
+class SampleBlock(NamedTuple):
+    """Samples that are looked at together, and for each neuron the list of those outside of which it cannot fire."""
+
+    samples: slice
+    rows: np.ndarray  # as ``aligned_rows`` lays them out
+    lists: CandidateLists
+
+
 class ListEngine(ABC):
-    """Runs both passes over the candidate lists, neuron by neuron, on all cores."""
+    """Runs both passes over the candidate lists, block by block, neuron by neuron, on all cores."""
 
     name: str
     exact = True
-    _lists: CandidateLists
+    _blocks: list[SampleBlock]
 
     def __init__(self) -> None:
         self.work = EngineWork()
+
+    def _in_blocks(self) -> bool:
+        """Whether the samples may be cut into blocks."""
+        return True
 
     @abstractmethod
     def _first_lists(self) -> None:
@@ -54,6 +67,11 @@ class ListEngine(ABC):
 
     def start(self, network, X: np.ndarray) -> None:
         self._network, self._X = network, X
+        rows = aligned_rows(X)
+        self._blocks = [
+            SampleBlock(slice(lo, hi), rows[lo:hi], CandidateLists(network.width, network.dtype))
+            for lo, hi in (sample_blocks(rows) if self._in_blocks() else [(0, len(X))])
+        ]
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
         self._next_audit = 0
         m = network.width
@@ -69,77 +87,104 @@ class ListEngine(ABC):
     def forward(self) -> np.ndarray:
         from fireset.kernels.candidates import forward
 
-        network, lists = self._network, self._lists
+        network = self._network
         if self._diverged:
             return np.full((len(self._X), network.n_outputs), np.nan)
         threshold = network.dtype.type(network.threshold)
 
         def lane_sum(lane: tuple[int, int]):
             # A lane adds up in the network's precision, lanes are added up in float64.
-            sums = np.zeros((len(self._X), network.n_outputs), network.dtype)
-            counted = forward(
-                self._X,
-                network.weights,
-                network.signs,
-                threshold,
-                lists.starts,
-                lists.counts,
-                lists.samples,
-                lists.references,
-                self._radii,
-                self._reaches,
-                self._bands,
-                lists.looked,
-                lists.fired,
-                lists.fired_counts,
-                np.empty(len(self._X), network.dtype),
-                sums,
-                *lane,
-            )
-            return sums, counted
+            sums = aligned_outputs(np.zeros((len(self._X), network.n_outputs), network.dtype))
+            counted = [
+                forward(
+                    rows,
+                    network.weights,
+                    network.signs,
+                    threshold,
+                    lists.starts,
+                    lists.counts,
+                    lists.samples,
+                    lists.references,
+                    self._radii,
+                    self._reaches,
+                    self._bands,
+                    lists.looked,
+                    lists.pending,
+                    lists.fired(lane, void=True),
+                    lists.fired_starts,
+                    lists.fired_counts,
+                    sums[samples],
+                    *lane,
+                )
+                for samples, rows, lists in self._blocks
+            ]
+            return sums[:, : network.n_outputs], np.array(counted)
 
         parts = run(lane_sum, lanes(network.width))
-        for _, (_, _, violated) in parts:
+        for _, counted in parts:
+            violated = counted[:, 2].max()
             if violated >= 0:
                 raise CertificateError(
                     f"neuron {violated} has used {self._reaches[violated]:.3g} of its radius "
                     f"{self._radii[violated]:.3g} and was not refreshed"
                 )
-        self.work.inner_products += sum(looked for _, (looked, _, _) in parts)
-        self.work.fired_pairs = sum(fired for _, (_, fired, _) in parts)
+        self.work.inner_products += sum(int(counted[:, 0].sum()) for _, counted in parts)
+        self.work.fired_pairs = sum(int(counted[:, 1].sum()) for _, counted in parts)
         self._forward_done = True
         self._audit_some()
         return np.asarray(sum(sums.astype(np.float64) for sums, _ in parts)) / sqrt(network.width)
 
     def descend(self, residual: np.ndarray, step: Step) -> None:
-        from fireset.kernels.candidates import backward
+        from fireset.kernels.candidates import add_gradients, backward, take_steps
 
         if not self._forward_done:
             self.forward()
-        network, lists = self._network, self._lists
+        network = self._network
         dtype = network.dtype.type
-        residual = (residual / sqrt(network.width)).astype(network.dtype)
+        residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
         velocity = step.velocity_for(network.weights)
+        rule = dtype(step.rate), dtype(step.momentum), step.nesterov
 
         def descend_lane(lane: tuple[int, int]) -> None:
+            if len(self._blocks) > 1:
+                descend_lane_in_blocks(lane)
+                return
+            _, rows, lists = self._blocks[0]
             backward(
-                self._X,
+                rows,
                 network.weights,
                 velocity,
                 network.signs,
                 residual,
-                lists.starts,
                 lists.looked,
-                lists.fired,
+                lists.fired(lane),
+                lists.fired_starts,
                 lists.fired_counts,
-                np.empty(len(self._X), network.dtype),
-                dtype(step.rate),
-                dtype(step.momentum),
-                step.nesterov,
+                *rule,
                 self._speeds,
                 self._misses,
                 *lane,
             )
+
+        def descend_lane_in_blocks(lane: tuple[int, int]) -> None:
+            some = slice(*lane)
+            gradients = np.zeros((lane[1] - lane[0], self._blocks[0].rows.shape[1]), network.dtype)
+            fired_counts = np.zeros(lane[1] - lane[0], np.int64)
+            for samples, rows, lists in self._blocks:
+                add_gradients(
+                    rows,
+                    network.signs,
+                    residual[samples],
+                    lists.looked,
+                    lists.fired(lane),
+                    lists.fired_starts,
+                    lists.fired_counts,
+                    self._misses,
+                    gradients,
+                    *lane,
+                )
+                fired_counts += lists.fired_counts[some]
+            take_steps(network.weights, velocity, gradients, fired_counts, *rule, self._speeds, *lane)
 
         run(descend_lane, lanes(network.width))
         self._forward_done = False
@@ -153,18 +198,20 @@ class ListEngine(ABC):
 
     def fire_sets(self):
         """n × m, from the lists; looks at nothing outside them."""
-        from scipy.sparse import csc_array
+        from scipy.sparse import csc_array, csr_array, vstack
 
         if self._diverged:
             return self._network.fire_sets(self._X)
         if not self._forward_done:
             self.forward()
-        counts = self._lists.fired_counts
-        samples = self._lists.fired[self._lists.places(np.arange(len(counts)), counts)]
-        indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        fired = csc_array(
-            (np.ones(len(samples), bool), samples, indptr), shape=(len(self._X), self._network.width)
-        ).tocsr()
+        everyone = np.arange(self._network.width)
+        columns = []
+        for samples, _, lists in self._blocks:
+            indptr = np.concatenate([[0], np.cumsum(lists.fired_counts, dtype=np.int64)])
+            ids = lists.fired_samples(everyone)
+            shape = samples.stop - samples.start, self._network.width
+            columns.append(csc_array((np.ones(len(ids), bool), ids, indptr), shape=shape))
+        fired = csr_array(vstack(columns))
         fired.sort_indices()
         return fired
 
@@ -177,7 +224,7 @@ class ListEngine(ABC):
         return report
 
     def audit(self, neurons: np.ndarray | None = None) -> None:
-        """Hold the lists of these neurons (all by default) against every sample; raises CertificateError.
+        """Hold the lists of these neurons, ascending (all by default), against every sample; raises CertificateError.
 
         Costs O(d·n) for each neuron. In float32 samples within rounding distance of the threshold are let pass.
         """
@@ -213,11 +260,12 @@ class ListEngine(ABC):
     def _audit_some(self) -> None:
         m = self._network.width
         share = max(1, min(-(-m // _AUDITS), _AUDITED_PAIRS // max(1, len(self._X))))
-        self.audit((self._next_audit + np.arange(min(share, m))) % m)
+        self.audit(np.sort((self._next_audit + np.arange(min(share, m))) % m))
         self._next_audit = (self._next_audit + share) % m
 
     def _listed_pairs(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fired pairs of the last forward pass: position in ``neurons`` (ascending) and sample."""
-        lengths = self._lists.fired_counts[neurons]
-        owners = np.repeat(np.arange(len(neurons)), lengths)
-        return owners, self._lists.fired[self._lists.places(neurons, lengths)]
+        places = np.arange(len(neurons))
+        owners = [np.repeat(places, lists.fired_counts[neurons]) for _, _, lists in self._blocks]
+        ids = [samples.start + lists.fired_samples(neurons) for samples, _, lists in self._blocks]
+        return np.concatenate(owners), np.concatenate(ids)

@@ -95,6 +95,9 @@ class WeightSearchEngine(ListEngine):
         widened = self._radius + 2 * slack if self._radius > 0 else 0.0
         found = self._searched(self._index, X, np.full(len(X), network.threshold - widened))
         marks = np.ones(len(found.ids), bool)
-        by_neuron = csr_array((marks, found.ids, found.indptr), shape=(len(X), network.width)).tocsc()
+        by_sample = csr_array((marks, found.ids, found.indptr), shape=(len(X), network.width))
         self._radii[:] = self._radius
-        self._lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, network.dtype)
+        for k, block in enumerate(self._blocks):
+            by_neuron = by_sample[block.samples].tocsc()
+            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, network.dtype)
+            self._blocks[k] = block._replace(lists=lists)

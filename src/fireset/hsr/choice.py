@@ -37,7 +37,8 @@ def build(
     output, queries : float, optional
         How many points a query is expected to report, and how many queries will be asked; for "auto".
     options
-        For the kind: "hull-hierarchy" takes ``memory_limit``, in bytes.
+        For the kind: "hull-hierarchy" takes ``memory_limit``, in bytes; "scan" takes ``copy=False`` if nobody will
+        change ``points``, and then keeps the array itself where it can.
     """
     check_kind(kind)
     try:

@@ -20,8 +20,9 @@ class ScanIndex(DynamicIndex):
     kind = "scan"
     _uses_blas = True
 
-    def __init__(self, points: np.ndarray):
+    def __init__(self, points: np.ndarray, copy: bool = True):
         super().__init__(points)
+        self._borrows = not copy  # the caller's array, until the first change
         self._points = np.empty((0, self.n_features), self.dtype)
         self._ids = np.empty(0, np.int32)
         self.add(points)
@@ -30,15 +31,21 @@ class ScanIndex(DynamicIndex):
         return len(self._points)
 
     def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
-        self._points = np.concatenate([self._points, points])
+        if self._borrows and len(self._points) == 0:
+            self._points = points
+        else:
+            self._points = np.concatenate([self._points, points])
+            self._borrows = False
         self._ids = np.concatenate([self._ids, ids.astype(np.int32)])
 
     def _delete(self, ids: np.ndarray) -> None:
         places = np.searchsorted(self._ids, ids)
-        self._points = np.delete(self._points, places, axis=0)
+        self._points, self._borrows = np.delete(self._points, places, axis=0), False
         self._ids = np.delete(self._ids, places)
 
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
+        if self._borrows:
+            self._points, self._borrows = self._points.copy(), False
         self._points[np.searchsorted(self._ids, ids)] = points
 
     def _present(self, ids: np.ndarray) -> np.ndarray:

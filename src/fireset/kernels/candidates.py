@@ -2,7 +2,8 @@
 
 Layout. Neuron r owns the slot from ``starts[r]`` on. ``samples`` holds its ``counts[r]`` candidates there by descending
 ``references``, upper bounds of the inner products when the list was made. The forward pass looks at a prefix of
-``looked[r]`` candidates and leaves the ``fired_counts[r]`` samples that fire at the front of the slot in ``fired``; the
+``looked[r]`` candidates (``pending[r]`` is the reference of the next one, −∞ at the end) and writes those that fire to
+``fired``, one array for the neurons of a call, packed: ``fired_counts[r]`` of them from ``fired_starts[r]`` on. The
 backward pass reads nothing else of the lists. The loops over pairs have no branch that cannot be foreseen.
 
 All functions work on some of the neurons and touch nothing of the others, so that lanes run side by side.
@@ -10,16 +11,18 @@ All functions work on some of the neurons and touch nothing of the others, so th
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import part, vector
 from fireset.kernels.firing import deciding_dot
+from fireset.kernels.rows import add_rows, add_to_rows, dots, lanes_of
 from fireset.kernels.steps import take_step
 
 LEVELS = 32  # steps of the reference values between b − radius and b
+SUMMED_AT_ONCE = 1024
 
 
 @vector
 def forward(
-    X,
+    rows,
     W,
     signs,
     threshold,
@@ -31,25 +34,32 @@ def forward(
     reaches,
     bands,
     looked,
+    pending,
     fired,
+    fired_starts,
     fired_counts,
-    excess,
     sums,
     lo,
     hi,
 ):
-    """Add a_r σ_b(⟨w_r, x_i⟩) of neurons lo … hi−1 to ``sums`` (n, c), and note who fired.
+    """Add a_r σ_b(⟨w_r, x_i⟩) of neurons lo … hi−1 to ``sums``, and note who fired.
 
-    ``reaches[r]`` bounds how far any ⟨w_r, x_i⟩ may have risen since the list was made, rounding included: candidates
-    with reference ≤ b − reach cannot fire and, the list being sorted, are a suffix. A reach beyond ``radii[r]`` means
-    that the list no longer certifies anything. ``excess`` is scratch for the longest list. Returns (looked at, fired,
-    first neuron beyond its radius or −1). Cost O(d · looked at).
+    ``rows`` are the samples as ``aligned_rows`` lays them out; ``sums`` is (n, 1), or with c > 1 outputs (n, c), filled
+    up likewise. ``reaches[r]`` bounds how far any ⟨w_r, x_i⟩ may have risen since the list was made, rounding included:
+    candidates with reference ≤ b − reach cannot fire and, the list being sorted, are a suffix. A reach beyond
+    ``radii[r]`` means that the list no longer certifies anything. ``fired`` needs room for all candidates and one more.
+    Returns (looked at, fired, first neuron beyond its radius or −1). Cost O(d · looked at).
     """
     d = W.shape[1]
-    outputs = signs.shape[1]
+    lanes = lanes_of(rows)
     zero = threshold - threshold
+    w = np.zeros(rows.shape[1], W.dtype)
+    sign_row = np.zeros(sums.shape[1], W.dtype)
+    excess = np.empty(rows.shape[0] + lanes, W.dtype)
+    few = np.empty(lanes, np.int32)
+    single = signs.shape[1] == 1
     looked_total = 0
-    fired_total = 0
+    place = np.uint64(0)  # in ``fired``; a signed index would be asked whether it is negative
     violated = -1
     for r in range(lo, hi):
         start = starts[r]
@@ -57,71 +67,63 @@ def forward(
         if not reaches[r] <= radii[r] and violated < 0:
             violated = r
         lowest = threshold - reaches[r]
-        k = min(looked[r], count)
-        while k < count and references[start + k] > lowest:
-            k += 1
-        looked[r] = k
-        # Four samples at a time: the weights are read once, and four sums are under way at once.
-        fours = k - k % 4
-        for p in range(start, start + fours, 4):
-            i0, i1, i2, i3 = samples[p], samples[p + 1], samples[p + 2], samples[p + 3]
-            s0, s1, s2, s3 = zero, zero, zero, zero
-            for j in range(d):
-                w = W[r, j]
-                s0 += w * X[i0, j]
-                s1 += w * X[i1, j]
-                s2 += w * X[i2, j]
-                s3 += w * X[i3, j]
-            q = p - start
-            excess[q] = s0 - threshold
-            excess[q + 1] = s1 - threshold
-            excess[q + 2] = s2 - threshold
-            excess[q + 3] = s3 - threshold
-        for p in range(fours, k):
-            i = samples[start + p]
-            total = zero
-            for j in range(d):
-                total += W[r, j] * X[i, j]
-            excess[p] = total - threshold
+        k = looked[r]
+        if pending[r] > lowest:
+            while k < count and references[start + k] > lowest:
+                k += 1
+            looked[r] = k
+            pending[r] = references[start + k] if k < count else -np.inf
+        for j in range(d):
+            w[j] = W[r, j]
+        if k >= lanes:
+            for p in range(0, k - lanes + 1, lanes):
+                dots(rows, samples, start + p, w, threshold, excess, p)
+            dots(rows, samples, start + k - lanes, w, threshold, excess, k - lanes)  # the last ones, some of them again
+        elif k > 0:
+            for p in range(lanes):
+                few[p] = samples[start + min(p, k - 1)]
+            dots(rows, few, 0, w, threshold, excess, 0)
         band = bands[r]
         if band >= zero:
             for p in range(k):
                 if abs(excess[p]) <= band:
-                    excess[p] = deciding_dot(W[r], X[samples[start + p]]) - threshold
-        q = 0
-        for p in range(k):
-            value = excess[p]
-            fired[start + q] = samples[start + p]
-            excess[q] = value
-            q += not value <= zero  # this way round a NaN is passed on
-        fired_counts[r] = q
-        looked_total += k
-        fired_total += q
-        if outputs == 1:
+                    excess[p] = deciding_dot(W[r], rows[samples[start + p]]) - threshold
+        first, begin = np.uint64(start), place
+        if single:
             sign = signs[r, 0]
-            for p in range(q):
-                sums[fired[start + p], 0] += sign * excess[p]
-        else:
-            for p in range(q):
-                i = fired[start + p]
+            for p in range(k):
+                i = np.uint32(samples[first + np.uint64(p)])
                 value = excess[p]
-                for c in range(outputs):
-                    sums[i, c] += signs[r, c] * value
-    return looked_total, fired_total, violated
+                fires = not value <= zero  # this way round a NaN is passed on
+                sums[i, 0] += sign * (value if fires else zero)
+                fired[place] = i
+                place += np.uint64(fires)
+        else:
+            for p in range(k):
+                value = excess[p]
+                fired[place] = samples[first + np.uint64(p)]
+                excess[place - begin] = value
+                place += np.uint64(not value <= zero)
+            for c in range(signs.shape[1]):
+                sign_row[c] = signs[r, c]
+            add_to_rows(sums, fired, begin, place - begin, excess, sign_row)
+        fired_starts[r] = begin
+        fired_counts[r] = place - begin
+        looked_total += k
+    return looked_total, np.int64(place), violated
 
 
 @vector
 def backward(
-    X,
+    rows,
     W,
     V,
     signs,
     residual,
-    starts,
     looked,
     fired,
+    fired_starts,
     fired_counts,
-    pushes,
     rate,
     momentum,
     nesterov,
@@ -133,48 +135,75 @@ def backward(
     """One gradient step on neurons lo … hi−1, on the fired pairs that ``forward`` noted.
 
     ``G_r = Σ_i fired (Σ_c a_rc residual_ic) x_i``; then ``take_step``. ``V`` has no rows when momentum is off.
-    ``speeds[r]`` receives a bound on ‖Δw_r‖; ``misses[r]`` grows by the near misses looked at. ``pushes`` is scratch
-    for the longest list. A neuron that did not move last time and does not fire stays at rest, and so does what
-    velocity it may have that is too small to move it. Cost O(d · fired).
+    ``rows`` and ``residual`` are laid out as the rows and the sums of ``forward``. ``speeds[r]`` receives a bound on
+    ‖Δw_r‖; ``misses[r]`` grows by the near misses looked at. A neuron that did not move last time and does not fire
+    stays at rest, and so does what velocity it may have that is too small to move it. Cost O(d · fired).
     """
-    d = W.shape[1]
-    outputs = signs.shape[1]
-    gradient = np.empty(d, W.dtype)
-    zero = rate - rate
+    gradient = np.empty(rows.shape[1], W.dtype)
+    sign_row = np.zeros(residual.shape[1], W.dtype)
+    pushes = np.empty(rows.shape[0] + lanes_of(rows), W.dtype)
+    few = np.empty(lanes_of(rows), np.int32)
     rolling = V.shape[0] > 0
     for r in range(lo, hi):
-        start = starts[r]
         count = fired_counts[r]
         misses[r] += looked[r] - count
         if count == 0 and (not rolling or speeds[r] == 0.0):
             speeds[r] = 0.0
             continue
-        if outputs == 1:
-            sign = signs[r, 0]
-            for p in range(count):
-                pushes[p] = sign * residual[fired[start + p], 0]
-        else:
-            for p in range(count):
-                i = fired[start + p]
-                push = zero
-                for c in range(outputs):
-                    push += signs[r, c] * residual[i, c]
-                pushes[p] = push
-        for j in range(d):
-            gradient[j] = zero
-        # Four samples at a time: the gradient is read and written once for all of them.
-        fours = count - count % 4
-        for p in range(0, fours, 4):
-            i0, i1, i2, i3 = fired[start + p], fired[start + p + 1], fired[start + p + 2], fired[start + p + 3]
-            p0, p1, p2, p3 = pushes[p], pushes[p + 1], pushes[p + 2], pushes[p + 3]
-            for j in range(d):
-                gradient[j] += (p0 * X[i0, j] + p1 * X[i1, j]) + (p2 * X[i2, j] + p3 * X[i3, j])
-        for p in range(fours, count):
-            i = fired[start + p]
-            push = pushes[p]
-            for j in range(d):
-                gradient[j] += push * X[i, j]
+        gradient[:] = rate - rate
+        _add_gradient(rows, signs, residual, r, fired, fired_starts[r], count, sign_row, pushes, few, gradient)
         speeds[r] = take_step(W, V, r, gradient, rate, momentum, nesterov)
+
+
+@vector
+def add_gradients(rows, signs, residual, looked, fired, fired_starts, fired_counts, misses, gradients, lo, hi):
+    """The first half of ``backward``, for one of several blocks of samples: adds its share of G_r to row r − lo."""
+    sign_row = np.zeros(residual.shape[1], rows.dtype)
+    pushes = np.empty(rows.shape[0] + lanes_of(rows), rows.dtype)
+    few = np.empty(lanes_of(rows), np.int32)
+    for r in range(lo, hi):
+        count = fired_counts[r]
+        misses[r] += looked[r] - count
+        if count > 0:
+            gradient = gradients[r - lo]
+            _add_gradient(rows, signs, residual, r, fired, fired_starts[r], count, sign_row, pushes, few, gradient)
+
+
+@vector
+def take_steps(W, V, gradients, fired_counts, rate, momentum, nesterov, speeds, lo, hi):
+    """The second half of ``backward``; ``fired_counts[r − lo]`` is the number of samples of all blocks."""
+    rolling = V.shape[0] > 0
+    for r in range(lo, hi):
+        if fired_counts[r - lo] == 0 and (not rolling or speeds[r] == 0.0):
+            speeds[r] = 0.0
+        else:
+            speeds[r] = take_step(W, V, r, gradients[r - lo], rate, momentum, nesterov)
+
+
+@part
+def _add_gradient(rows, signs, residual, r, fired, start, count, sign_row, pushes, few, gradient):
+    """Add Σ_i (Σ_c a_rc residual_ic) x_i over ``fired[start : start + count]`` to ``gradient``; the rest is scratch."""
+    lanes = lanes_of(rows)
+    zero = rows.dtype.type(0)
+    if signs.shape[1] == 1:
+        sign = signs[r, 0]
+        first = np.uint64(start)  # a signed index would be asked whether it is negative
+        for p in range(count):
+            pushes[p] = sign * residual[np.uint32(fired[first + np.uint64(p)]), 0]
+    else:
+        for c in range(signs.shape[1]):
+            sign_row[c] = signs[r, c]
+        if count >= lanes:
+            for p in range(0, count - lanes + 1, lanes):
+                dots(residual, fired, start + p, sign_row, zero, pushes, p)
+            dots(residual, fired, start + count - lanes, sign_row, zero, pushes, count - lanes)
+        elif count > 0:
+            for p in range(lanes):
+                few[p] = fired[start + min(p, count - 1)]
+            dots(residual, few, 0, sign_row, zero, pushes, 0)
+    # Some samples at a time: what many samples add up to in float32 keeps its digits when it is added up in parts.
+    for p in range(0, count, SUMMED_AT_ONCE):
+        add_rows(rows, fired, start + p, min(SUMMED_AT_ONCE, count - p), pushes, p, gradient)
 
 
 @vector
@@ -188,36 +217,55 @@ def fill(neurons, indptr, ids, values, threshold, slacks, radii, room, starts, c
     the edges. The caller looks at ``radii``, which may fall below what is worth having. Cost O(candidates).
     """
     places = np.empty(LEVELS + 2, np.int64)
+    edges = np.empty(LEVELS + 1, references.dtype)
+    longest = 0
+    for k in range(neurons.shape[0]):
+        longest = max(longest, indptr[k + 1] - indptr[k])
+    levels = np.empty(longest, np.uint8)
     for k in range(neurons.shape[0]):
         r = neurons[k]
         start = starts[r]
         slack = slacks[k]
         height = max(radii[k], slack) / LEVELS
         scale = 1.0 / height
+        first = indptr[k]
+        length = indptr[k + 1] - first
+        for p in range(length):
+            levels[p] = _level(threshold, values[first + p], scale)
         places[:] = 0
-        for p in range(indptr[k], indptr[k + 1]):
-            places[_level(threshold, values[p], scale) + 1] += 1
+        for p in range(length):
+            places[np.uint64(levels[p]) + np.uint64(1)] += 1
         kept = LEVELS + 1
         for level in range(LEVELS + 1):
             places[level + 1] += places[level]
             if places[level + 1] > room[k] and kept > level:
                 kept = level
+            edges[level] = np.inf if level == 0 else threshold - (level - 1) * height + slack
         counts[r] = places[kept]
         if kept == 0:  # no room even for what fires: nothing is certified
             radii[k] = -np.inf
         elif kept <= LEVELS:  # the upper edge of the highest level left out
             radii[k] = (kept - 1) * height - slack
-        for p in range(indptr[k], indptr[k + 1]):
-            level = _level(threshold, values[p], scale)
+        for level in range(kept):
+            references[start + places[level] : start + places[level + 1]] = edges[level]
+        for p in range(length):
+            level = np.uint64(levels[p])
             if level < kept:
-                place = start + places[level]
+                samples[start + places[level]] = ids[first + p]
                 places[level] += 1
-                samples[place] = ids[p]
-                references[place] = np.inf if level == 0 else threshold - (level - 1) * height + slack
 
 
 @vector
 def _level(threshold, value, scale):
     """0 for what fires, else 1 + the number of whole heights below b, at most LEVELS."""
     below = np.float64(threshold) - np.float64(value)
-    return 0 if below < 0 else min(1 + int(below * scale), LEVELS)
+    return np.uint8(0) if below < 0 else np.uint8(min(1.0 + below * scale, 1.0 * LEVELS))
+
+
+@vector
+def relocate(old_starts, counts, old, new_starts, new, lo, hi):
+    """Copy what ``old`` holds of the lists of neurons lo … hi−1 to their new slots in ``new``."""
+    for r in range(lo, hi):
+        begin, end = old_starts[r], new_starts[r]
+        for p in range(counts[r]):
+            new[end + p] = old[begin + p]

@@ -7,6 +7,11 @@ meaning in both, so that a diverging run is seen and not computed away.
 
 import numba
 
+_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
+_REGROUPED = {"reassoc", "contract", "nsz"}
+
 # False has to be said: a kernel without a word on it inherits the flags of the kernel that first calls it.
-strict = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)
-vector = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+strict = numba.njit(**_OPTIONS, fastmath=False)
+vector = numba.njit(**_OPTIONS, fastmath=_REGROUPED)
+# For a part of a kernel that is called for every neuron: the call alone would cost as much as a short list.
+part = numba.njit(**_OPTIONS, fastmath=_REGROUPED, forceinline=True)

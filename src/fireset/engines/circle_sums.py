@@ -1,0 +1,155 @@
+"""Half-space sums for samples on a circle (d = 2): a half-space is an arc, a range of the samples sorted by angle.
+
+Two searches find the arc of a neuron. Its linear function is added where the arc begins and taken back where it ends,
+and one pass over the samples adds up what has begun and not ended; the gradient is the difference of two prefix sums of
+e_i x_i. An iteration costs O(n + m), apart from the search, and that takes O(log n) only where samples crowd together.
+
+Neurons are taken in the order of their angle at the start: then what they search for and add to lies close together.
+Sums are in float64, whatever the network's precision: differences of prefix sums lose digits.
+"""
+
+from math import sqrt
+
+import numpy as np
+
+from fireset.engines.base import EngineWork, Step
+from fireset.parallel import lanes, run
+from fireset.rounding import dot_slack, row_norms
+
+_MOST_CELLS = 1 << 20
+_SAME_NORM = 0.999  # norms may differ by so much: a larger spread leaves too many samples in doubt
+
+
+def on_a_circle(X: np.ndarray) -> bool:
+    """Whether these samples have two coordinates and, nearly, one norm."""
+    if X.shape[1] != 2 or not len(X):
+        return False
+    norms = row_norms(X)
+    return bool(0 < norms.min() and _SAME_NORM * norms.max() <= norms.min() and norms.max() < 1e100)
+
+
+class CircleSums:
+    """What ``DataSumsEngine`` does with samples for which ``on_a_circle`` holds. Memory: 32 bytes a neuron, and for
+    each sample and output 40 bytes, and 32 more for each lane of neurons."""
+
+    def __init__(self, network, X: np.ndarray, work: EngineWork):
+        self._network, self._X, self._work = network, X, work
+        angles = np.arctan2(X[:, 1].astype(np.float64), X[:, 0].astype(np.float64))
+        self._places = np.argsort(angles, kind="stable")
+        self._angles, self._rows = angles[self._places], X[self._places].astype(np.float64)
+        cells = min(_MOST_CELLS, len(X))
+        edges = -np.pi + 2 * np.pi * np.arange(cells + 1) / cells
+        self._table = np.searchsorted(self._angles, edges).astype(np.int64)
+        self._table[-1] = len(X)
+        norms = row_norms(X)
+        self._shortest, self._longest = norms.min() * (1 - 1e-12), norms.max() * (1 + 1e-12)
+        self._order = np.argsort(np.arctan2(network.weights[:, 1], network.weights[:, 0]), kind="stable")
+        self._arcs = np.zeros((network.width, 4), np.int64)
+        self._located = False
+        # Each lane adds up in arrays over all samples; where samples outnumber neurons, fewer lanes cost less.
+        parts = max(2, min(len(lanes(network.width)), network.width // len(X)))
+        self._lanes = [(network.width * k // parts, network.width * (k + 1) // parts) for k in range(parts)]
+        self._steps = np.zeros((parts, len(X) + 1, network.n_outputs, 3))
+        self._extra = np.zeros((parts, len(X), network.n_outputs))
+
+    def forward(self) -> np.ndarray:
+        if not self._locate():
+            return np.full((len(self._X), self._network.n_outputs), np.nan)
+        network = self._network
+        return self._spread(network.weights, -network.threshold, 1.0 / sqrt(network.width))
+
+    def descend(self, residual: np.ndarray, step: Step) -> None:
+        from fireset.kernels.arcs import descend
+
+        network = self._network
+        velocity = step.velocity_for(network.weights)
+        if not self._locate():
+            network.weights[:] = np.nan
+            return
+        dtype = network.dtype.type
+        gradients = self._gather(residual / sqrt(network.width)).astype(network.dtype)
+        rule = dtype(step.rate), dtype(step.momentum), step.nesterov
+        run(lambda lane: descend(network.weights, velocity, gradients, *rule, *lane), lanes(network.width))
+        self._located = False
+
+    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
+        """H v = (1/m) J Jᵀ v of the fire-set kernel, for v (n, c), at the price of an iteration."""
+        self._locate()
+        return self._spread(self._gather(direction), 0.0, 1.0 / self._network.width)
+
+    def fire_sets(self):
+        """n × m, from the arcs."""
+        from scipy.sparse import csc_array
+
+        from fireset.kernels.arcs import list_samples
+
+        network = self._network
+        if not self._locate():
+            return network.fire_sets(self._X)
+        lengths = self._arcs[:, 3] - self._arcs[:, 0]
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+        stops, samples = starts.copy(), np.empty(ends[-1], np.int32)
+        about = self._rows, self._places, network.weights, self._threshold, self._arcs
+        run(lambda lane: list_samples(*about, stops, samples, *lane), lanes(network.width))
+        counts = stops - starts
+        kept = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        fired = csc_array(
+            (np.ones(len(kept), bool), samples[kept], indptr), shape=(len(self._X), network.width)
+        ).tocsr()
+        fired.sort_indices()
+        return fired
+
+    @property
+    def _threshold(self) -> float:
+        return float(self._network.dtype.type(self._network.threshold))
+
+    def _locate(self) -> bool:
+        """Find the arcs, unless they are known; False if a weight is not finite any more."""
+        from fireset.kernels.arcs import locate
+
+        network = self._network
+        norms = row_norms(network.weights)
+        if not np.isfinite(norms).all():
+            return False
+        if self._located:
+            return True
+        slacks = dot_slack(2, np.float64, norms, self._longest) + 1e-15 * abs(self._threshold)
+        known = self._angles, self._table, self._rows, self._shortest, self._longest
+        search = network.weights, self._threshold, slacks, self._arcs
+        counted = run(lambda lane: locate(*known, *search, *lane), lanes(network.width))
+        self._work.fired_pairs = sum(fired for fired, _ in counted)
+        self._work.inner_products += sum(asked for _, asked in counted)
+        self._work.nodes_visited += 4 * network.width  # cells of the table
+        self._located = True
+        return True
+
+    def _spread(self, linear: np.ndarray, constant: float, scale: float) -> np.ndarray:
+        """What the samples receive when neuron r adds a_rc (⟨linear_r, x⟩ + constant) to those it fires for."""
+        from fireset.kernels.arcs import received, spread
+
+        network = self._network
+        about = self._rows, network.weights, network.signs, self._threshold, self._arcs, self._order
+
+        def spread_lane(lane: int) -> None:
+            self._steps[lane] = 0
+            self._extra[lane] = 0
+            spread(*about, linear, constant, self._steps[lane], self._extra[lane], *self._lanes[lane])
+
+        run(spread_lane, range(len(self._lanes)))
+        result = np.empty((len(self._X), network.n_outputs))
+        received(self._rows, self._places, self._steps, self._extra, scale, result)
+        return result
+
+    def _gather(self, pushes: np.ndarray) -> np.ndarray:
+        """Σ_i fired (Σ_c a_rc pushes_ic) x_i for all neurons, (m, 2)."""
+        from fireset.kernels.arcs import gather, prefix_sums
+
+        network = self._network
+        sums = np.empty((len(self._X) + 1, network.n_outputs, 2))
+        prefix_sums(self._rows, self._places, pushes, sums)
+        gradients = np.empty((network.width, 2))
+        about = self._rows, self._places, network.weights, network.signs, self._threshold, self._arcs
+        run(lambda lane: gather(*about, sums, pushes, self._order, gradients, *lane), lanes(network.width))
+        return gradients

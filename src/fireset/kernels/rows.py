@@ -1,0 +1,211 @@
+"""Arithmetic on rows of a matrix that a list of ids names, several rows at a time, in registers.
+
+This is where the time of a gradient step on fired pairs goes: inner products of one neuron with its samples, and the
+weighted sum of those samples. Written in vectors because LLVM makes neither of a plain loop: it would add up the lanes
+of each inner product by itself, where ``LANES`` of them can be added up together for the price of two, and it would
+read and write the sum once for each few rows instead of keeping it in registers.
+
+Rows must be laid out by ``fireset.engines.candidate_lists.aligned_rows``: whole vectors, each within a cache line.
+Vectors that straddle cache lines cost twice the reads; that alone made passes over short rows a third slower.
+"""
+
+from contextlib import contextmanager
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from fireset.kernels.masks import intrinsic, load_columns, splat
+
+_BYTES = 64 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 32  # of a register
+_CHUNKS = ((4, 2), (2, 4), (1, 4))  # vectors of the sum kept in registers, and rows under way at once
+
+
+@intrinsic
+def lanes_of(typing_context, rows):  # noqa: ARG001 - numba's form of an intrinsic
+    """How many numbers of the type of ``rows`` make a vector, which is also how many rows ``dots`` takes."""
+
+    def generate(context, builder, signature, arguments):  # noqa: ARG001
+        return ir.Constant(ir.IntType(64), _lanes(rows.dtype))
+
+    return types.int64(rows), generate
+
+
+@intrinsic
+def dots(typing_context, rows, ids, start, w, threshold, excess, place):  # noqa: ARG001
+    """``excess[place + k] = ⟨w, rows[ids[start + k]]⟩ − threshold`` for k below ``lanes_of(rows)``.
+
+    ``w`` is as long as the rows, and there are that many ids and places; nothing is checked.
+    """
+    lanes = _lanes(rows.dtype)
+
+    def generate(context, builder, signature, arguments):
+        rows_type, ids_type, _, w_type, _, excess_type, _ = signature.args
+        rows, ids, start, w, threshold, excess, place = arguments
+        length, pointers = _pointers(context, builder, rows_type, rows, ids_type, ids, start, lanes)
+        w = context.make_array(w_type)(context, builder, w).data
+        zero = ir.Constant(ir.VectorType(context.get_value_type(rows_type.dtype), lanes), None)
+        totals = [cgutils.alloca_once_value(builder, zero) for _ in range(lanes)]
+        for total in totals:
+            builder.store(zero, total)
+        with _steps(builder, length, lanes) as j:
+            factors = load_columns(builder, cgutils.gep(builder, w, j), rows_type.dtype, lanes)
+            for total, pointer in zip(totals, pointers, strict=True):
+                numbers = load_columns(builder, cgutils.gep(builder, pointer, j), rows_type.dtype, lanes)
+                builder.store(_fused(builder, factors, numbers, builder.load(total)), total)
+        sums = _row_sums(builder, [builder.load(total) for total in totals])
+        target = cgutils.gep(builder, context.make_array(excess_type)(context, builder, excess).data, place)
+        _store(builder, builder.fsub(sums, splat(builder, threshold, lanes)), target, rows_type.dtype)
+        return context.get_dummy_value()
+
+    kind = types.none(rows, ids, types.intp, w, rows.dtype, excess, types.intp)
+    return kind, generate
+
+
+@intrinsic
+def add_rows(typing_context, rows, ids, start, count, factors, first, total):  # noqa: ARG001
+    """``total += Σ_k factors[first + k] · rows[ids[start + k]]`` for k below ``count``; ``total`` is like a row."""
+    lanes = _lanes(rows.dtype)
+
+    def generate(context, builder, signature, arguments):
+        rows_type, ids_type, _, _, factors_type, _, total_type = signature.args
+        rows, ids, start, count, factors, first, total = arguments
+        array = context.make_array(rows_type)(context, builder, rows)
+        length = cgutils.unpack_tuple(builder, array.shape)[1]
+        ids = cgutils.gep(builder, context.make_array(ids_type)(context, builder, ids).data, start)
+        factors = cgutils.gep(builder, context.make_array(factors_type)(context, builder, factors).data, first)
+        total = context.make_array(total_type)(context, builder, total).data
+        done = cgutils.alloca_once_value(builder, ir.Constant(length.type, 0))
+        builder.store(ir.Constant(length.type, 0), done)
+
+        def add_chunk(vectors: int, at_once: int) -> None:
+            """``vectors`` vectors of the sum, over all rows, from column ``done`` on."""
+            column = builder.load(done)
+            kind = ir.VectorType(array.data.type.pointee, lanes)
+            sums = [
+                [cgutils.alloca_once_value(builder, ir.Constant(kind, None)) for _ in range(vectors)]
+                for _ in range(at_once)
+            ]
+            for row_sums in sums:
+                for one in row_sums:
+                    builder.store(ir.Constant(kind, None), one)
+
+            def add_row(k, row_sums) -> None:
+                row = builder.sext(builder.load(cgutils.gep(builder, ids, k)), length.type)
+                begin = builder.add(builder.mul(row, length), column)
+                factor = splat(builder, builder.load(cgutils.gep(builder, factors, k)), lanes)
+                for v, one in enumerate(row_sums):
+                    place = builder.add(begin, ir.Constant(length.type, v * lanes))
+                    numbers = load_columns(builder, cgutils.gep(builder, array.data, place), rows_type.dtype, lanes)
+                    builder.store(_fused(builder, factor, numbers, builder.load(one)), one)
+
+            several = ir.Constant(count.type, at_once)
+            whole = builder.sub(count, builder.srem(count, several))
+            with _steps(builder, whole, at_once) as k:
+                for p in range(at_once):
+                    add_row(builder.add(k, ir.Constant(k.type, p)), sums[p])
+            with cgutils.for_range_slice(builder, whole, count, ir.Constant(count.type, 1)) as (k, _):
+                add_row(k, sums[0])
+            for v in range(vectors):
+                place = builder.add(column, ir.Constant(length.type, v * lanes))
+                target = cgutils.gep(builder, total, place)
+                summed = load_columns(builder, target, rows_type.dtype, lanes)
+                for row_sums in sums:
+                    summed = builder.fadd(summed, builder.load(row_sums[v]))
+                _store(builder, summed, target, rows_type.dtype)
+            builder.store(builder.add(column, ir.Constant(length.type, vectors * lanes)), done)
+
+        widest, at_once = _CHUNKS[0]
+        chunks = builder.sdiv(length, ir.Constant(length.type, widest * lanes))
+        with cgutils.for_range(builder, chunks):
+            add_chunk(widest, at_once)
+        for vectors, at_once in _CHUNKS[1:]:
+            left = builder.sub(length, builder.load(done))
+            with builder.if_then(builder.icmp_signed(">=", left, ir.Constant(length.type, vectors * lanes))):
+                add_chunk(vectors, at_once)
+        return context.get_dummy_value()
+
+    return types.none(rows, ids, types.intp, types.intp, factors, types.intp, total), generate
+
+
+@intrinsic
+def add_to_rows(typing_context, rows, ids, start, count, factors, added):  # noqa: ARG001
+    """``rows[ids[start + k]] += factors[k] · added`` for k below ``count``; ``added`` is as long as the rows."""
+    lanes = _lanes(rows.dtype)
+
+    def generate(context, builder, signature, arguments):
+        rows_type, ids_type, _, _, factors_type, added_type = signature.args
+        rows, ids, start, count, factors, added = arguments
+        array = context.make_array(rows_type)(context, builder, rows)
+        length = cgutils.unpack_tuple(builder, array.shape)[1]
+        ids = cgutils.gep(builder, context.make_array(ids_type)(context, builder, ids).data, start)
+        factors = context.make_array(factors_type)(context, builder, factors).data
+        added = context.make_array(added_type)(context, builder, added).data
+        with _steps(builder, length, lanes) as j:
+            numbers = load_columns(builder, cgutils.gep(builder, added, j), rows_type.dtype, lanes)
+            with _steps(builder, count, 1) as k:
+                row = builder.sext(builder.load(cgutils.gep(builder, ids, k)), length.type)
+                place = cgutils.gep(builder, array.data, builder.add(builder.mul(row, length), j))
+                factor = splat(builder, builder.load(cgutils.gep(builder, factors, k)), lanes)
+                before = load_columns(builder, place, rows_type.dtype, lanes)
+                _store(builder, _fused(builder, factor, numbers, before), place, rows_type.dtype)
+        return context.get_dummy_value()
+
+    return types.none(rows, ids, types.intp, types.intp, factors, added), generate
+
+
+def _lanes(dtype) -> int:
+    return 8 * _BYTES // dtype.bitwidth
+
+
+@contextmanager
+def _steps(builder, stop, step: int):
+    """A loop over 0, step, 2·step … below ``stop``."""
+    with cgutils.for_range_slice(builder, ir.Constant(stop.type, 0), stop, ir.Constant(stop.type, step)) as (index, _):
+        yield index
+
+
+def _pointers(context, builder, rows_type, rows, ids_type, ids, start, count: int):
+    """The length of a row, and pointers to the ``count`` rows that are named from ``start`` on."""
+    array = context.make_array(rows_type)(context, builder, rows)
+    length = cgutils.unpack_tuple(builder, array.shape)[1]
+    ids = cgutils.gep(builder, context.make_array(ids_type)(context, builder, ids).data, start)
+    pointers = []
+    for k in range(count):
+        row = builder.sext(builder.load(cgutils.gep(builder, ids, k)), length.type)
+        pointers.append(cgutils.gep(builder, array.data, builder.mul(row, length)))
+    return length, pointers
+
+
+def _fused(builder, a, b, c):
+    """a·b + c, with one rounding where the machine can."""
+    return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+
+
+def _row_sums(builder, vectors):
+    """One vector with the sum of the lanes of each of ``vectors``, as many as lanes, in their order.
+
+    Two vectors at a time are folded into one that holds half as many lanes of each; after log₂ rounds one lane of each
+    is left.
+    """
+    lanes = len(vectors)
+    block = lanes
+    while len(vectors) > 1:
+        half = block // 2
+        firsts = [base + lane for base in range(0, 2 * lanes, block) for lane in range(half)]
+        low, high = _indices(firsts), _indices([lane + half for lane in firsts])
+        vectors = [
+            builder.fadd(builder.shuffle_vector(a, b, low), builder.shuffle_vector(a, b, high))
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+        block = half
+    return vectors[0]
+
+
+def _indices(lanes: list[int]):
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
+
+
+def _store(builder, numbers, pointer, dtype) -> None:
+    builder.store(numbers, builder.bitcast(pointer, numbers.type.as_pointer()), align=dtype.bitwidth // 8)
