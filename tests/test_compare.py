@@ -195,6 +195,25 @@ def test_a_contender_that_fails_is_a_row(monkeypatch):
     assert "the engine weights takes" in found.sentence()
 
 
+def test_a_width_that_fails_is_a_gap(monkeypatch):
+    short = comparing._short_run
+
+    def fails_at_100(name, problem):
+        if name == "data" and problem.network.width == 100:
+            raise MemoryError("too narrow")
+        return short(name, problem)
+
+    monkeypatch.setattr(comparing, "_short_run", fails_at_100)
+    data = next(curve for curve in run_small(["dense", "data"]).scaling if curve.name == "data")
+    assert data.widths == [200, 400]
+    assert data.gaps == {100: "MemoryError: too narrow"}
+
+
+def test_a_simulation_does_not_answer():
+    assert EngineContender("data").kind == "preprocessed"
+    assert comparing.contest([DENSE, row("quantum-data", "simulated", 0.001)]) is None
+
+
 def test_without_a_dense_run_there_is_no_reference(monkeypatch):
     steps = EngineContender.step
     monkeypatch.setattr(EngineContender, "step", lambda self: 1 / 0 if self.name == "dense" else steps(self))

@@ -77,7 +77,7 @@ class Comparison:
     def trained(self) -> np.ndarray | None:
         """The weights of the dense engine, or of the first exact one that ran, as they are now."""
         for run in sorted(self.runs, key=lambda run: run.row.name != "dense"):
-            if run.contender is not None and run.steps and run.row.kind != "approximate":
+            if run.contender is not None and run.steps and run.row.kind in ("dense", "preprocessed"):
                 return run.contender.weights()
         return None
 
@@ -124,7 +124,8 @@ def compare_table(
         "interrupted": found.interrupted,
         "contenders": [row.to_dict() for row in found.rows],
         "scaling": [
-            {"name": s.name, "widths": s.widths, "seconds": s.seconds, "exponent": s.exponent} for s in found.scaling
+            {"name": s.name, "widths": s.widths, "seconds": s.seconds, "exponent": s.exponent, "gaps": s.gaps}
+            for s in found.scaling
         ],
         "crossover": None if found.crossing is None else {"how": found.crossing.how, "width": found.crossing.width},
         "verdict": found.sentence(),
@@ -288,7 +289,7 @@ def _fill_rows(found: Comparison) -> None:
         row.fired_pairs = float(np.mean(fired)) if fired else None
         if recalls:
             row.recall = float(np.mean(recalls))
-        elif row.kind != "approximate" and row.name not in PEERS:
+        elif row.kind in ("dense", "preprocessed") and row.name not in PEERS:
             row.recall = 1.0  # by the definition of exact, which the tests check in every iteration
         row.final_loss = run.losses()[common - 1]
     if dense is not None and dense.row.seconds_per_iteration is not None:
@@ -314,7 +315,8 @@ def _scale(found: Comparison, names: list[str], seed: int, interrupted: threadin
             say(f"width {width:,}, {name}")
             try:
                 seconds = _short_run(name, problem)
-            except Exception:  # its row has no reason to tell: it ran at the width asked for, and has a gap here
+            except Exception as error:  # a gap in its curve; at the width asked for, it ran
+                curves[name].gaps[width] = _reason(error)
                 continue
             curves[name].widths.append(width)
             curves[name].seconds.append(seconds)

@@ -147,7 +147,9 @@ def _scaling(found: Comparison) -> list[Section]:
         log_y=True,
     )
     text = "Short runs at widths that double, each from a network of its own with the paper's threshold for its width."
-    return [Section("From which width on", [text], figures=[figure])]
+    gaps = [f"{curve.name} at {width:,}: {why}" for curve in found.scaling for width, why in curve.gaps.items()]
+    paragraphs = [text, *([f"Not measured: {'; '.join(gaps)}."] if gaps else [])]
+    return [Section("From which width on", paragraphs, figures=[figure])]
 
 
 def _fired(found: Comparison) -> Section:

@@ -55,7 +55,7 @@ class EngineContender:
     def __init__(self, name: str):
         self.name = name
         self._engine = create(name)
-        self.kind: Kind = "dense" if name == "dense" else "preprocessed" if self._engine.exact else "approximate"
+        self.kind: Kind = _kind(name, self._engine.exact)
 
     def compile(self, problem: Problem) -> None:
         compile_kernels(self.name, problem.network.dtype, self._engine.index_for(problem.network, len(problem.X)))
@@ -125,6 +125,14 @@ class PeerContender:
 
 
 Contender = EngineContender | PeerContender
+
+
+def _kind(name: str, exact: bool) -> Kind:
+    if name.startswith("quantum"):  # what a simulation takes on this machine says nothing about the algorithm
+        return "simulated"
+    if not exact:
+        return "approximate"
+    return "dense" if name == "dense" else "preprocessed"
 
 
 def make_contender(name: str) -> Contender:

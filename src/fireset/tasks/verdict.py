@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["dense", "preprocessed", "approximate"]
+Kind = Literal["dense", "preprocessed", "approximate", "simulated"]
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Scaling:
     kind: Kind
     widths: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    gaps: dict[int, str] = field(default_factory=dict)  # widths at which it failed, and why
 
     @property
     def exponent(self) -> float:
