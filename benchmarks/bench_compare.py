@@ -69,7 +69,7 @@ def hashing(quick: bool) -> list[dict]:
     for engine in ("data", "hashing"):
         compile_kernels(engine, X.dtype)
     first = ShiftedReLUNetwork.initialize(width, X.shape[1], y.shape[1])
-    rate = 1.0 / largest_eigenvalue(X, first.signs, first.fire_sets(X))
+    rate = 0.5 / largest_eigenvalue(X, first.signs, first.fire_sets(X))
     contenders = [("data", None, None, create("data"))]
     contenders += [(f, k, n, create("hashing", family=f, hashes=k, tables=n)) for f, k, n in SETTINGS]
     rows = []

@@ -333,11 +333,14 @@ def _short_run(name: str, problem: Problem) -> float:
 
 
 def _rate(network: ShiftedReLUNetwork, X: np.ndarray) -> float:
-    """η = 1/λ_max of the fire-set kernel, what ``learning_rate="auto"`` starts with; the same for all."""
+    """η = 1/(2 λ_max) of the fire-set kernel, half of what ``learning_rate="auto"`` starts with; the same for all.
+
+    Training may turn back when the loss has grown; here everyone keeps to one rate, while λ_max grows with what fires.
+    """
     from fireset.theory.kernel import largest_eigenvalue
 
     top = largest_eigenvalue(X, network.signs, network.fire_sets(X))
-    return 1.0 / top if top > 0 else 1.0
+    return 0.5 / top if top > 0 else 1.0
 
 
 def _reason(error: Exception) -> str:

@@ -22,20 +22,26 @@ def _number(form: str, factor: float = 1.0) -> Shown:
     return lambda value: "" if value is None or not isfinite(value) else format(factor * value, form)
 
 
+def _milliseconds(seconds: float | None) -> str:
+    if seconds is None or not isfinite(seconds):
+        return ""
+    return f"{1000 * seconds:,.0f}" if seconds >= 0.1 else f"{1000 * seconds:.3g}"
+
+
 # Heading, field and form of every column, for the page and for the terminal.
 COLUMNS: list[tuple[str, str, Shown]] = [
     ("contender", "name", str),
     ("kind", "kind", str),
-    ("ms per iteration", "seconds_per_iteration", _number(",.3g", 1000)),
+    ("ms per iteration", "seconds_per_iteration", _milliseconds),
     ("speed-up", "speed_up", _number(".2f")),
-    ("preprocessing, s", "preprocessing_seconds", _number(".3f")),
-    ("compiling, s", "compile_seconds", _number(".2f")),
+    ("prepare, s", "preprocessing_seconds", _number(".3f")),
+    ("compile, s", "compile_seconds", _number(".2f")),
     ("inner products", "inner_products", _number(",.0f")),
     ("fired pairs", "fired_pairs", _number(",.0f")),
     ("recall", "recall", _number(".4g")),
-    ("peak memory, MB", "peak_megabytes", _number(",.0f")),
+    ("peak MB", "peak_megabytes", _number(",.0f")),
     ("final loss", "final_loss", _number(".8g")),
-    ("off the dense run", "distance_to_dense", _number(".1e")),
+    ("off dense", "distance_to_dense", _number(".1e")),
 ]
 
 
@@ -69,11 +75,11 @@ def _method(found: Comparison) -> Section:
             f"{len(X):,} samples with {network.n_features} coordinates, {network.width:,} neurons, outputs: "
             f"{network.n_outputs}, {network.dtype}. All contenders start from the same network and do plain gradient "
             f"descent at the rate {found.problem.rate:.4g}, taking turns in one process.",
-            "Inner products and fired pairs are per iteration. Compiling and preprocessing are not part of one. Peak "
-            "memory is what starting and two steps add to the resident memory of the process, a copy of the weights "
-            "included. The final loss is that of the outputs as a contender computes them: an approximate engine's "
-            "leave out what it misses. The distance to the dense run is ‖W − W_dense‖ beside the way ‖W_dense − W(0)‖ "
-            "that the dense run has gone, the largest after any turn.",
+            "Inner products and fired pairs are per iteration. Compiling and preprocessing (prepare) are not part of "
+            "one. Peak memory is what starting and two steps add to the resident memory of the process, a copy of the "
+            "weights included. The final loss is that of the outputs as a contender computes them: an approximate engine's "
+            "leave out what it misses. The distance to the dense run (off dense) is ‖W − W_dense‖ beside the way "
+            "‖W_dense − W(0)‖ that the dense run has gone, the largest after any turn.",
         ],
     )
 
