@@ -78,8 +78,8 @@ def _method(found: Comparison) -> Section:
             "Inner products and fired pairs are per iteration. Compiling and preprocessing (prepare) are not part of "
             "one. Peak memory is what starting and two steps add to the resident memory of the process, a copy of the "
             "weights included. The final loss is that of the outputs as a contender computes them: an approximate "
-            "engine's leave out what it misses. The distance to the dense run (off dense) is ‖W − W_dense‖ beside the way "
-            "‖W_dense − W(0)‖ that the dense run has gone, the largest after any turn.",
+            "engine's leave out what it misses. The distance to the dense run (off dense) is ‖W − W_dense‖ beside the "
+            "way ‖W_dense − W(0)‖ that the dense run has gone, the largest after any turn.",
         ],
     )
 
