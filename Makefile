@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format picture circuits bench-index bench-sums bench-step bench-quantum bench-theory clean
+.PHONY: demo test lint format picture circuits docs bench bench-index bench-sums bench-step bench-quantum bench-theory \
+	bench-compare clean
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -29,6 +30,17 @@ picture: $(VENV)/.core
 circuits: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python docs/draw_circuits.py docs
+
+docs: $(VENV)/.core
+	$(PIP) install --constraint constraints.txt --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench: bench-step bench-index bench-compare
+	$(BIN)/python benchmarks/collect.py
+
+bench-compare: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/bench_compare.py
 
 bench-index: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"

@@ -5,6 +5,10 @@ Each peer is made from (network, X, y, rate) and has ``step()``, which descends 
 
 import numpy as np
 
+from fireset.peers import Jax, PyTorch
+
+__all__ = ["BlockedNumPy", "Jax", "PyTorch", "ScikitLearn"]
+
 
 class BlockedNumPy:
     """The best dense NumPy: blocks of 1024 neurons, so that pre-activations stay near the cores."""
@@ -33,58 +37,6 @@ class BlockedNumPy:
             push *= mask
             self.W[lo : lo + self.block] -= (self.rate / self.root) * (push.T @ X)
         return 0.5 * float(np.sum(residual.astype(np.float64) ** 2))
-
-
-class PyTorch:
-    """Autograd, as one would write it."""
-
-    name = "PyTorch autograd"
-
-    def __init__(self, network, X, y, rate):
-        import torch
-
-        self.torch = torch
-        self.W = torch.tensor(network.weights, requires_grad=True)
-        self.X, self.y, self.signs = (torch.tensor(a) for a in (X, y.astype(X.dtype), network.signs))
-        self.b, self.rate, self.root = network.threshold, rate, float(np.sqrt(network.width))
-
-    def step(self) -> float:
-        torch = self.torch
-        u = torch.relu(self.X @ self.W.T - self.b) @ self.signs / self.root
-        loss = 0.5 * ((u - self.y) ** 2).sum()
-        loss.backward()
-        with torch.no_grad():
-            self.W -= self.rate * self.W.grad
-            self.W.grad = None
-        return loss.item()
-
-
-class Jax:
-    """jit of value_and_grad. Compile before timing by calling ``compile``."""
-
-    name = "JAX jit"
-
-    def __init__(self, network, X, y, rate):
-        import jax
-        import jax.numpy as jnp
-
-        b, root = network.threshold, float(np.sqrt(network.width))
-        X, y, signs = (jnp.asarray(a) for a in (X, y.astype(X.dtype), network.signs))
-
-        def loss(W):
-            return 0.5 * jnp.sum((jnp.maximum(X @ W.T - b, 0) @ signs / root - y) ** 2)
-
-        @jax.jit
-        def step(W):
-            value, gradient = jax.value_and_grad(loss)(W)
-            return W - rate * gradient, value
-
-        self.W = jnp.asarray(network.weights)
-        self._step = step.lower(self.W).compile()
-
-    def step(self) -> float:
-        self.W, value = self._step(self.W)
-        return float(value)
 
 
 class ScikitLearn:

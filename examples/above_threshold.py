@@ -2,13 +2,16 @@
 
 A shop keeps a vector for each item; a customer is a vector too, and an item is worth showing when the inner product of
 both is above a threshold. All of them are wanted, not the ten nearest or most of them; items are added, sold out and
-repriced all day. Run it::
+repriced all day. Draws what one customer is shown, and what asking costs as the shop grows. Run it, with matplotlib
+installed::
 
-    python examples/above_threshold.py
+    python examples/above_threshold.py [--out above_threshold.png]
 """
 
+import argparse
 import time
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from fireset import hsr
@@ -17,7 +20,53 @@ ITEMS, FEATURES, CUSTOMERS = 200_000, 4, 1_000
 WORTH_SHOWING = 2.5
 
 
+def seconds_per_customer(ask) -> float:
+    started = time.perf_counter()
+    ask()
+    return (time.perf_counter() - started) / CUSTOMERS
+
+
+def draw(items: np.ndarray, customers: np.ndarray, path: str) -> None:
+    """Left: the scores of customer 0. Right: time for a customer, with the index and with every pair, as items grow."""
+    figure, (scores, growth) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
+    values = items @ customers[0]
+    places = np.histogram_bin_edges(values, 80)
+    above = values > WORTH_SHOWING
+    scores.hist(values[~above], places, color="#c9d1d9", label="not shown")
+    scores.hist(values[above], places, color="#d1495b", label=f"shown: {above.sum():,} of {len(items):,}")
+    scores.axvline(WORTH_SHOWING, color="#30363d", ls="--", lw=1)
+    scores.set(
+        xlabel="score for customer 0",
+        ylabel="items",
+        title="Every item above the threshold",
+        yscale="log",
+        ylim=(None, 3e5),
+    )
+    scores.legend(frameon=False, loc="upper center", ncols=2)
+
+    counts = [ITEMS // 64, ITEMS // 16, ITEMS // 4, ITEMS]
+    thresholds = np.full(CUSTOMERS, WORTH_SHOWING)
+    indices = [hsr.build(items[:count]) for count in counts]
+    for index in indices:
+        index.query_batch(customers[:2], thresholds[:2])  # a small shop is scanned, which is compiled, too
+    tree = [seconds_per_customer(lambda i=i: i.query_batch(customers, thresholds)) for i in indices]
+    scan = [
+        seconds_per_customer(lambda n=n: np.count_nonzero(customers @ items[:n].T > np.float32(WORTH_SHOWING)))
+        for n in counts
+    ]
+    growth.loglog(counts, 1e6 * np.array(scan), "o-", color="#30363d", label="every pair, counted only")
+    growth.loglog(counts, 1e6 * np.array(tree), "o-", color="#d1495b", label="the index, all items listed")
+    growth.set(xlabel="items", ylabel="µs for a customer", title=f"What asking costs, {FEATURES} coordinates")
+    growth.legend(frameon=False)
+    for axes in (scores, growth):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default="above_threshold.png")
+    asked = parser.parse_args()
     rng = np.random.default_rng(0)
     items = rng.standard_normal((ITEMS, FEATURES)).astype(np.float32)
     customers = rng.standard_normal((CUSTOMERS, FEATURES)).astype(np.float32)
@@ -58,6 +107,9 @@ def main() -> None:
     work = index.work
     share = work.points_tested / (work.queries * len(index))
     print(f"inner products computed: {share:.1%} of all pairs; reported in bulk: {work.points_in_bulk:,}")
+
+    draw(items, customers, asked.out)
+    print(f"figure in {asked.out}")
 
 
 if __name__ == "__main__":

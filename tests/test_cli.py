@@ -16,8 +16,10 @@ from safetensors.numpy import load_file, save_file
 from fireset import ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor, __version__
 from fireset.__main__ import main
 from fireset.data import read_table
+from fireset.engines import describe
 from fireset.model import Model
 
+ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 SMALL = ("--width", "60", "--max-iter", "5")
 
 
@@ -173,11 +175,7 @@ class TestRefusedSettings:
         ("options", "message"),
         [
             ("--target yy", "--target 'yy' is not a column of the table; did you mean 'y'?"),
-            (
-                "--engine fast",
-                "engine must be one of auto, correlation, data, dense, quantum-data, quantum-weights, sums, weights; "
-                "got 'fast'",
-            ),
+            ("--engine fast", f"engine must be one of auto, {ENGINES}; got 'fast'"),
             ("--width 1", "width must be at least 2, got 1"),
             ("--learning-rate -0.5", "learning_rate must be 'auto', 'theory' or a positive number, got -0.5"),
             ("--learning-rate fast", "learning_rate must be auto, theory or a number, got 'fast'"),

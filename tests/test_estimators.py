@@ -13,6 +13,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.engines import describe
+
+ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 
 # In float32 the results of two mathematically equal computations differ by more than the 1e-7 that these checks allow.
 # In float64 there is no exception.
@@ -144,11 +147,7 @@ def test_frames_pipelines_search_pickling():
     [
         ({"width": 1}, "width must be at least 2, got 1"),
         ({"learning_rate": -0.1}, "learning_rate must be 'auto', 'theory' or a positive number, got -0.1"),
-        (
-            {"engine": "fast"},
-            "engine must be one of auto, correlation, data, dense, quantum-data, quantum-weights, sums, weights; "
-            "got 'fast'",
-        ),
+        ({"engine": "fast"}, f"engine must be one of auto, {ENGINES}; got 'fast'"),
         ({"loss": "hinge"}, "loss must be one of squared_error, log_loss; got 'hinge'"),
         ({"bias": 0}, "bias must be a positive number, got 0"),
         ({"max_iter": 0}, "max_iter must be a whole number of at least 1, got 0"),

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from fireset.errors import CertificateError, InputError
     from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
     from fireset.network import ShiftedReLUNetwork
+    from fireset.tensorboard_log import TensorBoardLog
     from fireset.training import train
 
 __version__ = "0.1.0"
@@ -18,6 +19,7 @@ __all__ = [
     "ShiftedReLUClassifier",
     "ShiftedReLUNetwork",
     "ShiftedReLURegressor",
+    "TensorBoardLog",
     "engines",
     "hsr",
     "quantum",
@@ -32,6 +34,7 @@ _WHERE = {
     "ShiftedReLUClassifier": "estimators",
     "ShiftedReLUNetwork": "network",
     "ShiftedReLURegressor": "estimators",
+    "TensorBoardLog": "tensorboard_log",
     "train": "training",
 }
 _PACKAGES = {"engines", "hsr", "quantum", "theory"}

@@ -1,6 +1,8 @@
 """What a training run remembers of each iteration."""
 
+import json
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,19 @@ class History(list[Iteration]):
         if name not in {f.name for f in fields(Iteration)}:
             raise InputError(f"name must be one of {', '.join(f.name for f in fields(Iteration))}; got {name!r}")
         return np.array([getattr(record, name) for record in self])
+
+    def to_csv(self) -> str:
+        """A header and one line for each iteration; what was not measured is left empty."""
+        names = [f.name for f in fields(Iteration)]
+        lines = [",".join("" if value is None else str(value) for value in asdict(record).values()) for record in self]
+        return "\n".join([",".join(names), *lines]) + "\n"
+
+    def to_json(self) -> str:
+        """A list with one object for each iteration. JSON knows no infinity: a loss beyond all numbers is null."""
+        rows = self.to_dicts()
+        for row in rows:
+            row.update({name: None for name, value in row.items() if isinstance(value, float) and not isfinite(value)})
+        return json.dumps(rows, indent=1)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [asdict(record) for record in self]

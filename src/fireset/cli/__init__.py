@@ -3,7 +3,7 @@
 Nothing heavy is imported at the top of these modules: ``fireset --help`` has to answer at once.
 """
 
-from fireset.cli import models, quantum, theory, tools  # noqa: F401 - importing them adds their commands
+from fireset.cli import compare, models, quantum, theory, tools  # noqa: F401 - importing them adds their commands
 from fireset.cli.app import app
 
 __all__ = ["app"]

@@ -53,6 +53,11 @@ def train(
     certify: Annotated[
         bool, typer.Option("--certify", help="Hold the run against the paper's claims; see also --momentum 0.")
     ] = False,
+    report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
+    history: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every iteration's numbers, .csv or .json.")
+    ] = None,
+    tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Log to TensorBoard.")] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -88,6 +93,9 @@ def train(
         impute=impute,
         settings=settings,
         certify=certify,
+        report=report,
+        history=history,
+        tensorboard=tensorboard,
     )
     show({key: value for key, value in summary.items() if as_json or key != "certificate"}, as_json)
     if certify and not as_json:
@@ -106,7 +114,8 @@ def predict(
 ) -> None:
     """Predict the target for every row of a table."""
     from fireset.files import check_writable
-    from fireset.tasks.models import predict_table, spare_inputs, write_csv
+    from fireset.tasks.models import predict_table, write_csv
+    from fireset.tasks.places import spare_inputs
 
     spare_inputs(out, model, file)
     if out is not None:

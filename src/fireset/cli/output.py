@@ -19,11 +19,15 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     sys.stdout.flush()  # here, where a reader that has gone (`head`) is handled
 
 
-def show_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Columns side by side, each as wide as its widest cell; the last one is not padded."""
+def show_table(columns: list[str], rows: list[list[str]], *, numbers: bool = False) -> None:
+    """Columns side by side, each as wide as its widest cell; ``numbers``, all but the first column, to the right."""
     widths = [max(_places(row[k]) for row in [columns, *rows]) for k in range(len(columns))]
     for row in [columns, *rows]:
-        cells = [cell + " " * (width - _places(cell)) for cell, width in zip(row, widths, strict=True)]
+        spaces = [" " * (width - _places(cell)) for cell, width in zip(row, widths, strict=True)]
+        to_right = [numbers and k > 0 for k in range(len(row))]
+        cells = [
+            space + cell if right else cell + space for cell, space, right in zip(row, spaces, to_right, strict=True)
+        ]
         print("  ".join(cells).rstrip())
     sys.stdout.flush()
 

@@ -76,7 +76,7 @@ def theory(
 
 def show_certificate(certificate: dict[str, Any]) -> None:
     """The claims as a table; why assumptions are not met, below it."""
-    from fireset.tasks.theory import claims_table, unmet_reasons
+    from fireset.tasks.certificate_report import claims_table, unmet_reasons
 
     table = claims_table(certificate)
     print()

@@ -103,6 +103,12 @@ _ENGINES = {
         True,
         "Algorithm 2: search the data for each neuron that left its certificate radius",
     ),
+    "hashing": _Entry(
+        "fireset.engines.hashing",
+        "HashingEngine",
+        False,
+        "active neurons from hash tables as in SLIDE, for comparison: misses some that fire",
+    ),
     "quantum-data": _Entry(
         "fireset.engines.grover",
         "QuantumDataEngine",

@@ -1,6 +1,5 @@
 """Models from files: train on a table, predict for a table, describe a model."""
 
-import os
 import sys
 import warnings
 from math import ceil, erfc, sqrt
@@ -26,6 +25,9 @@ from fireset.table_encoder import (
     refuse_type,
 )
 from fireset.table_problem import TableProblem
+from fireset.tasks.certificate_report import certificate_sections
+from fireset.tasks.places import spare_inputs
+from fireset.tasks.records import Records
 from fireset.theory import Certificate
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ def train_table(
     impute: bool,
     settings: dict[str, Any],
     certify: bool = False,
+    report: Path | None = None,
+    history: Path | None = None,
+    tensorboard: Path | None = None,
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
@@ -58,11 +63,14 @@ def train_table(
     spare_inputs(out, file)
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
     check_writable(out)
+    records = Records(file, target, report=report, history=history, tensorboard=tensorboard)
     X, y = problem.X, problem.y
     estimator = problem.estimator(loss, **settings)
     kept, held = hold_out(y, problem.classes, holdout, settings["random_state"])
     certificate = Certificate() if certify else None
-    estimator.fit(X[kept], y[kept], callbacks=[certificate] if certificate else [])
+    with records:
+        certifying = [certificate] if certificate else []
+        estimator.fit(X[kept], y[kept], callbacks=[*records.callbacks, *certifying])
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.classes_ = np.array(problem.classes)
         y = estimator.classes_[y]
@@ -91,7 +99,10 @@ def train_table(
         summary |= {f"held_out_{name}": value for name, value in scored.items()}
     training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
     Model(problem.task, target, estimator, problem.encoder, training).save(out)
-    return {**summary, "model": str(out), **({"certificate": certificate.report().to_dict()} if certificate else {})}
+    certified = {"certificate": certificate.report().to_dict()} if certificate else {}
+    sections = certificate_sections(certified["certificate"]) if certified else []
+    written = records.written(estimator, X[kept], training, sections)
+    return {**summary, **written, "model": str(out), **certified}
 
 
 def explain_engines(file: Path, target: str, *, width: int, max_iter: int) -> dict[str, Any]:
@@ -170,13 +181,6 @@ def write_csv(columns: dict[str, list], out: Path | None) -> None:
         return
     with atomic_path(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def spare_inputs(out: Path | None, *inputs: Path) -> None:
-    """Refuse to write over a file that is being read."""
-    for file in inputs:
-        if out is not None and os.path.realpath(out) == os.path.realpath(file):
-            raise InputError(f"--out {out} would overwrite the input {file}; choose another name")
 
 
 def _stem(file: Path) -> str:

@@ -1,0 +1,150 @@
+"""Does preprocessing help on digits? The comparison of all engines, and what hashing pays for its recall.
+
+    python benchmarks/bench_compare.py [--quick] [--only PART]
+
+Parts: float32 and float64 (``fireset compare`` on scikit-learn's digits), hashing (hashes, tables and family against
+recall, work and the loss after fifty steps). Results go to benchmarks/results/, the float32 run's page to out/.
+"""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+THREADS = "2"
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, THREADS)
+os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen=true intra_op_parallelism_threads={THREADS}")
+
+import datasets  # noqa: E402 - after the thread counts
+import numpy as np  # noqa: E402
+from parts import run_parts  # noqa: E402
+
+from fireset import ShiftedReLUNetwork  # noqa: E402
+from fireset.engines import Step, create  # noqa: E402
+from fireset.parallel import one_blas_thread  # noqa: E402
+from fireset.tasks.compare import compare_table  # noqa: E402
+from fireset.tasks.compare_report import COLUMNS, cells  # noqa: E402
+from fireset.theory import largest_eigenvalue  # noqa: E402
+from fireset.warmup import compile_kernels  # noqa: E402
+
+PAGE = Path(__file__).parent.parent / "out" / "compare-digits.html"
+SETTINGS = [
+    ("simhash", 4, 50),
+    ("simhash", 6, 50),
+    ("simhash", 8, 50),
+    ("simhash", 8, 200),
+    ("simhash", 10, 50),
+    ("winner-take-all", 2, 50),
+    ("winner-take-all", 3, 50),
+    ("winner-take-all", 3, 200),
+]
+
+
+def comparison(dtype: str, quick: bool, page: Path | None) -> list[dict]:
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "digits.npz"
+        np.savez(file, X=X, y=y)
+        width, iterations = (1000, 5) if quick else (10_000, 30)
+        asked = {"width": width, "iterations": iterations, "dtype": dtype, "seed": 0, "engines": None}
+        return [compare_table(file, "y", **asked, report=page, verbose=True)]
+
+
+def float32(quick: bool) -> list[dict]:
+    PAGE.parent.mkdir(exist_ok=True)
+    return comparison("float32", quick, PAGE)
+
+
+def float64(quick: bool) -> list[dict]:
+    return comparison("float64", quick, None)
+
+
+def hashing(quick: bool) -> list[dict]:
+    """The exact engine first, then hashing with each setting, from the same network at the same rate."""
+    X, y = datasets.digits()
+    width, steps = (500, 5) if quick else (10_000, 50)
+    for engine in ("data", "hashing"):
+        compile_kernels(engine, X.dtype)
+    first = ShiftedReLUNetwork.initialize(width, X.shape[1], y.shape[1])
+    rate = 0.5 / largest_eigenvalue(X, first.signs, first.fire_sets(X))
+    contenders = [("data", None, None, create("data"))]
+    contenders += [(f, k, n, create("hashing", family=f, hashes=k, tables=n)) for f, k, n in SETTINGS]
+    rows = []
+    for family, hashes, tables, engine in contenders:
+        network = ShiftedReLUNetwork(first.weights.copy(), first.signs, first.threshold)
+        started = time.perf_counter()
+        engine.start(network, X)
+        preprocessing = time.perf_counter() - started
+        products, seconds, recalls = engine.work.inner_products, 0.0, []
+        with one_blas_thread():
+            for _ in range(steps):
+                started = time.perf_counter()
+                u = engine.forward()
+                seconds += time.perf_counter() - started
+                recalls.append(1.0 if hashes is None else engine.recall(np.arange(0, len(X), 10)))
+                started = time.perf_counter()
+                engine.descend(u - y, Step(rate))
+                seconds += time.perf_counter() - started
+        believed = 0.5 * float(np.sum((engine.forward() - y) ** 2))
+        rows.append(
+            {
+                "family": family,
+                "hashes": hashes,
+                "tables": tables,
+                "recall": float(np.mean(recalls)),
+                "looked": (engine.work.inner_products - products) / steps / (len(X) * width),
+                "seconds": seconds / steps,
+                "preprocessing_seconds": preprocessing,
+                "loss": believed,
+                "true_loss": 0.5 * float(np.sum((network.predict(X) - y) ** 2)),
+                "accuracy": float(np.mean(network.predict(X).argmax(axis=1) == y.argmax(axis=1))),
+                "width": width,
+                "steps": steps,
+            }
+        )
+    return rows
+
+
+def to_markdown(results: dict) -> str:
+    lines = [f"# All engines on digits, {results['date']}", "", results["machine"], ""]
+    for part in ("float32", "float64"):
+        for found in results.get(part, []):
+            lines += [
+                f"## {found['width']:,} neurons, {found['iterations']} iterations, {part}",
+                "",
+                f"{found['verdict']}",
+                "",
+                "| " + " | ".join(heading for heading, _, _ in COLUMNS) + " |",
+                "| --- | --- |" + " ---: |" * (len(COLUMNS) - 2),
+                *("| " + " | ".join(cells(row)) + " |" for row in found["contenders"]),
+                "",
+                "Time grows as "
+                + ", ".join(f"m^{curve['exponent']:.2f} ({curve['name']})" for curve in found["scaling"])
+                + ".",
+                "",
+            ]
+            lines += [f"{row['name']}: {row['reason']}\n" for row in found["contenders"] if row["reason"]]
+    if "hashing" in results:
+        first = results["hashing"][0]
+        lines += [
+            f"## What hashing misses: {first['width']:,} neurons, {first['steps']} steps, float32",
+            "",
+            "Loss of the outputs as the engine computes them, and of the whole network that it has trained.",
+            "",
+            "| engine | K | L | recall | pairs looked at | ms per iteration | loss | whole network's loss | accuracy |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        ]
+        for row in results["hashing"]:
+            lines.append(
+                f"| {row['family']} | {row['hashes'] or ''} | {row['tables'] or ''} | {row['recall']:.1%} | "
+                f"{row['looked']:.1%} | {1000 * row['seconds']:.1f} | {row['loss']:.1f} | {row['true_loss']:.1f} | "
+                f"{row['accuracy']:.1%} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    run_parts("compare", {"float32": float32, "float64": float64, "hashing": hashing}, to_markdown)

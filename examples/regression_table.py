@@ -1,0 +1,76 @@
+"""A regression table from a CSV file: mixed columns, early stopping, and a look at the fit.
+
+Writes a table of made-up house prices, with numbers, categories and gaps, trains on it as ``fireset train`` would, and
+draws predictions against prices and the loss on rows held out. Run it, with matplotlib installed::
+
+    python examples/regression_table.py [--width 10000] [--out regression.png]
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+from sklearn.model_selection import train_test_split
+
+from fireset.table_problem import TableProblem
+
+ROWS = 4_000
+INK, POINTS = "#30363d", "#d1495b"
+
+
+def write_houses(file: Path) -> None:
+    """Prices that depend on size, age, place and their combinations, with some noise; a twentieth of the ages lacks."""
+    rng = np.random.default_rng(0)
+    size = rng.uniform(30, 220, ROWS)
+    age = rng.uniform(0, 110, ROWS)
+    place = rng.choice(["old town", "river", "hill", "station"], ROWS)
+    garden = rng.random(ROWS) < 0.4
+    level = {"old town": 1.5, "river": 1.2, "hill": 1.0, "station": 0.8}
+    worth = np.array([level[name] for name in place]) * (1 + 0.3 * np.cos(age / 18)) * size * 30
+    price = worth * (1 + 0.15 * garden * (place != "old town")) * rng.lognormal(0, 0.08, ROWS)
+    known = [None if rng.random() < 0.05 else round(float(years)) for years in age]
+    pl.DataFrame({"size": size.round(), "age": known, "place": place, "garden": garden, "price": price}).write_csv(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=10_000)
+    parser.add_argument("--out", default="regression.png")
+    asked = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "houses.csv"
+        write_houses(file)
+        problem = TableProblem.read(file, "price", impute=True)
+    print(f"{len(problem.y):,} rows, columns after encoding: {', '.join(problem.encoder.feature_names)}")
+    kept, held = train_test_split(np.arange(len(problem.y)), test_size=0.2, random_state=0)
+    model = problem.estimator(width=asked.width, early_stopping=True, random_state=0, verbose=True)
+    model.fit(problem.X[kept], problem.y[kept])
+    predicted, true = model.predict(problem.X[held]), problem.y[held]
+    history = model.result_.history
+    print(
+        f"engine {model.result_.engine}, {len(history) - 1} iterations, {history[-1].seconds:.1f} s; "
+        f"R² {model.score(problem.X[held], true):.3f} on {len(held)} rows held out, "
+        f"typical error {np.median(np.abs(predicted / true - 1)):.1%}"
+    )
+
+    figure, (fit, loss) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    fit.loglog(true, np.maximum(predicted, 1), ".", color=POINTS, ms=4, alpha=0.6)
+    fit.loglog([true.min(), true.max()], [true.min(), true.max()], color=INK, lw=1)
+    fit.set(xlabel="price", ylabel="predicted", title=f"{len(held)} houses that it has not seen")
+    loss.semilogy(history.column("loss") / history[0].loss, color=INK, label="training rows")
+    validation = history.column("validation_loss").astype(float)
+    loss.semilogy(validation / validation[0], color=POINTS, label="rows held out to stop by")
+    loss.set(xlabel="iteration", ylabel="loss, as a share of the first", title="Training")
+    loss.legend(frameon=False)
+    for axes in (fit, loss):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(asked.out, dpi=110)
+    print(f"figure in {asked.out}")
+
+
+if __name__ == "__main__":
+    main()

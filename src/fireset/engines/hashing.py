@@ -1,0 +1,192 @@
+"""Locality-sensitive hashing in the manner of SLIDE: approximate, for comparison only.
+
+After "SLIDE: In Defense of Smart Algorithms over Hardware Acceleration for Large-Scale Deep Learning Systems" (Chen,
+Medini, Farwell, Gobriel, Tai, Shrivastava; MLSys 2020, arXiv 1903.03129). The weights are hashed into L tables by
+codes of K hashes each; the *active* neurons of a sample are the members of its L buckets, and σ_b is applied to those.
+A pair that fires but never shares a bucket is lost: its neuron adds nothing to the prediction and gets no gradient.
+``recall`` measures how many are.
+
+How likely two vectors at angle θ share a SimHash bucket in one table is (1 − θ/π)^K. A neuron with ‖w‖ ≈ √d fires from
+θ = arccos(b/√d) on, which in high dimension is near a right angle: what fires collides hardly more often than what does
+not, and no choice of K and L has both a good recall and short lists.
+
+Deviations from SLIDE:
+
+1. Full-batch gradient descent on all active neurons: no sampling among them, no limit to a bucket.
+2. All weights are hashed anew at a rehash. Between two of them the buckets, and so the lists, stay as they are.
+3. SimHash has dense Gaussian hyperplanes, where SLIDE's have two thirds of zeros.
+4. Winner-take-all is the plain one (Yagnik et al. 2011), without densification: inputs here are dense.
+"""
+
+from numbers import Integral, Real
+
+import numpy as np
+
+from fireset.engines.candidate_lists import CandidateLists
+from fireset.engines.list_engine import ListEngine
+from fireset.errors import InputError
+from fireset.parallel import lanes, run
+from fireset.rounding import deciding_band, row_norms
+
+_WINDOW = 8  # coordinates that a winner-take-all hash compares, as in SLIDE
+_HASHES = {"simhash": 8, "winner-take-all": 3}  # K by default: 256 and 512 buckets
+_TILE = 2048  # vectors hashed at a time
+_MOST_CODES = 2**62
+
+
+class HashingEngine(ListEngine):
+    """Active neurons are the members of hash buckets. Memory: 8 bytes for each active pair, 16 · L for each neuron.
+
+    Parameters
+    ----------
+    family : "simhash" or "winner-take-all"
+        Signs of random projections, or which of eight random coordinates is the largest.
+    hashes : "auto" or int
+        K, hashes in a code. More of them make buckets smaller: less work, less recall. "auto" is 8 for SimHash and 3
+        for winner-take-all.
+    tables : int
+        L. More of them find more: more work, more recall.
+    rehash_every : int
+        N₀, steps until the weights are hashed anew for the first time.
+    rehash_growth : float
+        Each time the wait grows by this factor, at least 1: weights move less and less.
+    seed : int
+        Of hyperplanes and windows.
+    """
+
+    name = "hashing"
+    exact = False
+
+    def __init__(
+        self,
+        family: str = "simhash",
+        hashes: int | str = "auto",
+        tables: int = 50,
+        rehash_every: int = 10,
+        rehash_growth: float = 1.1,
+        seed: int = 0,
+    ):
+        super().__init__()
+        if family not in _HASHES:
+            raise InputError(f"family must be one of {', '.join(_HASHES)}; got {family!r}")
+        outcomes = 2 if family == "simhash" else _WINDOW
+        hashes = _HASHES[family] if hashes == "auto" else hashes
+        _check_count("hashes", hashes)
+        if outcomes ** int(hashes) > _MOST_CODES:
+            raise InputError(f"hashes must make at most {_MOST_CODES:.0e} codes with {family}, got {hashes}")
+        _check_count("tables", tables)
+        _check_count("rehash_every", rehash_every)
+        growth = isinstance(rehash_growth, Real) and not isinstance(rehash_growth, bool)
+        if not (growth and 1 <= float(rehash_growth) < np.inf):
+            raise InputError(f"rehash_growth must be a number of at least 1, got {rehash_growth!r}")
+        self._family, self._hashes, self._tables = family, int(hashes), int(tables)
+        self._rehash_every, self._rehash_growth, self._seed = int(rehash_every), float(rehash_growth), seed
+
+    def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - has tables of its own
+        return None
+
+    def recall(self, rows: np.ndarray | None = None) -> float:
+        """Share of the pairs that fire at the current weights which the buckets hold; 1 where nothing fires.
+
+        Looks at every neuron for these rows (all by default), for O(rows · m · d): a measurement, no part of training.
+        """
+        rows = np.arange(len(self._X)) if rows is None else np.asarray(rows)
+        true = self._network.fire_sets(self._X[rows]).nnz
+        if not true:
+            return 1.0
+        counts = np.diff(self.fire_sets().indptr)
+        return min(1.0, int(counts[rows].sum()) / true)  # in float32 rounding may find one more
+
+    def _first_lists(self) -> None:
+        rng = np.random.default_rng(self._seed)
+        d = self._network.n_features
+        if self._family == "simhash":
+            self._planes = rng.standard_normal((self._tables * self._hashes, d)).astype(self._network.dtype)
+        else:
+            size = min(_WINDOW, d)
+            keys = rng.random((self._tables, self._hashes, d))
+            self._windows = np.argsort(keys, axis=2)[:, :, :size].copy()  # without repetition
+        self._codes_of_samples = self._hashed(self._X)
+        self._radii[:] = np.inf  # nothing is certified, so nothing is violated
+        self._wait = float(self._rehash_every)
+        self._until_rehash = self._rehash_every
+        self._rehash()
+
+    def _renew_lists(self) -> None:
+        self._until_rehash -= 1
+        if self._until_rehash > 0:
+            self._set_bands()
+            return
+        self._wait *= self._rehash_growth
+        self._until_rehash = round(self._wait)
+        self._rehash()
+
+    def _rehash(self) -> None:
+        """Hash all weights, and find the active neurons of every sample."""
+        from scipy.sparse import csr_array
+
+        from fireset.kernels.hashing import bucket_members
+
+        self._set_bands()
+        m, n = self._network.width, len(self._X)
+        codes = self._hashed(self._network.weights)
+        order = np.argsort(codes, axis=1, kind="stable").astype(np.int32)
+        begins, ends = (
+            np.stack(
+                [
+                    np.searchsorted(ours[places], theirs, side)
+                    for ours, places, theirs in zip(codes, order, self._codes_of_samples, strict=True)
+                ]
+            )
+            for side in ("left", "right")
+        )
+
+        def find(lane: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, int]:
+            indptr = np.empty(lane[1] - lane[0] + 1, np.int64)
+            most = int((ends - begins)[:, slice(*lane)].sum(axis=0).clip(max=m).sum())
+            members = np.empty(most, np.int32)
+            looked = bucket_members(order, begins, ends, *lane, np.full(m, -1), indptr, members)
+            return indptr, members[: indptr[-1]], looked
+
+        parts = run(find, lanes(n))
+        starts = np.cumsum([0, *(len(members) for _, members, _ in parts)])
+        indptr = np.concatenate([[0], *(own[1:] + at for (own, _, _), at in zip(parts, starts, strict=False))])
+        ids = np.concatenate([members for _, members, _ in parts])
+        by_sample = csr_array((np.ones(len(ids), bool), ids, indptr), shape=(n, m))
+        for k, block in enumerate(self._blocks):
+            by_neuron = by_sample[block.samples].tocsc()
+            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, self._network.dtype)
+            self._blocks[k] = block._replace(lists=lists)
+        self.work.nodes_visited += sum(looked for _, _, looked in parts)
+        self.work.refreshes += m
+
+    def _set_bands(self) -> None:
+        network = self._network
+        norms = row_norms(network.weights)
+        self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
+
+    def _hashed(self, vectors: np.ndarray) -> np.ndarray:
+        """Codes, (tables, vectors)."""
+        from fireset.kernels.hashing import sign_codes, winner_codes
+
+        codes = np.empty((self._tables, len(vectors)), np.int64)
+
+        def hash_tile(lo: int) -> None:
+            tile = vectors[lo : lo + _TILE]
+            if self._family == "simhash":
+                sign_codes(tile @ self._planes.T, self._tables, codes, lo)
+            else:
+                winner_codes(tile, self._windows, codes, lo)
+
+        run(hash_tile, range(0, len(vectors), _TILE), uses_blas=True)
+        if self._family == "simhash":
+            self.work.inner_products += len(vectors) * len(self._planes)
+        return codes
+
+    def _audit_some(self) -> None:
+        """Nothing is certified, so there is nothing to audit; ``recall`` says what is missed."""
+
+
+def _check_count(name: str, value) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")

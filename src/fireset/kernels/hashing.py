@@ -1,0 +1,66 @@
+"""Hash codes of vectors, and the members of the buckets that samples fall into.
+
+Layout. ``codes[t, v]`` is the code of vector v in table t. A table is the neurons in the order of their codes, so that
+a bucket is a contiguous range of it: any number of codes, no empty buckets to store.
+"""
+
+from fireset.kernels.compiling import strict
+
+
+@strict
+def sign_codes(projections, tables, codes, lo):
+    """SimHash: one bit for each hyperplane, 1 where the projection is positive.
+
+    ``projections`` is (vectors, tables · K); vector v becomes column ``lo + v`` of ``codes``. Cost O(projections.size).
+    """
+    bits = projections.shape[1] // tables
+    for v in range(projections.shape[0]):
+        for t in range(tables):
+            code = 0
+            for k in range(bits):
+                code = 2 * code + (projections[v, t * bits + k] > 0)
+            codes[t, lo + v] = code
+
+
+@strict
+def winner_codes(vectors, windows, codes, lo):
+    """Winner-take-all: for each window of coordinates, which of them is the largest, the first of equals.
+
+    ``windows`` is (tables, K, size), coordinates to look at; vector v becomes column ``lo + v`` of ``codes``.
+    Cost O(vectors · windows.size).
+    """
+    tables, hashes, size = windows.shape
+    for v in range(vectors.shape[0]):
+        for t in range(tables):
+            code = 0
+            for k in range(hashes):
+                winner = 0
+                for j in range(1, size):
+                    if vectors[v, windows[t, k, j]] > vectors[v, windows[t, k, winner]]:
+                        winner = j
+                code = size * code + winner
+            codes[t, lo + v] = code
+
+
+@strict
+def bucket_members(order, begins, ends, lo, hi, seen, indptr, members):
+    """The union over all tables of the buckets of samples lo … hi−1; each neuron once, in the order of discovery.
+
+    Sample i has the neurons ``order[t, begins[t, i]:ends[t, i]]`` of table t. ``seen`` (neurons,) is scratch, all −1.
+    Fills ``indptr`` (hi − lo + 1) and ``members``, which must have room for them; returns the entries looked at.
+    Cost O(entries in the buckets).
+    """
+    used = 0
+    looked = 0
+    indptr[0] = 0
+    for i in range(lo, hi):
+        for t in range(order.shape[0]):
+            for p in range(begins[t, i], ends[t, i]):
+                r = order[t, p]
+                looked += 1
+                if seen[r] != i:
+                    seen[r] = i
+                    members[used] = r
+                    used += 1
+        indptr[i - lo + 1] = used
+    return looked
