@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fireset.checkpoint import Checkpoints
 from fireset.data import read_table, regression_values
+from fireset.distributed import find_team
 from fireset.engines import choose, expected_costs
 from fireset.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.files import atomic_path, check_writable
+from fireset.memory import check_weights
 from fireset.model import Model
-from fireset.network import ShiftedReLUNetwork
+from fireset.network import ShiftedReLUNetwork, shard_files
 from fireset.table_encoder import (
     category_text,
     is_text,
@@ -43,10 +46,12 @@ def train_table(
     categorical: list[str],
     impute: bool,
     settings: dict[str, Any],
+    checkpoint: Checkpoints | None = None,
+    memory: str | None = None,
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
-    Checks all it can before training.
+    Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model.
     """
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
@@ -57,7 +62,10 @@ def train_table(
     X, y = problem.X, problem.y
     estimator = problem.estimator(loss, **settings)
     kept, held = _hold_out(y, problem.classes, holdout, settings["random_state"])
-    estimator.fit(X[kept], y[kept])
+    share = -(-estimator.width // find_team().size)
+    moving = estimator.momentum > 0
+    check_weights(share, X.shape[1] + 1, estimator.dtype, momentum=moving, asked=memory)
+    estimator.fit(X[kept], y[kept], checkpoint=checkpoint, memory=memory)
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.classes_ = np.array(problem.classes)
         y = estimator.classes_[y]
@@ -68,7 +76,7 @@ def train_table(
         "task": problem.task,
         "rows": len(kept),
         "columns": X.shape[1],
-        "width": estimator.network_.width,
+        "width": estimator.width,
         "threshold": estimator.network_.threshold,
         "engine": result.engine,
         "iterations": len(result.history) - 1,
@@ -80,6 +88,14 @@ def train_table(
         "preprocessing_seconds": result.start_seconds,
         "compile_seconds": result.compile_seconds,
     }
+    if find_team().size > 1:
+        summary["workers"] = find_team().size
+    if result.blocks > 1:
+        summary["blocks"] = result.blocks
+    if result.resumed_at is not None:
+        summary["resumed_at_iteration"] = result.resumed_at
+    if result.stop_reason == "terminated" and checkpoint:
+        return {**summary, "checkpoint": str(checkpoint.folder)}
     if len(held):
         summary["held_out_rows"] = len(held)
         scores = _scores(problem.task, y[held], estimator.predict(X[held]))
@@ -137,7 +153,7 @@ def describe_model(path: Path) -> dict[str, Any]:
     network, _, description = ShiftedReLUNetwork.from_file(path)
     known: dict[str, Any] = {
         "file": str(path),
-        "bytes": path.stat().st_size,
+        "bytes": sum(os.path.getsize(file) for file in (path, *shard_files(path, description))),
         "width": network.width,
         "inputs": network.n_features,
         "outputs": network.n_outputs,
