@@ -188,7 +188,11 @@ def launched() -> bool:
 
 def restarted() -> bool:
     """Whether torchrun has started this process again, after a worker was lost."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+    return _attempt() != "0"
+
+
+def _attempt() -> str:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 @contextmanager
@@ -199,10 +203,15 @@ def joined() -> Iterator[Alone]:
         return
     try:
         import torch.distributed as group
+        from torch.distributed.rendezvous import rendezvous
     except ImportError:
         raise InputError("several workers need PyTorch: pip install 'fireset[torch]'") from None
     with _talking():
-        group.init_process_group("gloo", timeout=TIMEOUT)
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            # torchrun keeps its store through a restart, and with it the addresses of workers that are gone.
+            store = group.PrefixStore(f"attempt {_attempt()}", store)
+        group.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
         yield find_team()
     finally:
@@ -276,6 +285,7 @@ class DistributedEngine:
         self.inner = inner
         self.team = team
         self.work = EngineWork()  # of all workers together
+        self._started = False
 
     def index_for(self, network, n_samples: int) -> str | None:
         return self.inner.index_for(network, n_samples)
@@ -285,9 +295,15 @@ class DistributedEngine:
         self._part = network.width / self.team.span(network)[1]
         self._product = None
         self.inner.start(network, X)
+        if not self._started:  # for the counts: preprocessing is work, too
+            self._added(np.empty(0))
+        self._started = True
 
     def forward(self) -> np.ndarray:
-        share = self.inner.forward() * sqrt(self._part)
+        return self._added(self.inner.forward() * sqrt(self._part))
+
+    def _added(self, share: np.ndarray) -> np.ndarray:
+        """The sum of all workers' shares; what they have done so far is added up on the way."""
         total, counts = self.team.add(share, astuple(self.inner.work))
         for field, count in zip(fields(EngineWork), counts, strict=True):
             setattr(self.work, field.name, count)
@@ -306,7 +322,7 @@ class DistributedEngine:
         if self._product is None:
             known = getattr(self.inner, "tangent_product", None)
             self._product = known or fire_set_product(self._X, self._network.signs, self.inner.fire_sets())
-        return self.team.add(self._product(direction) * self._part)[0]
+        return self._added(self._product(direction) * self._part)
 
 
 def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> ShiftedReLUNetwork:

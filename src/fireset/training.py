@@ -159,7 +159,8 @@ def train(
         if resumed_at is None:
             step.rate = choose_learning_rate(learning_rate, network, rows, engine, loss_function, problem.weight)
             products, refreshes = engine.work.inner_products, engine.work.refreshes
-    ready = time.perf_counter() - (history[-1].seconds if history else 0.0)
+    ready = time.perf_counter()
+    before = history[-1].seconds if history else 0.0  # the crash
 
     stop_reason: StopReason | None = None
     # A loss that overflows is a divergence, which is dealt with; NumPy need not warn of it too.
@@ -189,7 +190,7 @@ def train(
                 inner_products=engine.work.inner_products - products,
                 refreshes=engine.work.refreshes - refreshes,
                 learning_rate=step.rate,
-                seconds=time.perf_counter() - ready,
+                seconds=before + time.perf_counter() - ready,
             )
             products, refreshes = engine.work.inner_products, engine.work.refreshes
             history.append(record)
