@@ -30,6 +30,7 @@ class TestBlocks:
             X,
             X[:, 0],
             engine=BlockEngine(4),
+            learning_rate=0.01,
             max_iter=6,
             tol=0,
             callbacks=[lambda progress: seen.append(progress.record.inner_products)],
