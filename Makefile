@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format picture bench-index bench-sums bench-step clean
+.PHONY: demo test lint format picture bench-index bench-sums bench-step bench-distributed fuzz clean
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -37,6 +37,12 @@ bench-sums: $(VENV)/.test
 bench-step: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/bench_step.py
+
+bench-distributed: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_distributed.py
+
+fuzz: $(VENV)/.test
+	$(BIN)/python tests/fuzzing.py
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .hypothesis .ruff_cache

@@ -3,8 +3,8 @@
     python benchmarks/bench_distributed.py [--quick] [--only PART]
 
 Parts: workers (1 to 4 of them: weights, work, bytes on the wire), kills (20 times SIGKILL, on one process and on a
-worker of two), memory (n = 60,000, d = 784, m = 10⁵ within 12G and within 4G). The bytes on the wire are those of the loopback
-device in a network namespace of its own, which needs root. Results go to benchmarks/results/.
+worker of two), memory (n = 60,000, d = 784, m = 10⁵ within 12G and within 4G). The bytes on the wire are those of the
+loopback device in a network namespace of its own, which needs root. Results go to benchmarks/results/.
 """
 
 import json
