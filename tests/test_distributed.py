@@ -15,6 +15,7 @@ import pytest
 import workers
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset.distributed import ALONE, Team, find_team, launched, restarted
+from fireset.errors import WorkerLostError
 from fireset.model import Model
 
 pytest.importorskip("torch")
@@ -203,3 +204,53 @@ class TestAlone:
         code = "import sys; from fireset.training import find_team; find_team(); print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == "False\n"
+
+
+class OneWorker:
+    """Stands in for torch.distributed with a group of one: what is reduced stays as it is."""
+
+    class ReduceOp:
+        MAX = SUM = None
+
+    def __init__(self, size: int = 1):
+        self._size = size
+
+    def get_rank(self) -> int:
+        return 0
+
+    def get_world_size(self) -> int:
+        return self._size
+
+    def all_reduce(self, tensor, op) -> None: ...
+
+
+class TestSums:
+    @pytest.mark.parametrize("scale", [5e-324, 1e-300, 1.0, 3e17, 1e308])
+    @pytest.mark.parametrize("size", [1, 3, 1000])
+    def test_whole_multiples_of_a_power_of_two(self, scale, size):
+        """The others have nothing to add: a share comes back, rounded to 2^−(61 − log₂ P) of the largest."""
+        share = scale * np.random.default_rng(0).uniform(-1, 1, (50, 2))
+        total, counts = Team(OneWorker(size)).add(share, [3, 2**60])
+        assert counts == [3, 2**60]
+        assert np.abs(total - share).max() <= np.abs(share).max() * 2.0 ** -(61 - (size - 1).bit_length())
+
+    def test_nothing_and_zeros(self):
+        team = Team(OneWorker())
+        assert team.add(np.empty((0, 2)))[0].shape == (0, 2)
+        assert not team.add(np.zeros((3, 1)))[0].any()
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_what_is_not_finite_anywhere_is_nan_everywhere(self, value):
+        total, counts = Team(OneWorker()).add(np.array([[1.0], [value]]), [5])
+        assert np.isnan(total).all()
+        assert counts == [5]
+
+    def test_a_worker_that_is_gone_is_told_in_one_line(self):
+        class Gone(OneWorker):
+            def all_reduce(self, tensor, op) -> None:  # noqa: ARG002
+                raise RuntimeError("backtrace\nConnection closed by peer")
+
+        with pytest.raises(
+            WorkerLostError, match=r"^another worker is gone or does not answer \(Connection closed by p"
+        ):
+            Team(Gone()).total(1)

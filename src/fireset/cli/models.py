@@ -86,6 +86,7 @@ def train(
     if bias is not None:
         settings["bias"] = bias
     with joined() as team:
+        again = resume or team.highest(int(restarted())) > 0  # torchrun counts restarts on each machine by itself
         summary = train_table(
             file,
             target,
@@ -97,7 +98,7 @@ def train(
             categorical=categorical or [],
             impute=impute,
             settings=settings,
-            checkpoint=Checkpoints(checkpoint, every, resume=resume or restarted()) if checkpoint else None,
+            checkpoint=Checkpoints(checkpoint, every, resume=again) if checkpoint else None,
             memory=memory,
         )
         if team.rank == 0:
