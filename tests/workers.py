@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, ShiftedReLURegressor, train
 
@@ -37,10 +38,10 @@ def fit(X, y) -> ShiftedReLURegressor:
 def group(name: str, size: int):
     """A process group of the first ``size`` workers; the others pass by."""
     if RANK < size:
-        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
         dist.init_process_group(
             "gloo",
-            store=dist.PrefixStore(name, store),
+            store=PrefixStore(name, store),
             rank=RANK,
             world_size=size,
             timeout=timedelta(seconds=60),

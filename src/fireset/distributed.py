@@ -210,7 +210,8 @@ def joined() -> Iterator[Alone]:
         store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # torchrun keeps its store through a restart, and with it the addresses of workers that are gone.
-            store = group.PrefixStore(f"attempt {_attempt()}", store)
+            # (Documented as torch.distributed.PrefixStore, and not declared.)
+            store = group.PrefixStore(f"attempt {_attempt()}", store)  # pyright: ignore[reportPrivateImportUsage]
         group.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
         yield find_team()

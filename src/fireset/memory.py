@@ -38,10 +38,11 @@ def room(asked: int | None) -> float:
     return min(_system_free(), _group_free()) / here
 
 
-def check_weights(width: int, n_features: int, dtype, *, momentum: bool, asked: int | str | None) -> None:
+def check_weights(width: int, n_features: int, dtype: str, *, momentum: bool, asked: int | str | None) -> None:
     """Refuse a network whose weights alone, their safe copy and their velocity will not fit; before they are drawn."""
     free = room(parse_memory(asked))
-    needed = width * n_features * np.dtype(dtype).itemsize * (2 + int(momentum))
+    item = 8 if dtype == "float64" else 4  # what is neither of the two is refused by whoever draws them
+    needed = width * n_features * item * (2 + int(momentum))
     if needed > free:
         raise InputError(
             f"width {width:,} with {n_features:,} inputs needs {_size(needed)} for the weights, their safe copy"
