@@ -13,6 +13,7 @@ are functions of these sums, and therefore the same everywhere.
 import hashlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, fields
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fireset.engines.base import Engine, EngineWork, Step
-from fireset.errors import InputError, WorkerLostError
+from fireset.errors import WORKER_LOST, InputError, WorkerLostError
 from fireset.files import file_digest, write_model
 from fireset.network import ShiftedReLUNetwork
 from fireset.theory.kernel import fire_set_product
@@ -206,7 +207,7 @@ def joined() -> Iterator[Alone]:
         from torch.distributed.rendezvous import rendezvous
     except ImportError:
         raise InputError("several workers need PyTorch: pip install 'fireset[torch]'") from None
-    with _talking():
+    with _talking(), _ending_after(TIMEOUT + timedelta(seconds=30)):
         store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # torchrun keeps its store through a restart, and with it the addresses of workers that are gone.
@@ -217,6 +218,23 @@ def joined() -> Iterator[Alone]:
         yield find_team()
     finally:
         group.destroy_process_group()
+
+
+@contextmanager
+def _ending_after(limit: timedelta) -> Iterator[None]:
+    """End the process if the block takes longer: gloo waits for ever for a worker that dies while they connect."""
+
+    def give_up() -> None:
+        print(f"fireset: error: the workers did not find each other within {limit}", file=sys.stderr, flush=True)
+        os._exit(WORKER_LOST)
+
+    timer = threading.Timer(limit.total_seconds(), give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class NetworkShard(ShiftedReLUNetwork):
