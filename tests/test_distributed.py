@@ -163,7 +163,8 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
         os.kill(worker_of(process.pid, rank=1), signal.SIGKILL)
         out, err = process.communicate(timeout=100)
     finally:
-        process.kill()
+        process.terminate()  # so that torchrun ends its workers, too
+        process.wait(60)
     assert process.returncode == 0, err
     summary = json.loads(out.splitlines()[-1])
     assert summary["resumed_at_iteration"] >= 50
