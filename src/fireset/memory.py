@@ -93,7 +93,7 @@ def _engine_bytes(name: str, network, n: int) -> float:
     if name == "data":
         # When slots grow all lists are there twice, the new ones a tenth larger, and what they hold once more with its
         # places; before that, the fire sets are. At n = 60,000, d = 785, m = 10⁵ a run of 5 iterations took 11.8 GiB in
-        # all, and this makes it 11.7.
+        # all, and this, set after that run, makes it 11.7.
         candidates = n * m * _share(network.threshold - _FIRST_RADIUS)
         lists = candidates * _ROOM * (8 + item)
         return n * d * item + lists + max(1.1 * lists + candidates * (12 + item), _FIRE_SETS * fired)
