@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test lint format picture circuits docs bench bench-index bench-sums bench-step bench-quantum bench-theory \
-	bench-compare clean
+	bench-compare bench-distributed fuzz clean
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -60,6 +60,12 @@ bench-quantum: $(VENV)/.test
 bench-theory: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/bench_theory.py
+
+bench-distributed: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_distributed.py
+
+fuzz: $(VENV)/.test
+	$(BIN)/python tests/fuzzing.py
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .hypothesis .ruff_cache

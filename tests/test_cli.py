@@ -682,6 +682,69 @@ class TestFailures:
         assert (done.returncode, done.stderr) == (1, b"")
 
 
+class TestCheckpoints:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--resume",), "--resume needs --checkpoint DIR, the folder of the checkpoints"),
+            (("--checkpoint", "ck", "--every", "0"), "every must be a whole number of at least 1, got 0"),
+            (("--memory", "plenty"), "memory must be a size such as 12G or 800M, got 'plenty'"),
+            (
+                ("--checkpoint", "table.csv"),
+                "cannot make the checkpoint folder table.csv: File exists",
+            ),
+        ],
+    )
+    def test_refused(self, refused, options, message):
+        write_table(table())
+        assert refused("train", "table.csv", "--target", "y", *SMALL, "-q", *options) == message
+
+    def test_too_little_memory(self, refused):
+        write_table(table())
+        told = refused("train", "table.csv", "--target", "y", "-q", "--width", "2000000000", "--memory", "4G")
+        assert told.startswith("width 2,000,000,000 with 4 inputs needs 89.4 GiB for the weights, their safe copy and ")
+        assert told.endswith("; give a smaller width, or more workers or memory")
+
+    def test_go_on_and_refuse_another_run(self, works, refused):
+        write_table(table())
+        command = ("train", "table.csv", "--target", "y", "--width", "60", "--tol", "0", "-q", "--json")
+        whole = json.loads(works(*command, "--max-iter", "20", "--out", "whole"))
+        folder = ("--checkpoint", "ck", "--every", "5")
+        works(*command, "--max-iter", "10", *folder)
+        rest = json.loads(works(*command, "--max-iter", "20", *folder, "--resume"))
+        assert rest["resumed_at_iteration"] == 10
+        assert rest["loss"] == pytest.approx(whole["loss"], rel=1e-3)
+        message = "ck holds a checkpoint of iteration 20; resume from it (--resume), or give another folder"
+        assert refused(*command, "--max-iter", "20", *folder) == message
+        told = refused(*command, "--max-iter", "20", *folder, "--resume", "--momentum", "0.5")
+        assert told.startswith("ck/checkpoint-00000020.safetensors is of another run, which differs in momentum ('0.9'")
+
+    def test_sigterm_leaves_a_checkpoint(self, works):
+        write_table(table())
+        command = ["train", "table.csv", "--target", "y", "--json", "--width", "60", "--tol", "0", "--checkpoint", "ck"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fireset", *command, "--max-iter", "100000000"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("training: 0/100000000  loss ")
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 143
+        facts = json.loads(out)
+        assert (facts["stop_reason"], facts["checkpoint"]) == ("terminated", "ck")
+        assert "Traceback" not in err
+        assert not Path("table.safetensors").exists()
+        done = facts["iterations"] + 1
+        rest = json.loads(works(*command, "-q", "--resume", "--max-iter", done + 5))
+        assert (rest["resumed_at_iteration"], rest["iterations"]) == (done, done + 5)
+
+
 class TestStart:
     @pytest.mark.parametrize("arguments", [("-m", "fireset", "--help"), ("-c", "import fireset")])
     def test_is_quick(self, arguments):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -160,3 +161,28 @@ def test_train_with_a_certificate(works):  # noqa: F811
     plain = json.loads(works(*train[:-1], "--json"))
     assert "certificate" not in plain
     assert plain["loss"] == found["loss"]
+
+
+def test_a_certificate_is_on_the_page_of_its_run(works):  # noqa: F811
+    write_table(numbers_table())
+    works(
+        "train", "table.csv", "--target", "y", "--width", "500", "--max-iter", "5", "--momentum", "0",
+        "--certify", "--report", "run.html", "--quiet",
+    )  # fmt: skip
+    page = Path("run.html").read_text(encoding="utf-8")
+    assert "The run against the paper" in page
+    assert "Squared error and the proved rate" in page
+
+
+def test_a_certificate_needs_the_whole_run(refused):  # noqa: F811
+    write_table(numbers_table())
+    message = refused("train", "table.csv", "--target", "y", "--certify", "--checkpoint", "here", "--resume")
+    assert message == "--certify needs the run from its start; leave it out, or leave --resume out"
+
+
+def test_pages_of_theory_and_quantum(works):  # noqa: F811
+    write_table(numbers_table())
+    works(*THEORY, "--report", "theory.html", "--quiet")
+    works("quantum", "table.csv", "--target", "y", "--width", "200", "--iterations", "2", "--report", "quantum.html")
+    for page in ("theory.html", "quantum.html"):
+        assert "<html lang" in Path(page).read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fireset import engines, hsr, quantum, theory
+    from fireset.checkpoint import Checkpoints
     from fireset.errors import CertificateError, InputError
     from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
     from fireset.network import ShiftedReLUNetwork
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CertificateError",
+    "Checkpoints",
     "InputError",
     "ShiftedReLUClassifier",
     "ShiftedReLUNetwork",
@@ -30,6 +32,7 @@ __all__ = [
 # Loaded when first asked for: `import fireset` and `fireset --help` answer at once, without numba and scikit-learn.
 _WHERE = {
     "CertificateError": "errors",
+    "Checkpoints": "checkpoint",
     "InputError": "errors",
     "ShiftedReLUClassifier": "estimators",
     "ShiftedReLUNetwork": "network",

@@ -1,9 +1,10 @@
 """``fireset`` and ``python -m fireset``."""
 
+import os
 import sys
 import warnings
 
-from fireset.errors import INTERRUPTED, InputError
+from fireset.errors import INTERRUPTED, WORKER_LOST, InputError, WorkerLostError
 
 
 def main() -> None:
@@ -20,17 +21,27 @@ def main() -> None:
     except MemoryError as error:
         _say(f"error: not enough memory ({error}); give fewer rows or a smaller --width")
         sys.exit(2)
+    except WorkerLostError as error:
+        _say(f"error: {error}; with --checkpoint, run again with --resume")
+        sys.exit(WORKER_LOST)
     except KeyboardInterrupt:  # outside of a command; typer gives this exit code itself inside
         sys.exit(INTERRUPTED)
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:  # noqa: ARG001
-    _say(f"warning: {message}")
+    if _worker() == 0:  # the others warn of the same
+        _say(f"warning: {message}")
 
 
 def _say(text: str) -> None:
-    """One line, whatever the names of files and columns hold."""
-    print("fireset: " + "\\n".join(text.splitlines()), file=sys.stderr)
+    """One line, whatever the names of files and columns hold; from another worker than the first, with its number."""
+    print(f"fireset{f', worker {_worker()}' if _worker() else ''}: " + "\\n".join(text.splitlines()), file=sys.stderr)
+
+
+def _worker() -> int:
+    """The number that torchrun gave this process; 0 without it."""
+    number = os.environ.get("RANK", "0")
+    return int(number) if number.isdigit() else 0
 
 
 if __name__ == "__main__":

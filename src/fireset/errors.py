@@ -1,9 +1,11 @@
-"""The two kinds of failure that fireset reports by type, and the exit code that is none of them.
+"""The kinds of failure that fireset reports by type, and the exit codes of ends that are none of them.
 
 Every message names what was given, what was received and what to do instead.
 """
 
-INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C
+INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C,
+TERMINATED = 143  # and by SIGTERM
+WORKER_LOST = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class InputError(ValueError):
@@ -12,3 +14,7 @@ class InputError(ValueError):
 
 class CertificateError(RuntimeError):
     """An engine's claim about who cannot fire was found violated. Never expected; never ignored."""
+
+
+class WorkerLostError(RuntimeError):
+    """Another worker of a distributed run is gone, or did not answer in time."""

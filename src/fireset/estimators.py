@@ -3,7 +3,7 @@
 import warnings
 from contextlib import ExitStack
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -13,21 +13,12 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from fireset.distributed import find_team, initialize
 from fireset.errors import InputError
 from fireset.losses import probabilities
-from fireset.network import ShiftedReLUNetwork
 from fireset.progress import ProgressBar
 from fireset.sphere import SphereMap
-from fireset.training import train
-
-
-class Prepared(NamedTuple):
-    """The problem as ``fireset.train`` wants it."""
-
-    rows: np.ndarray  # (n, d), norm 1
-    targets: np.ndarray  # (n, c)
-    weight: np.ndarray  # (n,)
-    codes: np.ndarray | None  # of the classes, to split by
+from fireset.training import Prepared, train
 
 
 class _ShiftedReLUEstimator(BaseEstimator):
@@ -64,7 +55,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
     def _begin(self, X: np.ndarray, weight: np.ndarray, n_outputs: int) -> None:
         """A new map and a new network."""
         self.sphere_ = SphereMap.learn(X, weight, self.bias)
-        self.network_ = ShiftedReLUNetwork.initialize(
+        self.network_ = initialize(
             self.width,
             X.shape[1] + 1,
             n_outputs,
@@ -74,8 +65,8 @@ class _ShiftedReLUEstimator(BaseEstimator):
         )
         self.n_iter_ = 0
 
-    def _descend(self, prepared: Prepared, callbacks) -> None:
-        """Train the network on mapped rows, with early stopping if asked for."""
+    def _descend(self, prepared: Prepared, callbacks, **limits) -> None:
+        """Train the network on mapped rows, with early stopping if asked for; ``limits`` go to ``train``."""
         rows, targets, weight, codes = prepared
         validation = None
         if self.early_stopping:
@@ -83,7 +74,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
         with ExitStack() as stack:
-            shown = [stack.enter_context(ProgressBar())] if self.verbose else []
+            shown = [stack.enter_context(ProgressBar())] if self.verbose and find_team().rank == 0 else []
             self.result_ = train(
                 self.network_,
                 rows,
@@ -99,6 +90,7 @@ class _ShiftedReLUEstimator(BaseEstimator):
                 validation=validation,
                 patience=self.patience,
                 callbacks=[*callbacks, *shown],
+                **limits,
             )
         self.n_iter_ += len(self.result_.history) - 1
         if self.result_.stop_reason == "interrupted":
@@ -227,9 +219,9 @@ class ShiftedReLURegressor(RegressorMixin, _ShiftedReLUEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X, y, sample_weight=None, *, callbacks=()):
-        """Train on rows X (n, p) and targets y (n,) or (n, c); ``callbacks`` are those of ``fireset.train``."""
-        self._descend(self.prepare(X, y, sample_weight), callbacks)
+    def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
+        """Train on rows X (n, p) and targets y (n,) or (n, c); the keywords are those of ``fireset.train``."""
+        self._descend(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
         return self
 
     def prepare(self, X, y, sample_weight=None) -> Prepared:
@@ -332,9 +324,9 @@ class ShiftedReLUClassifier(ClassifierMixin, _ShiftedReLUEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None, *, callbacks=()):
-        """Train on rows X (n, p) and labels y (n,); ``callbacks`` are those of ``fireset.train``."""
-        self._descend(self.prepare(X, y, sample_weight), callbacks)
+    def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
+        """Train on rows X (n, p) and labels y (n,); the keywords are those of ``fireset.train``."""
+        self._descend(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
         return self
 
     def prepare(self, X, y, sample_weight=None) -> Prepared:

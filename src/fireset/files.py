@@ -4,6 +4,7 @@ A model file is a safetensors file: plain arrays, no code. Its metadata holds on
 with the format's version and whatever describes the model besides arrays.
 """
 
+import hashlib
 import json
 import os
 import tempfile
@@ -45,11 +46,29 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
         os.replace(temporary, target)
+        sync_folder(target.parent)
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot write {path}: {_reason(error)}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the system write down which files a folder holds: without it, a renamed file may be lost with the power."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened, and renaming writes it down
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def file_digest(path: str | os.PathLike) -> bytes:
+    """Sixteen bytes that tell whether a file is the one that was written (BLAKE2b)."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
 def _target(path: str | os.PathLike) -> Path:

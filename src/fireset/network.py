@@ -4,12 +4,13 @@ import os
 from collections.abc import Iterator
 from math import erfc, isfinite, log, sqrt
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fireset.errors import InputError
-from fireset.files import read_model, write_model
+from fireset.files import file_digest, read_model, write_model
 from fireset.hsr import build
 from fireset.hsr.cost import pays_to_search
 from fireset.initialization import draw_signs, draw_weights
@@ -74,6 +75,7 @@ class ShiftedReLUNetwork:
         alpha: float | None = None,
         seed: int = 0,
         dtype="float32",
+        neurons: tuple[int, int] | None = None,
     ) -> "ShiftedReLUNetwork":
         """Draw a network: w_r ~ N(0, I_d), a_r = ±1 at random (Definition "weights at initialization").
 
@@ -88,6 +90,8 @@ class ShiftedReLUNetwork:
             b; "paper" is √(0.4 ln m).
         alpha : float, optional
             Sets b = √(0.5 (1 − α) ln m) instead; the paper's is α = 0.2. Fewer neurons fire the smaller α is.
+        neurons : (start, stop), optional
+            Draw these of the m neurons only.
         """
         width = _whole("width", width, 2)
         if width > _WIDEST:
@@ -102,8 +106,9 @@ class ShiftedReLUNetwork:
             raise InputError(f"dtype must be 'float32' or 'float64', got {dtype!r}") from None
         if dtype not in (np.float32, np.float64):
             raise InputError(f"dtype must be 'float32' or 'float64', got '{dtype}'")
-        weights = draw_weights(seed, n_features, 0, width, dtype)
-        signs = draw_signs(seed, n_outputs, 0, width, dtype)
+        start, stop = neurons or (0, width)
+        weights = draw_weights(seed, n_features, start, stop, dtype)
+        signs = draw_signs(seed, n_outputs, start, stop, dtype)
         return cls(weights, signs, choose_threshold(width, threshold, alpha))
 
     @property
@@ -232,6 +237,8 @@ class ShiftedReLUNetwork:
     def from_file(cls, path: str | os.PathLike) -> tuple["ShiftedReLUNetwork", dict[str, np.ndarray], dict[str, Any]]:
         """The network of a model file, with the other arrays and the description stored beside it."""
         arrays, description = read_model(path)
+        if "shards" in description:
+            arrays |= _joined_shards(path, description)
         try:
             weights, signs = arrays.pop("weights"), arrays.pop("signs")
             network = cls(weights, signs, float(description.pop("threshold")))
@@ -259,6 +266,36 @@ def choose_threshold(width: int, threshold: float | str = "paper", alpha: float 
     if not isinstance(threshold, Real) or not isfinite(threshold):
         raise InputError(f"threshold must be 'paper' or a finite number, got {threshold}")
     return float(threshold)
+
+
+def shard_files(path: str | os.PathLike, description: dict[str, Any]) -> list[Path]:
+    """The files that hold the neurons of a model whose neurons are in several; they lie beside it."""
+    shards = description.get("shards", [])
+    if not isinstance(shards, list):
+        raise InputError(f"{path} is damaged: it has no list of shards")
+    names = [shard.get("file") if isinstance(shard, dict) else None for shard in shards]
+    for name in names:
+        if not isinstance(name, str) or name != os.path.basename(name) or not name.isprintable() or name in ("", ".."):
+            raise InputError(f"{path} is damaged: it names a shard that is no file beside it")
+    return [Path(path).parent / str(name) for name in names]
+
+
+def _joined_shards(path: str | os.PathLike, description: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Weights and signs of all shards, each as long as its file really is."""
+    files = shard_files(path, description)
+    parts: dict[str, list[np.ndarray]] = {"weights": [], "signs": []}
+    for file, shard in zip(files, description["shards"], strict=True):
+        arrays, _ = read_model(file)
+        if file_digest(file).hex() != shard.get("checksum"):
+            raise InputError(f"{file} is damaged, or does not belong to {path}: its checksum is another")
+        if set(arrays) != set(parts):
+            raise InputError(f"{file} is damaged: it does not hold weights and signs")
+        for name, array in arrays.items():
+            parts[name].append(array)
+    try:
+        return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    except ValueError as error:  # none at all, or of different shapes
+        raise InputError(f"{path} is damaged: its shards do not fit together ({error})") from None
 
 
 def _whole(name: str, value, least: int) -> int:

@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 
@@ -58,6 +58,21 @@ class BestWeights:
             self.restore()
         return self._current
 
+    def behind(self) -> np.ndarray:
+        """Numbers of the neurons whose weights in the copy are not those of the network."""
+        bits = f"u{self._copy.itemsize}"  # as bits: −0 is not 0, and NaN is NaN
+        return np.flatnonzero((self._copy.view(bits) != self._network.weights.view(bits)).any(axis=1))
+
+    def rows(self, neurons: np.ndarray) -> np.ndarray:
+        """The copy's weights of some neurons."""
+        return self._copy[neurons]
+
+    def resume(self, best: Iteration, neurons: np.ndarray, rows: np.ndarray) -> None:
+        """The copy is that of ``best``: the network's weights as they are, but for these neurons."""
+        np.copyto(self._copy, self._network.weights)
+        self._copy[neurons] = rows
+        self._best = best
+
     @contextmanager
     def safe(self) -> Iterator[None]:
         """If the block is torn down in the middle of a step, leave the copy in the network, not half a step."""
@@ -72,26 +87,30 @@ class BestWeights:
         return np.inf if loss is None or np.isnan(loss) else loss
 
 
-@contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C sets; a second one raises KeyboardInterrupt as usual.
+def interruptible() -> AbstractContextManager[threading.Event]:
+    """Yield an event that the first Ctrl-C sets; a second one raises KeyboardInterrupt as usual."""
+    return _noticed(signal.SIGINT, signal.default_int_handler)
 
-    Only where Python's own handler is in place, in the main thread: elsewhere Ctrl-C is somebody else's business.
-    """
-    interrupted = threading.Event()
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield interrupted
+
+def terminable() -> AbstractContextManager[threading.Event]:
+    """The same for SIGTERM, whose second one ends the process."""
+    return _noticed(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _noticed(number: int, usual) -> Iterator[threading.Event]:
+    """Only in the main thread, where the usual handler is in place: elsewhere it is somebody else's business."""
+    noticed = threading.Event()
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) is not usual:
+        yield noticed
         return
 
     def first_time(*_) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        noticed.set()
+        signal.signal(number, usual)
 
-    signal.signal(signal.SIGINT, first_time)
+    signal.signal(number, first_time)
     try:
-        yield interrupted
+        yield noticed
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(number, usual)

@@ -1,28 +1,43 @@
 """The one training loop: full-batch gradient descent on W. Knows losses and steps; knows no engine."""
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence, Sized
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fireset.checkpoint import CheckpointFolder, Checkpoints, TrainingState, fingerprint
+from fireset.distributed import find_team
 from fireset.engines.base import Engine, Step, choose, create
+from fireset.engines.blocks import BlockEngine
 from fireset.errors import InputError
 from fireset.history import History, Iteration
 from fireset.learning_rate import back_off, choose_learning_rate, grown
 from fireset.losses import get_loss
+from fireset.memory import within_memory
 from fireset.network import ShiftedReLUNetwork
 from fireset.parallel import one_blas_thread
 from fireset.rounding import row_norms
-from fireset.safety import BestWeights, interruptible
+from fireset.safety import BestWeights, interruptible, terminable
 from fireset.warmup import compile_kernels
 
 _PLATEAU = 10  # iterations over which the loss must improve by tol
 _HOPELESS = 1e6  # times the first loss
+
+
+class Prepared(NamedTuple):
+    """A problem as ``train`` wants it."""
+
+    rows: np.ndarray  # (n, d), norm 1
+    targets: np.ndarray  # (n, c)
+    weight: np.ndarray  # (n,)
+    codes: np.ndarray | None  # of the classes, to split by
 
 
 @dataclass(frozen=True)
@@ -41,7 +56,8 @@ class Progress:
     momentum: float
 
 
-StopReason = Literal["max_iter", "tol", "patience", "interrupted", "callback", "diverged"]
+StopReason = Literal["max_iter", "tol", "patience", "interrupted", "callback", "diverged", "terminated"]
+_REASONS: tuple[StopReason | None, ...] = (None, "tol", "patience", "callback", "diverged", "interrupted", "terminated")
 
 
 @dataclass
@@ -56,6 +72,8 @@ class TrainingResult:
     best_iteration: int  # the iteration whose weights it has
     start_seconds: float  # preprocessing and choosing η; compiling apart
     compile_seconds: float
+    blocks: int = 1  # of neurons, one after the other, for want of memory
+    resumed_at: int | None = None  # the iteration of the checkpoint that training went on from
 
 
 def train(
@@ -75,6 +93,8 @@ def train(
     patience: int = 20,
     any_norm: bool = False,
     callbacks: Sequence[Callable[[Progress], bool | None]] = (),
+    checkpoint: Checkpoints | None = None,
+    memory: int | str | None = None,
 ) -> TrainingResult:
     """Train ``network`` in place by full-batch gradient descent.
 
@@ -99,11 +119,22 @@ def train(
         kept. The rows ride along in the engine with residual 0, at the price of their fired pairs.
     callbacks
         Called with a ``Progress`` after each forward pass.
+    checkpoint : Checkpoints, optional
+        Write checkpoints, and go on from one. SIGTERM then writes one more and ends training as "terminated".
+    memory : int or str, optional
+        Bytes that this process may take, such as "12G"; by default what the system has free. Where the lists of the
+        data engine would take more they are made in blocks, at the price of a pass over all pairs in each iteration.
+
+    Inside an initialized process group of torch.distributed all workers train this one network together, each some of
+    its neurons (``fireset.distributed``). All must call ``train`` with the same arguments.
 
     Ctrl-C ends training after the current iteration and keeps the network (with validation, the best one; without, the
     current one unless a step has just made it worse than twice the best); a second Ctrl-C ends at once.
     """
     _check_settings(momentum, max_iter, tol, patience)
+    team = find_team()
+    whole, network = network, team.share(network)
+    width = team.span(network)[1]
     loss_function = get_loss(loss)
     problem = _Problem.make(network, X, y, sample_weight, validation, any_norm)
     loss_function.check_targets(problem.targets)
@@ -111,32 +142,57 @@ def train(
 
     compile_started = time.perf_counter()
     if isinstance(engine, str):
-        engine = create(choose(network, len(rows), max_iter) if engine == "auto" else engine)
-    step = Step(0.0, momentum, nesterov)
+        engine = create(choose(network, len(rows), max_iter, width) if engine == "auto" else engine)
+    engine = within_memory(engine, network, len(rows), momentum=momentum > 0, asked=memory)
+    blocks = engine.blocks if isinstance(engine, BlockEngine) else 1
+    engine = team.engine(engine)
     index = engine.index_for(network, len(rows))
     compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1)
     started = time.perf_counter()
     queries = engine.work.oracle_queries or 0
-    with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
-        engine.start(network, rows)
-        step.rate = choose_learning_rate(learning_rate, network, rows, engine, loss_function, problem.weight)
+    step = Step(0.0, momentum, nesterov)
     if momentum:
         step.velocity = np.zeros_like(network.weights)
-    ready = time.perf_counter()
-
     keeper = BestWeights(network, by_validation=validation is not None)
     history = History()
+    state = TrainingState(network, step, keeper, history)
+    fingerprints = problem.fingerprints() if checkpoint or team.size > 1 else {}
+    for name, digest in fingerprints.items():
+        team.check_same(name, bytes.fromhex(digest).ljust(16))
+    folder = None
+    if checkpoint:
+        asked = {"loss": loss, "learning_rate": learning_rate, "momentum": momentum, "nesterov": nesterov, "tol": tol}
+        asked |= {"patience": patience, "engine": engine.name, "dtype": str(network.dtype), "width": width}
+        asked |= {"outputs": network.n_outputs, "threshold": network.threshold, **fingerprints}
+        folder = CheckpointFolder(checkpoint, state, asked, team)
+    resumed_at = state.iteration if folder and checkpoint and checkpoint.resume and folder.load() else None
+    if resumed_at is not None and max_iter < resumed_at:
+        raise InputError(f"max_iter must be at least {resumed_at}, the iteration of the checkpoint, got {max_iter}")
+    products = refreshes = 0
+    with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
+        engine.start(network, rows)
+        if resumed_at is None:
+            step.rate = choose_learning_rate(learning_rate, network, rows, engine, loss_function, problem.weight)
+            products, refreshes = engine.work.inner_products, engine.work.refreshes
+    ready = time.perf_counter()
+    before = history[-1].seconds if history else 0.0  # the crash
+
     stop_reason: StopReason | None = None
-    products, refreshes = engine.work.inner_products, engine.work.refreshes
-    settled = 0  # iteration since which rate and momentum have been left alone: the velocity was 0 there
     # A loss that overflows is a divergence, which is dealt with; NumPy need not warn of it too.
     with (
         interruptible() as interrupted,
+        terminable() if folder else nullcontext(threading.Event()) as terminated,
         keeper.safe(),
         np.errstate(over="ignore", invalid="ignore"),
         one_blas_thread(),  # entered once, not in every pass
     ):
-        for iteration in range(max_iter + 1):
+        for iteration in range(state.iteration, max_iter + 1):
+            state.iteration = iteration
+            if folder and (stop_reason or (folder.due(iteration) and iteration != resumed_at)):
+                folder.save()
+                if stop_reason:
+                    break
+                engine.start(network, rows)  # as after a crash: sums are added in the order that lists are in
             u = engine.forward()
             record = Iteration(
                 iteration=iteration,
@@ -145,11 +201,11 @@ def train(
                 if validation is None
                 else loss_function.value(u, problem.targets, problem.held_out),
                 fired_pairs=engine.work.fired_pairs,
-                fired_fraction=engine.work.fired_pairs / (len(rows) * network.width),
+                fired_fraction=engine.work.fired_pairs / (len(rows) * width),
                 inner_products=engine.work.inner_products - products,
                 refreshes=engine.work.refreshes - refreshes,
                 learning_rate=step.rate,
-                seconds=time.perf_counter() - ready,
+                seconds=before + time.perf_counter() - ready,
                 oracle_queries=None if engine.work.oracle_queries is None else engine.work.oracle_queries - queries,
                 missed_pairs=engine.work.missed_pairs,
             )
@@ -163,22 +219,28 @@ def train(
             )
             stop_reason = _call(callbacks, seen)
             stop_reason = stop_reason or _why_stop(
-                history, keeper, settled, tol, patience, adaptive=learning_rate == "auto"
+                history, keeper, state.settled, tol, patience, adaptive=learning_rate == "auto"
             )
             if interrupted.is_set():
                 stop_reason = "interrupted"
-            if stop_reason or iteration == max_iter:
+            elif terminated.is_set() and not stop_reason:
+                stop_reason = "terminated"
+            stop_reason = _REASONS[team.highest(_REASONS.index(stop_reason))]
+            if stop_reason == "terminated" and iteration == max_iter:
+                stop_reason = None  # all was done anyway
+            if (stop_reason and stop_reason != "terminated") or iteration == max_iter:
                 break
             if learning_rate == "auto" and grown(history):
                 lost = keeper.lost(record)
-                back_off(step, from_rest=lost or iteration == settled + 1)
-                settled = iteration + lost
+                back_off(step, from_rest=lost or iteration == state.settled + 1)
+                state.settled = iteration + lost
                 if lost:
                     keeper.restore()
                     engine.start(network, rows)
                     continue
             engine.descend(residual, step)
     best = keeper.finish()
+    team.unite(whole, network)
     if stop_reason == "diverged":
         warnings.warn(
             f"the loss grew beyond all bounds at learning_rate={step.rate:.4g}; the network is that of iteration "
@@ -195,6 +257,8 @@ def train(
         best_iteration=best.iteration,
         start_seconds=ready - started,
         compile_seconds=started - compile_started,
+        blocks=blocks,
+        resumed_at=resumed_at,
     )
 
 
@@ -206,6 +270,15 @@ class _Problem:
     targets: np.ndarray
     weight: np.ndarray
     held_out: np.ndarray
+
+    def fingerprints(self) -> dict[str, str]:
+        """What tells this problem from another, by the names that users know."""
+        return {
+            "X": fingerprint(self.X),
+            "y": fingerprint(self.targets),
+            "sample_weight": fingerprint(self.weight),
+            "validation": fingerprint(self.held_out),
+        }
 
     @classmethod
     def make(cls, network, X, y, sample_weight, validation, any_norm) -> "_Problem":

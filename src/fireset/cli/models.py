@@ -24,7 +24,7 @@ from fireset.cli.app import (
 )
 from fireset.cli.output import readable, show
 from fireset.cli.theory import show_certificate
-from fireset.errors import INTERRUPTED
+from fireset.errors import INTERRUPTED, TERMINATED, InputError
 
 
 @app.command()
@@ -58,12 +58,25 @@ def train(
         Path | None, typer.Option(metavar="FILE", help="Write every iteration's numbers, .csv or .json.")
     ] = None,
     tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Log to TensorBoard.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Write checkpoints into this folder.")] = None,
+    every: Annotated[int, typer.Option(help="Iterations between two checkpoints.")] = 50,
+    resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint, if there is one.")] = False,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory to stay within, such as 12G; by default what is free.")
+    ] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train on a table and write a model file."""
+    """Train on a table and write a model file; with torchrun, on several workers."""
+    from fireset.checkpoint import Checkpoints
+    from fireset.distributed import joined, restarted
+    from fireset.memory import parse_memory
     from fireset.tasks.models import train_table
+
+    if resume and checkpoint is None:
+        raise InputError("--resume needs --checkpoint DIR, the folder of the checkpoints")
+    parse_memory(memory)  # a misspelled size is refused before the table is read
 
     settings: dict[str, Any] = {
         "width": width,
@@ -81,27 +94,33 @@ def train(
     }
     if bias is not None:
         settings["bias"] = bias
-    summary = train_table(
-        file,
-        target,
-        out=out,
-        task=task,
-        loss=loss,
-        holdout=holdout,
-        drop=drop or [],
-        categorical=categorical or [],
-        impute=impute,
-        settings=settings,
-        certify=certify,
-        report=report,
-        history=history,
-        tensorboard=tensorboard,
-    )
-    show({key: value for key, value in summary.items() if as_json or key != "certificate"}, as_json)
-    if certify and not as_json:
-        show_certificate(summary["certificate"])
-    if summary["stop_reason"] == "interrupted":
-        raise typer.Exit(INTERRUPTED)
+    with joined() as team:
+        again = resume or team.highest(int(restarted())) > 0  # torchrun counts restarts on each machine by itself
+        summary = train_table(
+            file,
+            target,
+            out=out,
+            task=task,
+            loss=loss,
+            holdout=holdout,
+            drop=drop or [],
+            categorical=categorical or [],
+            impute=impute,
+            settings=settings,
+            checkpoint=Checkpoints(checkpoint, every, resume=again) if checkpoint else None,
+            memory=memory,
+            certify=certify,
+            report=report,
+            history=history,
+            tensorboard=tensorboard,
+        )
+        if team.rank == 0:
+            show({key: value for key, value in summary.items() if as_json or key != "certificate"}, as_json)
+            if "certificate" in summary and not as_json:
+                show_certificate(summary["certificate"])
+    ends = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
+    if summary["stop_reason"] in ends:
+        raise typer.Exit(ends[summary["stop_reason"]])
 
 
 @app.command()

@@ -42,6 +42,7 @@ _STOP_REASONS = {
     "tol": "the loss no longer improves; see --tol",
     "patience": "the loss on the validation rows no longer improves",
     "interrupted": "interrupted; the best network so far was kept",
+    "terminated": "ended by SIGTERM; --resume goes on from the checkpoint",
     "diverged": "the loss grew without bound; give a smaller --learning-rate, or auto",
 }
 _NAMES = {"r2": "R²", "held_out_r2": "held out R²", "rmse": "RMSE", "held_out_rmse": "held out RMSE"}

@@ -153,12 +153,18 @@ def describe() -> list[dict[str, object]]:
     return [{"name": name, "exact": e.exact, "summary": e.summary} for name, e in sorted(_ENGINES.items())]
 
 
-def choose(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int) -> str:
-    """The engine that "auto" stands for: the cheapest of dense, data and sums by ``fireset.engines.cost``."""
-    costs = expected_costs(network, n_samples, max_iter)
+def choose(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int, width: int | None = None) -> str:
+    """The engine that "auto" stands for: the cheapest of dense, data and sums by ``fireset.engines.cost``.
+
+    ``width`` is that of the whole network where this is a shard: all of its workers must choose alike.
+    """
+    costs = expected_costs(network, n_samples, max_iter, width)
     return min(costs, key=costs.__getitem__)
 
 
-def expected_costs(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int) -> dict[str, float]:
+def expected_costs(
+    network: "ShiftedReLUNetwork", n_samples: int, max_iter: int, width: int | None = None
+) -> dict[str, float]:
     """Nanoseconds on one core that an iteration is expected to cost, by engine."""
-    return step_costs(n_samples, network.n_features, network.width, network.threshold, network.n_outputs, max_iter)
+    m = width or network.width
+    return step_costs(n_samples, network.n_features, m, network.threshold, network.n_outputs, max_iter)

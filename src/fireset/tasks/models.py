@@ -1,5 +1,6 @@
 """Models from files: train on a table, predict for a table, describe a model."""
 
+import os
 import sys
 import warnings
 from math import ceil, erfc, sqrt
@@ -8,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fireset.checkpoint import Checkpoints
 from fireset.data import read_table, regression_values
+from fireset.distributed import find_team
 from fireset.engines import choose, expected_costs
 from fireset.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.files import atomic_path, check_writable
+from fireset.memory import check_weights
 from fireset.model import Model
-from fireset.network import ShiftedReLUNetwork
+from fireset.network import ShiftedReLUNetwork, shard_files
 from fireset.table_encoder import (
     category_text,
     is_text,
@@ -46,6 +50,8 @@ def train_table(
     categorical: list[str],
     impute: bool,
     settings: dict[str, Any],
+    checkpoint: Checkpoints | None = None,
+    memory: str | None = None,
     certify: bool = False,
     report: Path | None = None,
     history: Path | None = None,
@@ -53,9 +59,8 @@ def train_table(
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
-    With ``certify`` the run is held against the paper's claims; what was found is under "certificate".
-
-    Checks all it can before training.
+    Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
+    is held against the paper's claims; what was found is under "certificate".
     """
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
@@ -63,14 +68,26 @@ def train_table(
     spare_inputs(out, file)
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
     check_writable(out)
-    records = Records(file, target, report=report, history=history, tensorboard=tensorboard)
+    _check_whole_run(certify, report, checkpoint)
+    first = find_team().rank == 0  # the others leave no records
+    records = Records(
+        file,
+        target,
+        report=report,
+        history=history if first else None,
+        tensorboard=tensorboard if first else None,
+    )
     X, y = problem.X, problem.y
     estimator = problem.estimator(loss, **settings)
     kept, held = hold_out(y, problem.classes, holdout, settings["random_state"])
+    share = -(-estimator.width // find_team().size)
+    moving = estimator.momentum > 0
+    check_weights(share, X.shape[1] + 1, estimator.dtype, momentum=moving, asked=memory)
     certificate = Certificate() if certify else None
     with records:
         certifying = [certificate] if certificate else []
-        estimator.fit(X[kept], y[kept], callbacks=[*records.callbacks, *certifying])
+        callbacks = [*records.callbacks, *certifying]
+        estimator.fit(X[kept], y[kept], callbacks=callbacks, checkpoint=checkpoint, memory=memory)
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.classes_ = np.array(problem.classes)
         y = estimator.classes_[y]
@@ -81,7 +98,7 @@ def train_table(
         "task": problem.task,
         "rows": len(kept),
         "columns": X.shape[1],
-        "width": estimator.network_.width,
+        "width": estimator.width,
         "threshold": estimator.network_.threshold,
         "engine": result.engine,
         "iterations": len(result.history) - 1,
@@ -93,6 +110,14 @@ def train_table(
         "preprocessing_seconds": result.start_seconds,
         "compile_seconds": result.compile_seconds,
     }
+    if find_team().size > 1:
+        summary["workers"] = find_team().size
+    if result.blocks > 1:
+        summary["blocks"] = result.blocks
+    if result.resumed_at is not None:
+        summary["resumed_at_iteration"] = result.resumed_at
+    if result.stop_reason == "terminated" and checkpoint:
+        return {**summary, "checkpoint": str(checkpoint.folder)}
     if len(held):
         summary["held_out_rows"] = len(held)
         scored = scores(problem.task, y[held], estimator.predict(X[held]))
@@ -103,6 +128,15 @@ def train_table(
     sections = certificate_sections(certified["certificate"]) if certified else []
     written = records.written(estimator, X[kept], training, sections)
     return {**summary, **written, "model": str(out), **certified}
+
+
+def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints | None) -> None:
+    """Some records need the whole network, or the whole run, in this process."""
+    if find_team().size > 1 and (certify or report is not None):
+        asked = "--certify" if certify else f"--report {report}"
+        raise InputError(f"{asked} needs all neurons in one process; leave it out, or train without torchrun")
+    if certify and checkpoint is not None and checkpoint.resume:
+        raise InputError("--certify needs the run from its start; leave it out, or leave --resume out")
 
 
 def explain_engines(file: Path, target: str, *, width: int, max_iter: int) -> dict[str, Any]:
@@ -153,7 +187,7 @@ def describe_model(path: Path) -> dict[str, Any]:
     network, _, description = ShiftedReLUNetwork.from_file(path)
     known: dict[str, Any] = {
         "file": str(path),
-        "bytes": path.stat().st_size,
+        "bytes": sum(os.path.getsize(file) for file in (path, *shard_files(path, description))),
         "width": network.width,
         "inputs": network.n_features,
         "outputs": network.n_outputs,

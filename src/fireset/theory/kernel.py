@@ -126,6 +126,11 @@ def largest_eigenvalue(
     With one output and no weights this is H(t). With sample weights it is that of D^½ H D^½. A product costs two
     passes over the fired pairs, O(d · fired), and needs no n × n matrix. ``limits`` are those of ``power_iteration``.
     """
+    return power_iteration(fire_set_product(X, signs, fire_sets), X, signs.shape[1], sample_weight, **limits)
+
+
+def fire_set_product(X: np.ndarray, signs: np.ndarray, fire_sets: csr_array) -> Callable[[np.ndarray], np.ndarray]:
+    """The map v ↦ (1/m) J Jᵀ v for v (n, c), in float64; J as the fire sets have it."""
     from fireset.kernels.tangent import tangent_product
 
     n, m = len(X), len(signs)
@@ -141,7 +146,7 @@ def largest_eigenvalue(
 
         return np.sum(run(lane_product, lanes(m)), axis=0) / m
 
-    return power_iteration(product, X, signs.shape[1], sample_weight, **limits)
+    return product
 
 
 def power_iteration(

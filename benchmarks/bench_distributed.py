@@ -1,0 +1,331 @@
+"""Several workers, crashes and a limit on memory, for real: torchrun on loopback, kill -9, peak of the process.
+
+    python benchmarks/bench_distributed.py [--quick] [--only PART]
+
+Parts: workers (1 to 4 of them: weights, work, bytes on the wire), kills (20 times SIGKILL, on one process and on a
+worker of two), blocks (what they cost), memory (n = 60,000, d = 784, m = 10⁵ within 12G). The bytes on the wire are
+those of the loopback device in a network namespace of its own, which needs root. Results go to benchmarks/results/.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+THREADS = "2"
+os.environ.setdefault("OMP_NUM_THREADS", THREADS)
+
+import datasets  # noqa: E402 - after the thread counts
+import numpy as np  # noqa: E402
+from parts import run_parts  # noqa: E402
+
+from fireset import ShiftedReLUNetwork, train  # noqa: E402
+
+PROBLEMS = {"random": (20_000, 1), "digits": (20_000, 10)}  # neurons and outputs
+ITERATIONS = (20, 120)  # what 100 iterations cost is what the second has more
+
+
+def load(problem: str) -> tuple[ShiftedReLUNetwork, np.ndarray, np.ndarray]:
+    X, y = datasets.random_sphere(5_000, 32) if problem == "random" else datasets.digits()
+    width, outputs = PROBLEMS[problem]
+    return ShiftedReLUNetwork.initialize(width, X.shape[1], outputs, dtype="float64"), X.astype(np.float64), y
+
+
+def work_as_one(problem: str, iterations: int, out: Path) -> None:
+    """A worker under torchrun: train, and write down what it did."""
+    from fireset.distributed import joined
+
+    seen = []
+    with joined() as team:
+        network, X, y = load(problem)
+        X /= np.linalg.norm(X, axis=1, keepdims=True)
+
+        def look(progress) -> None:
+            work = progress.engine.inner.work
+            seen.append((work.inner_products, work.refreshes, progress.engine.team.bytes_exchanged))
+
+        result = train(network, X, y, engine="data", max_iter=iterations, tol=0, momentum=0.9, callbacks=[look])
+        facts = {"work": seen[-1][0], "refreshes": seen[-1][1], "seconds": result.history[-1].seconds}
+        facts |= {"bytes": sorted({b[2] - a[2] for a, b in pairwise(seen)})}
+        (out / f"{iterations}.{team.rank}.json").write_text(json.dumps(facts))
+        if team.rank == 0:
+            np.save(out / f"{iterations}.npy", network.weights)
+
+
+def launch(processes: int, *arguments, **options) -> subprocess.Popen:
+    """Torchrun in a network namespace of its own; prints the bytes that its loopback device has sent."""
+    run = f"{sys.executable} -m torch.distributed.run --nnodes=1 --master-addr=127.0.0.1 --master-port=29511"
+    command = f"{run} --nproc-per-node={processes} {' '.join(map(str, arguments))}"
+    inside = f"ip link set lo up && {command} && awk '/lo:/ {{print $10}}' /proc/net/dev"
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(["unshare", "-n", "sh", "-c", inside], env=environment, text=True, **options)
+
+
+def run_workers(quick: bool) -> list[dict]:
+    rows = []
+    for problem in ("random",) if quick else PROBLEMS:
+        expected = None
+        network, X, _ = load(problem)
+        numbers = len(X) * network.n_outputs
+        for processes in (1, 2, 3, 4):
+            with tempfile.TemporaryDirectory() as folder:
+                sent = []
+                for iterations in ITERATIONS:
+                    one = launch(
+                        processes, Path(__file__), "--worker", problem, iterations, folder, stdout=subprocess.PIPE
+                    )
+                    out, _ = one.communicate(timeout=1200)
+                    assert one.returncode == 0
+                    sent.append(int(out.split()[-1]))
+                last = ITERATIONS[1]
+                workers = [json.loads(Path(folder, f"{last}.{k}.json").read_text()) for k in range(processes)]
+                weights = np.load(Path(folder, f"{last}.npy"))
+            expected = weights if expected is None else expected
+            work, refreshes = ([worker[name] for worker in workers] for name in ("work", "refreshes"))
+            difference = np.linalg.norm(weights - expected, axis=1) / np.linalg.norm(expected, axis=1)
+            rows.append(
+                {
+                    "problem": problem,
+                    "workers": processes,
+                    "largest_difference": float(np.abs(weights - expected).max() / np.abs(expected).max()),
+                    "largest_difference_of_a_neuron": float(difference.max()),
+                    "inner_products": work,
+                    "largest_share_over_mean": max(work) * processes / sum(work),
+                    "refreshes": refreshes,
+                    "largest_refreshes_over_mean": max(refreshes) * processes / max(1, sum(refreshes)),
+                    "handed_over_bytes": workers[0]["bytes"],
+                    "planned_bytes": 8 * (numbers + 7),
+                    "wire_bytes": (sent[1] - sent[0]) / (ITERATIONS[1] - ITERATIONS[0]),
+                    "planned_wire_bytes": 2 * (processes - 1) * 8 * (numbers + 7),
+                    "seconds_per_iteration": workers[0]["seconds"] / last,
+                }
+            )
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def run_kills(quick: bool) -> list[dict]:
+    """20 kills at random moments, restarted each time; then the weights against those of a run that was left alone."""
+    rows = []
+    for workers in (1, 2):
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append({"workers": workers, **_killed(Path(folder), workers, 3 if quick else 20)})
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def _killed(folder: Path, workers: int, kills: int) -> dict:
+    import polars as pl
+
+    X, y = datasets.random_sphere(500, 8)
+    table = pl.DataFrame(X.astype(np.float64)).with_columns(y=pl.Series(y[:, 0]))
+    table.write_csv(folder / "table.csv")
+    words = "-m fireset train table.csv --target y --width 2000 --dtype float64 --engine data --tol 0 --holdout 0 -q"
+    words += " --max-iter 2000 --every 20 --seed 1"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    launcher = [*launcher, "--max-restarts=100"] if workers > 1 else [sys.executable]
+    options: dict = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    options["env"] = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    whole = [*launcher, *words.split(), "--out", "whole.safetensors", "--checkpoint", "whole"]
+    subprocess.run(whole, check=True, timeout=600, **options)
+    moments, killed, starts, half_written = random.Random(workers), 0, 0, 0
+    command = [*launcher, *words.split(), "--out", "killed.safetensors", "--checkpoint", "killed", "--resume"]
+    process = subprocess.Popen(command, **options)
+    starts += 1
+    reached = []
+    while killed < kills:
+        # From the moment on at which it trains: before, there is nothing to lose.
+        begun, before = time.monotonic(), _newest(folder / "killed")
+        while _newest(folder / "killed") == before and process.poll() is None and time.monotonic() < begun + 60:
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0.0, 0.25))
+        if process.poll() is not None:  # the run came to its end; begin another one to kill
+            shutil.rmtree(folder / "killed")
+            process = subprocess.Popen(command, **options)
+            starts += 1
+            continue
+        victim = process.pid if workers == 1 else _worker(process.pid, moments.randrange(workers))
+        if victim is None:
+            continue
+        os.kill(victim, signal.SIGKILL)
+        killed += 1
+        reached.append(_newest(folder / "killed"))
+        half_written += _half_written(folder / "killed")
+        if workers == 1:
+            process.wait()
+            process = subprocess.Popen(command, **options)
+    process.wait(timeout=600)
+    found, expected = (ShiftedReLUNetwork.load(folder / name) for name in ("killed.safetensors", "whole.safetensors"))
+    return {
+        "kills": killed,
+        "runs_begun": starts,
+        "checkpoints_at_the_kills": reached,
+        "half_written": half_written,
+        "exit_code": process.returncode,
+        "same_bits": found.weights.tobytes() == expected.weights.tobytes(),
+    }
+
+
+def _newest(folder: Path) -> int:
+    found = [int(file.stem.split("-")[1]) for file in folder.glob("checkpoint-????????.safetensors")]
+    return max(found, default=0)
+
+
+def _half_written(folder: Path) -> int:
+    """Checkpoints whose parts are not what their index says."""
+    from fireset.files import file_digest, read_model
+
+    bad = 0
+    for index in sorted(folder.glob("checkpoint-????????.safetensors")):
+        try:
+            digests = read_model(index)[1]["shards"]
+            shards = [
+                index.with_name(f"{index.stem}.{k + 1}-of-{len(digests)}.safetensors") for k in range(len(digests))
+            ]
+            bad += any(file_digest(shard).hex() != digest for shard, digest in zip(shards, digests, strict=True))
+        except (ValueError, OSError):
+            bad += index.exists()  # else it was an old one, removed while we looked
+    return bad
+
+
+def _worker(launcher: int, rank: int) -> int | None:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                if parent == launcher and f"RANK={rank}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    return int(entry.name)
+            except (OSError, IndexError):
+                continue
+    return None
+
+
+def run_memory(quick: bool) -> list[dict]:
+    """A table of the shape of MNIST, generated: strokes on 28 × 28 pixels, ten classes."""
+    rows = []
+    n, m = (3_000, 5_000) if quick else (60_000, 100_000)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        images, labels = strokes(n)
+        np.savez(folder / "images.npz", X=images, y=labels)
+        for limit in ("1G", "700M") if quick else ("12G",):
+            words = f"-m fireset train images.npz --target y --width {m} --max-iter 5 --tol 0 --holdout 0 --json -q"
+            # A rate is given: to choose one takes several products with the kernel, each as long as an iteration.
+            words += f" --engine data --learning-rate 0.002 --memory {limit}"
+            command = [sys.executable, *words.split()]
+            before = time.monotonic()
+            with open(folder / "facts.json", "w") as facts:
+                process = subprocess.Popen(command, cwd=folder, stdout=facts)
+                _, status, used = os.wait4(process.pid, 0)
+            assert status == 0
+            facts = json.loads((folder / "facts.json").read_text())
+            peak = used.ru_maxrss * 1024
+            rows.append({"limit": limit, "peak_bytes": peak, "seconds": time.monotonic() - before, **facts})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def run_blocks(quick: bool) -> list[dict]:
+    """What lists in blocks cost beside lists that are kept, and beside looking at every pair."""
+    from fireset.engines import create
+    from fireset.engines.blocks import BlockEngine
+
+    rows = []
+    for n, d, m in ((2_000, 64, 20_000),) if quick else ((5_000, 64, 40_000), (5_000, 784, 20_000)):
+        X, y = datasets.random_sphere(n, d)
+        for name, engine in (("data", create("data")), ("8 blocks", BlockEngine(8)), ("dense", create("dense"))):
+            seen = []
+
+            def look(_, seen=seen) -> None:
+                seen.append(time.process_time())
+
+            train(
+                ShiftedReLUNetwork.initialize(m, d),
+                X,
+                y,
+                engine=engine,
+                learning_rate=0.01,
+                max_iter=6,
+                tol=0,
+                callbacks=[look],
+            )
+            rows.append({"n": n, "d": d, "m": m, "engine": name, "cpu_seconds": float(np.median(np.diff(seen)))})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def strokes(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Greyscale images of short thick strokes whose place and slope depend on the class; 0 … 255 as in MNIST."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, n)
+    across, down = np.meshgrid(np.arange(28.0), np.arange(28.0))
+    images = np.zeros((n, 28, 28), np.uint8)
+    for start in range(0, n, 1000):
+        some = labels[start : start + 1000]
+        total = np.zeros((len(some), 28, 28))
+        for stroke in range(3):
+            angle = 0.63 * some * (stroke + 1) + 0.2 * rng.standard_normal(len(some))
+            x = 14 + 5 * np.cos(2.1 * stroke + some) + rng.standard_normal(len(some))
+            y = 14 + 5 * np.sin(2.1 * stroke + some) + rng.standard_normal(len(some))
+            along = (across - x[:, None, None]) * np.cos(angle)[:, None, None]
+            along = along + (down - y[:, None, None]) * np.sin(angle)[:, None, None]
+            aside = (down - y[:, None, None]) * np.cos(angle)[:, None, None]
+            aside = aside - (across - x[:, None, None]) * np.sin(angle)[:, None, None]
+            total = np.maximum(total, np.exp(-((along / 5) ** 4) - (aside / 1.5) ** 2))
+        images[start : start + 1000] = (255 * total).astype(np.uint8)
+    return images.reshape(n, 784), labels
+
+
+def to_markdown(results: dict) -> str:
+    lines = [f"# Several workers, crashes, memory, {results['date']}", "", results["machine"], ""]
+    if results.get("workers"):
+        lines += ["Workers on one machine (two cores), float64, 120 iterations, engine `data`, momentum 0.9:", ""]
+        lines += ["| problem | workers | difference of a neuron | largest share / mean | refreshes, the same | "]
+        lines[-1] += "bytes handed over (plan) | bytes on the wire (plan) |"
+        lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+        for row in results["workers"]:
+            handed = ", ".join(f"{number:,}" for number in row["handed_over_bytes"])
+            lines.append(
+                f"| {row['problem']} | {row['workers']} | {row['largest_difference_of_a_neuron']:.1e} | "
+                f"{row['largest_share_over_mean']:.3f} | {row['largest_refreshes_over_mean']:.3f} | "
+                f"{handed} ({row['planned_bytes']:,}) | {row['wire_bytes']:,.0f} ({row['planned_wire_bytes']:,}) |"
+            )
+        lines.append("")
+    for row in results.get("kills", []):
+        lines.append(
+            f"{row['workers']} workers, {row['kills']} times SIGKILL: {row['half_written']} checkpoints half written, "
+            f"final weights {'the same bits' if row['same_bits'] else 'different'}."
+        )
+    if results.get("blocks"):
+        lines += ["", "Processor seconds of an iteration, float32, random rows, the paper's threshold:", ""]
+        lines += ["| n | d | m | engine | seconds |", "| ---: | ---: | ---: | --- | ---: |"]
+        for row in results["blocks"]:
+            lines.append(f"| {row['n']:,} | {row['d']} | {row['m']:,} | {row['engine']} | {row['cpu_seconds']:.2f} |")
+    if results.get("memory"):
+        lines += ["", "n = 60,000, d = 785, m = 100,000, ten outputs, float32, 5 iterations:", ""]
+        lines += ["| limit | blocks | peak, GiB | preprocessing, s | 5 iterations, s | in all, s |"]
+        lines += ["| ---: | ---: | ---: | ---: | ---: | ---: |"]
+        for row in results["memory"]:
+            lines.append(
+                f"| {row['limit']} | {row.get('blocks', 1)} | {row['peak_bytes'] / 2**30:.2f} | "
+                f"{row.get('preprocessing_seconds', 0):.0f} | {row.get('training_seconds', 0):.0f} | "
+                f"{row['seconds']:.0f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+PARTS = {"workers": run_workers, "kills": run_kills, "blocks": run_blocks, "memory": run_memory}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        work_as_one(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    else:
+        run_parts("distributed", PARTS, to_markdown)

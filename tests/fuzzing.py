@@ -1,0 +1,284 @@
+"""Mutated model files, checkpoints and tables: each is read correctly or refused in one line, and takes no memory to.
+
+    python tests/fuzzing.py [--count 100000] [--seed 0]        (or: make fuzz)
+
+Runs in child processes of some thousand files each. A child that crashes, that is busy with one file for longer than
+``SECONDS``, or that was refused memory, is a finding; so is any exception but ``InputError``, and any message of more
+than a line. A child may allocate twice a file's size and ``SLACK`` besides (stacks and arenas of threads): its address
+space is limited to that while it reads.
+"""
+
+import argparse
+import json
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
+from fireset.checkpoint import CheckpointFolder, TrainingState, _checksum
+from fireset.distributed import ALONE
+from fireset.engines import Step
+from fireset.files import file_digest, read_model, write_model
+from fireset.history import History
+from fireset.safety import BestWeights
+
+SECONDS = 20
+SLACK = 64 << 20
+CHUNK = 5_000
+ODD = [0, 1, -1, 2**31, 2**62, 2**64, 1e308, -0.5, float("nan"), "", "x", "\n", None, True, [], {}, [[]], {"a": 1}]
+CELLS = ["", "NaN", "inf", "1e999", '"', '""', "'", "\0", "\r", "9" * 400, "-", "0x1p3", "é", "\ud7ff", "1,2", "y", "#"]
+
+
+def mutate_bytes(content: bytes, rng: random.Random) -> bytes:
+    """A few changes of bytes, of stretches of them, or of a number that is spelled out."""
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        size = len(data)
+        if not size:
+            break
+        # Half of the places are near the beginning, where headers are.
+        place = rng.randrange(min(size, 2000)) if rng.random() < 0.5 else rng.randrange(size)
+        length = min(size - place, rng.choice((1, 1, 2, 8, 64, 512)))
+        kind = rng.randrange(8)
+        if kind == 0:
+            data[place] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            data[place : place + length] = rng.randbytes(length)
+        elif kind == 2:
+            data[place : place + length] = rng.choice((b"\0", b"\xff")) * length
+        elif kind == 3:
+            del data[place : place + length]
+        elif kind == 4:
+            data[place:place] = data[place : place + length] * rng.choice((1, 1, 50))
+        elif kind == 5:
+            del data[place:]
+        elif kind == 6:
+            data[place:place] = rng.randbytes(length)
+        else:
+            numbers = list(re.finditer(rb"\d+", bytes(data[:4000])))
+            if numbers:
+                found = rng.choice(numbers)
+                data[found.start() : found.end()] = str(rng.choice((0, 7, 255, 2**31, 2**40, 2**63, 10**30))).encode()
+    return bytes(data)
+
+
+def mutate_json(value, rng: random.Random):
+    """A copy in which one part is something else."""
+    value = json.loads(json.dumps(value))
+    places = []
+
+    def walk(node) -> None:
+        for key in node if isinstance(node, dict) else range(len(node)):
+            places.append((node, key))
+            if isinstance(node[key], (dict, list)):
+                walk(node[key])
+
+    walk(value)
+    node, key = rng.choice(places)
+    node[key] = rng.choice(ODD)
+    return value
+
+
+class Victims:
+    """Good files of each kind, and how they are read."""
+
+    def __init__(self, folder: Path):
+        from test_model_file import ROWS, small_model
+
+        self.folder = folder
+        self.table = folder / "table.csv"
+        rows = [f"{k},{0.5 * k - 3:.3f},{'uvw'[k % 3]},{k % 7 / 2}" for k in range(40)]
+        self.table.write_text("\n".join(["a,b,kind,y", *rows]) + "\n")
+        self.models = []
+        for task in ("classification", "regression"):
+            small_model(task).save(folder / f"{task}.safetensors")
+            self.models.append((folder / f"{task}.safetensors").read_bytes())
+        network = ShiftedReLUNetwork.initialize(4000, 30)  # half a megabyte: twice its size is more than the noise
+        network.save(folder / "large.safetensors")
+        self.models.append((folder / "large.safetensors").read_bytes())
+        self.rows = ROWS
+        self._make_shards()
+        self._make_checkpoint()
+
+    def _make_shards(self) -> None:
+        network = ShiftedReLUNetwork.initialize(20, 3)
+        shards = []
+        for k in range(2):
+            path = self.folder / f"shards.{k + 1}-of-2.00000000.safetensors"
+            own = slice(10 * k, 10 * k + 10)
+            write_model(path, {"weights": network.weights[own], "signs": network.signs[own].astype(np.int8)}, {})
+            shards.append({"file": path.name, "checksum": file_digest(path).hex()})
+        write_model(self.folder / "shards.safetensors", {}, {"threshold": 1.0, "shards": shards})
+        self.shard = (self.folder / "shards.1-of-2.00000000.safetensors").read_bytes()
+        self.index = (self.folder / "shards.safetensors").read_bytes()
+        self.shards = shards
+
+    def _make_checkpoint(self) -> None:
+        self.X = np.random.default_rng(0).standard_normal((30, 3))
+        self.X /= np.linalg.norm(self.X, axis=1, keepdims=True)
+        asked = Checkpoints(self.folder / "checkpoints", every=5, keep=1)
+        train(self.network(), self.X, self.X[:, 0], momentum=0.9, max_iter=5, tol=0, engine="dense", checkpoint=asked)
+        self.state_file = self.folder / "checkpoints" / "checkpoint-00000005.safetensors"
+        self.part_file = self.folder / "checkpoints" / "checkpoint-00000005.1-of-1.safetensors"
+        self.state, self.part = self.state_file.read_bytes(), self.part_file.read_bytes()
+        self.arrays, self.description = read_model(self.state_file)
+
+    def network(self) -> ShiftedReLUNetwork:
+        return ShiftedReLUNetwork.initialize(60, 3, threshold=0.5, dtype="float64")
+
+    def model(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
+        """A mutated model, or an index or a shard of one, some with their checksums made right again."""
+        from fireset.model import Model
+
+        kind = rng.randrange(8)
+        if kind < 6:
+            path = self.folder / "mutated.safetensors"
+            path.write_bytes(mutate_bytes(self.models[kind // 2], rng))
+            load = ShiftedReLUNetwork.load if kind >= 4 else Model.load
+            return path.stat().st_size, lambda: load(path)
+        index, shard = (self.folder / name for name in ("shards.safetensors", self.shards[0]["file"]))
+        shard.write_bytes(mutate_bytes(self.shard, rng) if kind == 6 else self.shard)
+        index.write_bytes(self.index if kind == 6 else mutate_bytes(self.index, rng))
+        if rng.random() < 0.5:
+            described = {
+                "threshold": 1.0,
+                "shards": [{**self.shards[0], "checksum": file_digest(shard).hex()}, self.shards[1]],
+            }
+            write_model(index, {}, described if kind == 6 else mutate_json(described, rng))
+        size = index.stat().st_size + sum((self.folder / one["file"]).stat().st_size for one in self.shards)
+        return size, lambda: ShiftedReLUNetwork.load(index)
+
+    def checkpoint(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
+        """A mutated part of a checkpoint, half of them with checksums made right again."""
+        kind = rng.randrange(2)
+        self.part_file.write_bytes(mutate_bytes(self.part, rng) if kind == 0 else self.part)
+        self.state_file.write_bytes(self.state if kind == 0 else mutate_bytes(self.state, rng))
+        if rng.random() < 0.5:
+            described = {**self.description, "shards": [file_digest(self.part_file).hex()]}
+            arrays = dict(self.arrays)
+            if kind == 1:
+                described = mutate_json(described, rng)
+                name = rng.choice(sorted(arrays))
+                if rng.random() < 0.3:
+                    arrays[name] = rng.choice((arrays[name][:-1], arrays[name].astype(np.int8), arrays[name][:, None]))
+            if isinstance(described, dict):
+                described["checksum"] = _checksum(arrays, described)
+                write_model(self.state_file, arrays, described)
+
+        def load() -> None:
+            network = self.network()
+            step = Step(0.0, 0.9, velocity=np.zeros_like(network.weights))
+            state = TrainingState(network, step, BestWeights(network, by_validation=False), History())
+            asked = Checkpoints(self.folder / "checkpoints", resume=True)
+            known = {name: value for name, value in self.description["identity"].items() if name != "first weights"}
+            if CheckpointFolder(asked, state, known, ALONE).load():
+                assert np.isfinite(network.weights).all()
+                assert len(state.history) == state.iteration == 5
+
+        return self.state_file.stat().st_size + self.part_file.stat().st_size, load
+
+    def csv(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
+        from fireset.table_problem import TableProblem
+
+        path = self.folder / "mutated.csv"
+        content = self.table.read_bytes()
+        if rng.random() < 0.5:
+            cells = content.split(b",")
+            cells[rng.randrange(len(cells))] = rng.choice(CELLS).encode("utf-8", "surrogatepass")
+            content = b",".join(cells)
+        else:
+            content = mutate_bytes(content, rng)
+        path.write_bytes(content)
+
+        def read() -> None:
+            problem = TableProblem.read(path, "y", impute=rng.random() < 0.5)
+            assert np.isfinite(problem.X).all()
+            assert len(problem.X) == len(problem.y)
+
+        return path.stat().st_size, read
+
+
+def run_chunk(seed: int, count: int) -> dict:
+    """Read so many mutated files in this process; returns how many were read, refused, and what was found."""
+    warnings.simplefilter("ignore")
+    counts: Counter[str] = Counter()
+    findings: list[str] = []
+    in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
+    with tempfile.TemporaryDirectory(dir=in_memory) as name:
+        victims = Victims(Path(name))
+        makers = (victims.model, victims.checkpoint, victims.csv)
+        for k in range(-60, count):  # the first ones warm up pools and arenas, without a limit
+            rng = random.Random(seed * 1_000_003 + k)
+            maker = makers[k % 3]
+            size, use = maker(rng)
+            limits = resource.getrlimit(resource.RLIMIT_AS)
+            if k >= 0:
+                resource.setrlimit(resource.RLIMIT_AS, (_address_space() + 2 * size + SLACK, limits[1]))
+            signal.alarm(SECONDS)
+            try:
+                with np.errstate(all="ignore"):
+                    use()
+                outcome = "read"
+            except InputError as error:
+                outcome = "refused"
+                if len(str(error).splitlines()) != 1 or "memory" in str(error).lower():
+                    findings.append(f"{maker.__name__} {seed} {k}: {error}")
+            except Exception as error:
+                outcome = "failed"
+                findings.append(f"{maker.__name__} {seed} {k}: {type(error).__name__}: {error}")
+            finally:
+                signal.alarm(0)
+                resource.setrlimit(resource.RLIMIT_AS, limits)
+            if k >= 0:
+                counts[f"{maker.__name__} {outcome}"] += 1
+    return {"counts": dict(counts), "findings": findings}
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def run_child(seed: int, count: int) -> dict:
+    """``run_chunk`` in a process of its own; a crash is a finding."""
+    command = [sys.executable, __file__, "--chunk", "--seed", str(seed), "--count", str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return {"counts": {}, "findings": [f"seed {seed} ended with {done.returncode}: {done.stderr[-2000:]}"]}
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--chunk", action="store_true", help="in this process")
+    asked = parser.parse_args()
+    if asked.chunk:
+        print(json.dumps(run_chunk(asked.seed, asked.count)))
+        return
+    counts: Counter[str] = Counter()
+    findings: list[str] = []
+    started = time.monotonic()
+    for chunk, done in enumerate(range(0, asked.count, CHUNK)):
+        result = run_child(asked.seed + chunk, min(CHUNK, asked.count - done))
+        counts.update(result["counts"])
+        findings += result["findings"]
+        seconds = time.monotonic() - started
+        print(f"{sum(counts.values()):,} files, {len(findings)} findings, {seconds:.0f} s", file=sys.stderr, flush=True)
+    print(json.dumps({"counts": dict(sorted(counts.items())), "findings": findings[:50]}, indent=1))
+    sys.exit(bool(findings))
+
+
+if __name__ == "__main__":
+    main()

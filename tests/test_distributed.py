@@ -1,0 +1,257 @@
+"""One network on several workers, for real: torchrun on loopback. Alone, no torch is ever imported."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import workers
+from fireset import InputError, ShiftedReLUNetwork, train
+from fireset.distributed import ALONE, Team, find_team, launched, restarted
+from fireset.errors import WorkerLostError
+from fireset.model import Model
+
+pytest.importorskip("torch")
+
+
+def torchrun(*arguments, processes: int) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [*launcher, *map(str, arguments)]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Path:
+    """The folder of what four workers wrote, in groups of one to four."""
+    out = tmp_path_factory.mktemp("workers")
+    script = Path(workers.__file__)
+    finished = subprocess.run(
+        torchrun(script, out, processes=4), env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    return out
+
+
+def facts(done: Path, name: str):
+    return json.loads((done / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same training in this process."""
+    one = workers.network()
+    X, y = workers.problem()
+    return one, train(one, X, y, **workers.SETTINGS)
+
+
+class TestTogether:
+    @pytest.mark.parametrize("size", [1, 2, 3, 4])
+    def test_same_weights(self, done, alone, size):
+        expected = alone[0].weights
+        for rank in range(size):
+            found = np.load(done / f"weights.{size}.{rank}.npy")
+            assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
+            lengths = np.linalg.norm(expected, axis=1)
+            assert (np.linalg.norm(found - expected, axis=1) <= 1e-12 * lengths).all()
+
+    @pytest.mark.parametrize("size", [2, 3, 4])
+    def test_all_workers_have_the_same_bits(self, done, size):
+        first = (done / f"weights.{size}.0.npy").read_bytes()
+        assert all((done / f"weights.{size}.{rank}.npy").read_bytes() == first for rank in range(size))
+
+    def test_work_is_shared_out(self, done):
+        shares = [facts(done, f"facts.4.{rank}")["work"] for rank in range(4)]
+        assert max(shares) <= 1.1 * sum(shares) / 4
+        assert min(shares) >= 0.9 * sum(shares) / 4
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 4])
+    def test_bytes_exchanged_are_those_of_the_plan(self, done, size):
+        """n·c numbers and five counts to be added, one to agree on a scale and one on whether to stop, 8 bytes each."""
+        _, y = workers.problem()
+        for rank in range(size):
+            assert facts(done, f"facts.{size}.{rank}")["bytes"] == [8 * (y.size + 5 + 1 + 1)]
+
+    def test_the_history_counts_everybody(self, done, alone):
+        result = alone[1]
+        total = sum(result.history.column("inner_products").tolist())
+        for size in (1, 2, 3, 4):
+            found = facts(done, f"facts.{size}.0")
+            assert found["loss"] == pytest.approx(result.loss, rel=1e-9)
+            assert found["total"] == pytest.approx(total, rel=0.1)  # audits and slots depend on the shard
+
+    def test_a_checkpoint_of_two_is_resumed_by_three(self, done, alone):
+        for rank in range(3):
+            assert facts(done, f"resumed.{rank}") == {"at": 40, "iterations": 101}
+            found = np.load(done / f"resumed.{rank}.npy")
+            assert np.abs(found - alone[0].weights).max() <= 1e-12 * np.abs(alone[0].weights).max()
+
+    def test_different_data_are_refused(self, done):
+        for rank in range(2):
+            assert (
+                facts(done, f"strangers.{rank}")
+                == "y must be the same on all workers; worker 1 has other ones than worker 0"
+            )
+
+    def test_too_few_neurons(self, done):
+        assert facts(done, "narrow.3") == "width must be at least 2 for each of the 4 workers, got 7"
+
+
+class TestShards:
+    def test_are_read_as_one_model(self, done):
+        X, y = workers.problem()
+        expected = workers.fit(X, y)
+        found = ShiftedReLUNetwork.load(done / "shards.safetensors")
+        assert np.array_equal(found.signs, expected.network_.signs)
+        np.testing.assert_allclose(found.weights, expected.network_.weights, rtol=0, atol=1e-12)
+        for rank in range(4):
+            np.testing.assert_allclose(
+                np.load(done / f"predictions.{rank}.npy"), expected.predict(X), rtol=0, atol=1e-12
+            )
+        assert len(list(done.glob("shards.*-of-4.*.safetensors"))) == 4
+
+    def test_a_shard_that_is_damaged_missing_or_elsewhere(self, done, tmp_path):
+        for file in done.glob("shards*.safetensors"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        path = tmp_path / "shards.safetensors"
+        shard = next(tmp_path.glob("shards.2-of-4.*"))
+        content = shard.read_bytes()
+        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(
+            InputError, match=r"2-of-4.* is damaged, or does not belong to .*: its checksum is another$"
+        ):
+            ShiftedReLUNetwork.load(path)
+        shard.unlink()
+        with pytest.raises(InputError, match=r"^no such model file: .*2-of-4"):
+            ShiftedReLUNetwork.load(path)
+        index = path.read_bytes()
+        name = shard.name.encode()
+        path.write_bytes(index.replace(name, b"../" + name[3:]))
+        with pytest.raises(InputError, match=r"is damaged: it names a shard that is no file beside it$"):
+            ShiftedReLUNetwork.load(path)
+
+
+def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
+    """kill -9 on one of two workers: torchrun starts both again, and they go on from the last checkpoint."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3))
+    pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(np.sin(X[:, 0]))).write_csv(tmp_path / "table.csv")
+    command = ["train", "table.csv", "--target", "y", "--width", "400", "--dtype", "float64", "--tol", "0", "--json"]
+    command += ["--holdout", "0", "--max-iter", "400"]
+    process = subprocess.Popen(
+        torchrun("--max-restarts=1", "-m", "fireset", *command, "--checkpoint", "ck", "--every", "50", processes=2),
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + 100
+        while not list((tmp_path / "ck").glob("checkpoint-????????.safetensors")):
+            assert time.monotonic() < until
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        os.kill(worker_of(process.pid, rank=1), signal.SIGKILL)
+        out, err = process.communicate(timeout=100)
+    finally:
+        process.terminate()  # so that torchrun ends its workers, too
+        process.wait(60)
+    assert process.returncode == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["resumed_at_iteration"] >= 50
+    assert (summary["workers"], summary["iterations"]) == (2, 400)
+    model = Model.load(tmp_path / "table.safetensors")
+    one = model.estimator.__class__(400, dtype="float64", max_iter=400, tol=0, random_state=0)
+    one.fit(X, np.sin(X[:, 0]))
+    assert summary["loss"] == pytest.approx(one.result_.loss, rel=1e-9)
+    np.testing.assert_allclose(model.estimator.predict(X), one.predict(X), rtol=0, atol=1e-9)
+
+
+def worker_of(launcher: int, rank: int) -> int:
+    """The process that torchrun gave this rank."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                environment = (entry / "environ").read_bytes().split(b"\0")
+            except (OSError, IndexError):
+                continue  # it has gone
+            if parent == launcher and f"RANK={rank}".encode() in environment:
+                return int(entry.name)
+    raise AssertionError(f"no worker of rank {rank}")
+
+
+class TestAlone:
+    def test_nothing_is_exchanged(self, monkeypatch):
+        monkeypatch.delenv("RANK", raising=False)
+        assert find_team() is ALONE
+        assert not isinstance(find_team(), Team)
+        assert not launched()
+        assert not restarted()
+        one = ShiftedReLUNetwork.initialize(10, 3)
+        assert ALONE.share(one) is one
+        assert ALONE.span(one) == (0, 10)
+
+    def test_no_torch_in_sight(self):
+        code = "import sys; from fireset.training import find_team; find_team(); print('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout == "False\n"
+
+
+class OneWorker:
+    """Stands in for torch.distributed with a group of one: what is reduced stays as it is."""
+
+    class ReduceOp:
+        MAX = SUM = None
+
+    def __init__(self, size: int = 1):
+        self._size = size
+
+    def get_rank(self) -> int:
+        return 0
+
+    def get_world_size(self) -> int:
+        return self._size
+
+    def all_reduce(self, tensor, op) -> None: ...
+
+
+class TestSums:
+    @pytest.mark.parametrize("scale", [5e-324, 1e-300, 1.0, 3e17, 1e308])
+    @pytest.mark.parametrize("size", [1, 3, 1000])
+    def test_whole_multiples_of_a_power_of_two(self, scale, size):
+        """The others have nothing to add: a share comes back, rounded to 2^−(61 − log₂ P) of the largest."""
+        share = scale * np.random.default_rng(0).uniform(-1, 1, (50, 2))
+        total, counts = Team(OneWorker(size)).add(share, [3, 2**60])
+        assert counts == [3, 2**60]
+        assert np.abs(total - share).max() <= np.abs(share).max() * 2.0 ** -(61 - (size - 1).bit_length())
+
+    def test_nothing_and_zeros(self):
+        team = Team(OneWorker())
+        assert team.add(np.empty((0, 2)))[0].shape == (0, 2)
+        assert not team.add(np.zeros((3, 1)))[0].any()
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_what_is_not_finite_anywhere_is_nan_everywhere(self, value):
+        total, counts = Team(OneWorker()).add(np.array([[1.0], [value]]), [5])
+        assert np.isnan(total).all()
+        assert counts == [5]
+
+    def test_a_worker_that_is_gone_is_told_in_one_line(self):
+        class Gone(OneWorker):
+            def all_reduce(self, tensor, op) -> None:  # noqa: ARG002
+                raise RuntimeError("backtrace\nConnection closed by peer")
+
+        with pytest.raises(
+            WorkerLostError, match=r"^another worker is gone or does not answer \(Connection closed by p"
+        ):
+            Team(Gone()).total(1)

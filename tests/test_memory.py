@@ -1,0 +1,132 @@
+"""Memory: sizes in words, refusals before anything is taken, and lists in blocks that change nothing but the time."""
+
+import numpy as np
+import pytest
+
+import fireset.memory
+from conftest import sphere
+from fireset import InputError, ShiftedReLUNetwork, train
+from fireset.engines import create
+from fireset.engines.blocks import BlockEngine
+from fireset.engines.data_search import _FIRST_RADIUS
+from fireset.memory import check_weights, parse_memory, within_memory
+from problems import hard_cases
+from side_by_side import STEPS, run_side_by_side
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("step", STEPS)
+    @pytest.mark.parametrize("case", [name for name, one in hard_cases().items() if one.width >= 50])
+    def test_as_the_dense_engine(self, case, step):
+        run_side_by_side(hard_cases()[case], BlockEngine(7), 12, STEPS[step])
+
+    def test_one_pass_over_all_pairs_in_an_iteration(self):
+        rng = np.random.default_rng(0)
+        X = sphere(rng, 200, 6)
+        network = ShiftedReLUNetwork.initialize(500, 6, dtype="float64")
+        seen = []
+        train(
+            network,
+            X,
+            X[:, 0],
+            engine=BlockEngine(4),
+            learning_rate=0.01,
+            max_iter=6,
+            tol=0,
+            callbacks=[lambda progress: seen.append(progress.record.inner_products)],
+        )
+        assert all(200 * 500 <= products <= 1.5 * 200 * 500 for products in seen[1:])
+
+    def test_the_first_rate_is_close_to_that_of_all_neurons(self):
+        X = sphere(np.random.default_rng(0), 300, 10)
+        rates = [
+            train(ShiftedReLUNetwork.initialize(4000, 10), X, X[:, 0], engine=engine, max_iter=0).learning_rate
+            for engine in ("data", BlockEngine(4))
+        ]
+        assert rates[1] == pytest.approx(rates[0], rel=0.2)
+
+
+class TestWithin:
+    @pytest.fixture
+    def problem(self, monkeypatch):
+        """A network and samples whose lists take some 60 MB, and a process that takes nothing itself."""
+        monkeypatch.setattr(fireset.memory, "_resident", lambda: 0)
+        monkeypatch.setattr(fireset.memory, "_SCRATCH", 0.0)
+        X = sphere(np.random.default_rng(0), 2000, 20).astype(np.float32)
+        return ShiftedReLUNetwork.initialize(20_000, 20), X
+
+    def test_enough_changes_nothing(self, problem):
+        network, X = problem
+        engine = create("data")
+        assert within_memory(engine, network, len(X), momentum=True, asked="2G") is engine
+
+    def test_less_makes_blocks_and_the_same_network(self, problem):
+        network, X = problem
+        y = X[:, 0]
+        other = ShiftedReLUNetwork.initialize(20_000, 20)
+        results = [
+            train(one, X, y, engine="data", max_iter=4, tol=0, learning_rate=0.05, memory=memory)
+            for one, memory in ((network, "2G"), (other, "20M"))
+        ]
+        assert results[0].blocks == 1
+        assert results[1].blocks > 2
+        np.testing.assert_allclose(other.weights, network.weights, rtol=0, atol=2e-6)
+
+    @pytest.mark.parametrize(
+        ("engine", "memory", "words"),
+        [
+            (
+                "data",
+                "4M",
+                r"with engine 'data' \(3 MiB of it for copies of the weights\), and memory=4M leaves 4 MiB; ",
+            ),
+            ("correlation", "100M", r"with engine 'correlation' .* engine 'data', which can work in blocks"),
+            ("weights", "10M", r"with engine 'weights' .* engine 'data', which can work in blocks, or more workers"),
+        ],
+    )
+    def test_what_cannot_fit_is_refused_with_the_remedy(self, problem, engine, memory, words):
+        network, X = problem
+        with pytest.raises(InputError, match=rf"^training needs about \d.* more {words}"):
+            train(network, X, X[:, 0], engine=engine, memory=memory, momentum=0.9)
+
+    def test_weights_are_refused_before_they_are_drawn(self):
+        with pytest.raises(
+            InputError, match=r"^width 1,000,000,000 with 100 inputs needs 1117.6 GiB for the weights, "
+        ):
+            check_weights(10**9, 100, "float32", momentum=True, asked=None)
+
+    def test_free_memory_is_shared_by_the_workers_of_a_machine(self, monkeypatch):
+        monkeypatch.setattr(fireset.memory, "_system_free", lambda: 8e9)
+        monkeypatch.setattr(fireset.memory, "_group_free", lambda: np.inf)
+        assert fireset.memory.room(None) == 8e9
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+        assert fireset.memory.room(None) == 2e9
+
+    def test_what_the_system_says(self):
+        assert fireset.memory._system_free() > 0
+        assert fireset.memory._group_free() > 0
+        assert 10e6 < fireset.memory._resident() < 100e9
+
+    def test_the_radius_is_the_engines(self):
+        assert fireset.memory._FIRST_RADIUS == _FIRST_RADIUS
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("text", "number"),
+        [
+            ("12G", 12 * 2**30),
+            ("800M", 800 * 2**20),
+            ("1.5 GiB", 1.5 * 2**30),
+            ("64k", 2**16),
+            (4096, 4096),
+            (None, None),
+        ],
+    )
+    def test_sizes(self, text, number):
+        assert parse_memory(text) == number
+
+    @pytest.mark.parametrize("text", ["", "G", "-1G", "12X", "0", "1e9", "nan", "12G extra"])
+    def test_refused(self, text):
+        with pytest.raises(InputError, match=r"^memory must be a size such as 12G or 800M, got "):
+            parse_memory(text)
