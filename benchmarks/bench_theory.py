@@ -170,4 +170,4 @@ if __name__ == "__main__":
     )
     written = RESULTS / "theory.json"
     if written.exists() and not {"--quick", "--only"} & set(sys.argv):
-        draw(json.loads(written.read_text()), RESULTS / "theory.png")
+        draw(json.loads(written.read_text()), RESULTS.parent.parent / "docs" / "theory.png")
