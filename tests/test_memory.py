@@ -6,9 +6,8 @@ import pytest
 import fireset.memory
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
-from fireset.engines import create
+from fireset.engines import Step, create
 from fireset.engines.blocks import BlockEngine
-from fireset.engines.data_search import _FIRST_RADIUS
 from fireset.memory import check_weights, parse_memory, within_memory
 from problems import hard_cases
 from side_by_side import STEPS, run_side_by_side
@@ -107,8 +106,24 @@ class TestWithin:
         assert fireset.memory._group_free() > 0
         assert 10e6 < fireset.memory._resident() < 100e9
 
-    def test_the_radius_is_the_engines(self):
-        assert fireset.memory._FIRST_RADIUS == _FIRST_RADIUS
+    def test_radii_shrink_before_there_are_blocks(self, problem, monkeypatch):
+        network, X = problem
+        engine = create("data")
+        roomy = 3e6 + fireset.memory._list_bytes(network, len(X), 0.5) + network.weights.nbytes
+        monkeypatch.setattr(fireset.memory, "room", lambda asked: roomy)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), momentum=False, asked=None) is engine
+        assert 0.3 < engine.largest_radius <= 0.6
+        engine.start(network, X)
+        for _ in range(4):
+            engine.descend(5.0 * (engine.forward() - X[:, :1]), Step(5.0))
+        assert engine._radii.max() <= engine.largest_radius + 1e-4
+
+    def test_a_radius_that_was_asked_for_is_kept(self, problem, monkeypatch):
+        network, X = problem
+        engine = create("data", radius=0.7)
+        monkeypatch.setattr(fireset.memory, "room", lambda asked: 40e6)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), momentum=False, asked=None) is not engine
+        assert engine.largest_radius == 0.7
 
 
 class TestWords:

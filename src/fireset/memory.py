@@ -9,11 +9,12 @@ import numpy as np
 
 from fireset.engines.base import Engine
 from fireset.engines.blocks import RADIUS, BlockEngine
+from fireset.engines.candidate_lists import sample_blocks
+from fireset.engines.data_search import FIRST_RADIUS, DataSearchEngine
 from fireset.errors import InputError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SCRATCH = 200e6  # matrix products in tiles, compiled code, what the allocator keeps
-_FIRST_RADIUS = 0.3  # of the data engine
 _ROOM = 1.25 * 1.1  # slots have a quarter to spare, their arrays a tenth
 _FIRE_SETS = 24  # bytes for each fired pair while the first learning rate is being chosen
 _FEWEST = 512  # neurons of a block
@@ -52,15 +53,18 @@ def check_weights(width: int, n_features: int, dtype: str, *, momentum: bool, as
 
 
 def within_memory(engine: Engine, network, n_samples: int, *, momentum: bool, asked: int | str | None) -> Engine:
-    """The engine, in blocks if it is the data engine and its lists would be too large; refuses what cannot fit."""
+    """The engine; the data engine with smaller radii, or in blocks, if its lists would be too large; or a refusal."""
     free = room(parse_memory(asked))
     m, d, item = network.width, network.n_features, network.dtype.itemsize
     weights = m * d * item * (1 + int(momentum))
     base = weights + n_samples * network.n_outputs * 8 * 16 + _SCRATCH
-    needed = base + _engine_bytes(engine.name, network, n_samples)
+    needed = base + _engine_bytes(engine, network, n_samples)
+    while needed > free and isinstance(engine, DataSearchEngine) and engine.adapts and engine.largest_radius > RADIUS:
+        engine.largest_radius *= 0.8  # more refreshes, smaller lists
+        needed = base + _engine_bytes(engine, network, n_samples)
     if needed <= free:
         return engine
-    if engine.name == "data" and not isinstance(engine, BlockEngine):
+    if isinstance(engine, DataSearchEngine):
         one = _blocked_bytes(network, n_samples)  # for each neuron of a block
         blocks = ceil(m * one / max(free - base - n_samples * d * item, 1.0))
         if blocks <= max(1, m // _FEWEST):
@@ -84,19 +88,15 @@ _REMEDIES = {
 }
 
 
-def _engine_bytes(name: str, network, n: int) -> float:
+def _engine_bytes(engine: Engine, network, n: int) -> float:
     """What an engine takes at its peak, besides weights and samples; a guess within a third or so."""
+    name = engine.name
     m, d, item = network.width, network.n_features, network.dtype.itemsize
     fired = n * m * _share(network.threshold)
     if name == "dense":
         return min(n * m / 8, 2**30)
-    if name == "data":
-        # When slots grow all lists are there twice, the new ones a tenth larger, and what they hold once more with its
-        # places; before that, the fire sets are. At n = 60,000, d = 785, m = 10⁵ a run of 5 iterations took 11.8 GiB in
-        # all, and this, set after that run, makes it 11.7.
-        candidates = n * m * _share(network.threshold - _FIRST_RADIUS)
-        lists = candidates * _ROOM * (8 + item)
-        return n * d * item + lists + max(1.1 * lists + candidates * (12 + item), _FIRE_SETS * fired)
+    if isinstance(engine, DataSearchEngine):
+        return _list_bytes(network, n, engine.largest_radius)
     if name == "weights":
         return 2 * m * d * item + _FIRE_SETS * fired
     if name == "sums":
@@ -104,9 +104,24 @@ def _engine_bytes(name: str, network, n: int) -> float:
     return 3.0 * n * m * item if name == "correlation" else 0.0
 
 
+def _list_bytes(network, n: int, radius: float) -> float:
+    """The data engine's aligned samples and, at most, its lists: with the first radius, or once radii have grown.
+
+    While slots grow, half of the lists of one block of samples are there twice.
+    """
+    item, fired = network.dtype.itemsize, n * network.width * _share(network.threshold)
+    rows = n * ceil(network.n_features * item / 64) * 64.0
+
+    def lists(radius: float) -> float:
+        return n * network.width * _share(network.threshold - radius) * _ROOM * (4 + item)
+
+    twice = 0.6 if len(sample_blocks(int(rows), n)) == 1 else 0.1
+    return rows + max(lists(min(radius, FIRST_RADIUS)) + _FIRE_SETS * fired, (1 + twice) * lists(radius) + 4 * fired)
+
+
 def _blocked_bytes(network, n: int) -> float:
     """For each neuron of a block: its list, and its fire set while the first learning rate is being chosen."""
-    lists = _share(network.threshold - RADIUS) * _ROOM * (8 + network.dtype.itemsize)
+    lists = _share(network.threshold - RADIUS) * _ROOM * (4 + network.dtype.itemsize) + 4 * _share(network.threshold)
     return n * (1.5 * lists + _FIRE_SETS * _share(network.threshold))
 
 

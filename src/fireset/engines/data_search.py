@@ -23,8 +23,9 @@ from fireset.hsr import HalfSpaceIndex, Report, build, check_kind, choose
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, dot_slack, row_norms
 
-_FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
-_RADII = np.geomspace(0.005, 1.5, 48)  # to choose from
+FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
+LARGEST_RADIUS = 1.5
+_RADII = np.geomspace(0.005, LARGEST_RADIUS, 48)  # to choose from
 _REFRESHED_PAIR = (0.3, 0.013)  # nanoseconds on a core, and so many more for each coordinate: a refresh is a GEMM
 _LOOKED_AT_PAIR = (3.0, 0.055)
 _STORED_CANDIDATE = 8.0
@@ -49,8 +50,10 @@ class DataSearchEngine(ListEngine):
 
     def __init__(self, radius: float | str = "auto", index: str = "auto"):
         super().__init__()
-        self._radius = check_radius(radius)
+        check_radius(radius)
         self._kind = check_kind(index)
+        self.adapts = radius == "auto"
+        self.largest_radius = LARGEST_RADIUS if radius == "auto" else float(radius)  # ``fireset.memory`` may lower it
 
     def index_for(self, network, n_samples: int) -> str:
         """The kind of index that ``start`` builds."""
@@ -62,7 +65,7 @@ class DataSearchEngine(ListEngine):
 
     @property
     def _first_radius(self) -> float:
-        return _FIRST_RADIUS if self._radius == "auto" else float(self._radius)
+        return min(FIRST_RADIUS, self.largest_radius) if self.adapts else self.largest_radius
 
     def _in_blocks(self) -> bool:
         # A tree over all samples is worth more than blocks, and where trees are chosen, rows are short.
@@ -83,15 +86,17 @@ class DataSearchEngine(ListEngine):
 
     def _renew_lists(self) -> None:
         due = self._reaches > self._radii
-        if self._radius == "auto":
+        if self.adapts:
             due |= self._misses > len(self._X) // 2
         neurons = np.flatnonzero(due)
         self._refresh(neurons, self._wanted_radii(neurons))
 
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
-        if self._radius != "auto":
-            return np.full(len(neurons), float(self._radius))
-        return best_radii(self._speeds[neurons] * self._sample_norm, self._network.threshold, self._network.n_features)
+        if not self.adapts:
+            return np.full(len(neurons), self.largest_radius)
+        speeds = self._speeds[neurons] * self._sample_norm
+        best = best_radii(speeds, self._network.threshold, self._network.n_features)
+        return np.minimum(best, self.largest_radius)
 
     def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
         """Make new lists for these neurons, from where they are now, in batches that feed a GEMM."""

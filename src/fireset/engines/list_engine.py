@@ -70,7 +70,7 @@ class ListEngine(ABC):
         rows = aligned_rows(X)
         self._blocks = [
             SampleBlock(slice(lo, hi), rows[lo:hi], CandidateLists(network.width, network.dtype))
-            for lo, hi in (sample_blocks(rows) if self._in_blocks() else [(0, len(X))])
+            for lo, hi in (sample_blocks(rows.nbytes, len(X)) if self._in_blocks() else [(0, len(X))])
         ]
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
         self._next_audit = 0
