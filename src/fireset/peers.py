@@ -44,8 +44,8 @@ class Jax:
     package = "jax"
 
     def __init__(self, network, X, y, rate):
-        import jax
-        import jax.numpy as jnp
+        import jax  # pyright: ignore[reportMissingImports] - a peer that need not be there
+        import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 
         if network.dtype == np.float64:
             jax.config.update("jax_enable_x64", True)  # float32 without it, whatever is passed in
@@ -61,7 +61,7 @@ class Jax:
             return W - rate * gradient, value
 
         self.W = jnp.asarray(network.weights)
-        self._step = step.lower(self.W).compile()
+        self._step = step.lower(self.W).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
     def step(self) -> float:
         self.W, value = self._step(self.W)
