@@ -307,3 +307,14 @@ class TestContents:
         warnings.simplefilter("ignore")
         with pytest.raises(InputError, match=r"^none of the 4 checkpoints in"):
             CheckpointFolder(asked, state, {"width": 200}, ALONE).load()
+
+
+@pytest.mark.parametrize("engine", ["data", "weights", "dense"])
+def test_a_run_that_diverges_leaves_a_checkpoint_that_can_be_read(tmp_path, engine):
+    asked = {"engine": engine, "momentum": 0.0, "nesterov": False, "max_iter": 5, "every": 1, "keep": 1}
+    with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
+        _, result = run(tmp_path, of=network(dtype="float32"), learning_rate=1e200, **asked)
+    assert result.stop_reason == "diverged"
+    with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
+        _, again = run(tmp_path, of=network(dtype="float32"), learning_rate=1e200, resume=True, **asked)
+    assert again.stop_reason == "diverged"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from conftest import sphere
-from fireset import CertificateError, InputError
+from fireset import CertificateError, InputError, ShiftedReLUNetwork, train
 from fireset.engines import Step, create, describe
 from problems import Problem, hard_cases, problems
 from side_by_side import STEPS, run_side_by_side
@@ -304,3 +304,72 @@ def test_a_step_beyond_all_bounds_gives_no_number_and_no_error(engine):
     network.weights[:] = problem.network("float32").weights
     each.start(network, problem.X.astype(np.float32))
     assert np.isfinite(each.forward()).all()
+
+
+LISTS = ["data", "weights", "correlation"]
+
+
+@pytest.mark.parametrize("engine", ["sums", *LISTS])
+def test_a_residual_that_is_no_number_is_passed_on_with_momentum(engine):
+    problem = hard_cases()["random"]
+    networks = []
+    for name in ("dense", engine):
+        network, each = problem.network(), create(name)
+        each.start(network, problem.X)
+        each.forward()
+        each.descend(np.full_like(problem.y, np.nan), Step(0.1, 0.9, velocity=np.zeros_like(network.weights)))
+        networks.append(network)
+    fires = np.bincount(problem.network().fire_sets(problem.X).indices, minlength=networks[0].width) > 0
+    assert np.isnan(networks[1].weights[fires]).all()
+
+
+@pytest.mark.parametrize("engine", LISTS)
+def test_a_larger_rate_wakes_neurons_at_rest(engine):
+    problem = hard_cases()["random"]
+    networks = []
+    for name in ("dense", engine):
+        network, each = problem.network(), create(name)
+        velocity = 0.01 * np.random.default_rng(0).standard_normal(network.weights.shape)
+        each.start(network, problem.X)
+        for rate in (1e-30, 1e-30, 0.5):
+            each.descend(each.forward() - problem.y, Step(rate, 0.9, velocity=velocity))
+        networks.append(network)
+    np.testing.assert_allclose(networks[1].weights, networks[0].weights, rtol=0, atol=1e-9)
+
+
+def test_the_order_of_a_residual_in_memory_does_not_matter():
+    rng = np.random.default_rng(0)
+    X, outputs = sphere(rng, 30, 4).astype(np.float32), 512
+    residual = rng.standard_normal((30, outputs))
+    weights = []
+    for order in ("C", "F"):
+        network = ShiftedReLUNetwork.initialize(50, 4, outputs, threshold=0.2)
+        each = create("data")
+        each.start(network, X)
+        each.forward()
+        each.descend(np.asarray(residual, order=order), Step(0.1))
+        weights.append(network.weights)
+    assert np.array_equal(*weights)
+
+
+def test_sums_that_overflow_on_the_way_are_decided_one_by_one():
+    X = np.full((3, 16), 1e154)
+    network = ShiftedReLUNetwork.initialize(40, 16, threshold=-1.0, dtype="float64")
+    network.weights[:] = 1.2e154 * np.resize([1.0, -1.0], 16)
+    expected = create("dense")
+    for each in (expected, engine := create("weights")):
+        each.start(network, X)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_allclose(engine.forward(), expected.forward(), rtol=1e-9)
+
+
+def test_inner_products_that_may_overflow_are_refused_or_end_the_run():
+    X = sphere(np.random.default_rng(0), 20, 5)
+    network = ShiftedReLUNetwork.initialize(300, 5, threshold=1.0, dtype="float64")
+    with pytest.raises(InputError, match=r"^weights and rows must be small enough for their inner products to be fin"):
+        create("data").start(network, X * 1e307)
+    network = ShiftedReLUNetwork.initialize(300, 5, threshold=1.0)
+    for exponent in (38.2, 38.3, 38.4, 38.5):
+        with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
+            result = train(network, X, X[:, 0], engine="data", learning_rate=10**exponent, max_iter=5)
+        assert result.stop_reason == "diverged"

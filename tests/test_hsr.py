@@ -395,3 +395,15 @@ def test_auto_weighs_dimension_size_changes_and_output():
 def test_options_are_for_the_kind_that_takes_them():
     with pytest.raises(InputError, match=r"^an index of kind 'scan' does not take memory_limit$"):
         build(np.eye(3), "scan", memory_limit=5)
+
+
+def test_a_lent_array_is_not_written_to_and_another_is_not_borrowed():
+    points = np.eye(3)
+    index = build(points, "scan", copy=False)
+    index.move([0], -np.eye(3)[:1])
+    assert np.array_equal(points, np.eye(3))
+    assert index.query(np.ones(3), 0.5).tolist() == [1, 2]
+    later = build(np.empty((0, 3)), "scan", copy=False)
+    later.add(points)
+    points *= -1
+    assert later.query(np.ones(3), 0.5).tolist() == [0, 1, 2]

@@ -8,6 +8,7 @@ from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset.engines import Step, create
 from fireset.engines.blocks import BlockEngine
+from fireset.engines.data_search import DataSearchEngine
 from fireset.memory import check_weights, parse_memory, within_memory
 from problems import hard_cases
 from side_by_side import STEPS, run_side_by_side
@@ -111,12 +112,26 @@ class TestWithin:
         engine = create("data")
         roomy = 3e6 + fireset.memory._list_bytes(network, len(X), 0.5) + network.weights.nbytes
         monkeypatch.setattr(fireset.memory, "room", lambda asked: roomy)  # noqa: ARG005
-        assert within_memory(engine, network, len(X), momentum=False, asked=None) is engine
+        engine = within_memory(engine, network, len(X), momentum=False, asked=None)
+        assert isinstance(engine, DataSearchEngine)
         assert 0.3 < engine.largest_radius <= 0.6
         engine.start(network, X)
         for _ in range(4):
             engine.descend(5.0 * (engine.forward() - X[:, :1]), Step(5.0))
         assert engine._radii.max() <= engine.largest_radius + 1e-4
+
+    def test_the_callers_engine_stays_as_it_is(self, problem, monkeypatch):
+        network, X = problem
+        engine = create("data")
+        monkeypatch.setattr(fireset.memory, "room", lambda asked: 40e6)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), momentum=False, asked=None) is not engine
+        assert engine.largest_radius == 1.5
+
+    def test_no_memory_is_no_memory_whatever_fires(self, problem):
+        _, X = problem
+        network = ShiftedReLUNetwork.initialize(20_000, 20, threshold=50.0)
+        with pytest.raises(InputError, match=r"^training needs about"):
+            within_memory(create("data"), network, len(X), momentum=False, asked="1M")
 
     def test_a_radius_that_was_asked_for_is_kept(self, problem, monkeypatch):
         network, X = problem

@@ -2,7 +2,8 @@
 
 import os
 import re
-from math import ceil, erfc, sqrt
+from copy import copy
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from fireset.engines.base import Engine
 from fireset.engines.blocks import RADIUS, BlockEngine
 from fireset.engines.candidate_lists import sample_blocks
 from fireset.engines.data_search import FIRST_RADIUS, DataSearchEngine
+from fireset.engines.list_engine import fired_share
 from fireset.errors import InputError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -59,14 +61,19 @@ def within_memory(engine: Engine, network, n_samples: int, *, momentum: bool, as
     weights = m * d * item * (1 + int(momentum))
     base = weights + n_samples * network.n_outputs * 8 * 16 + _SCRATCH
     needed = base + _engine_bytes(engine, network, n_samples)
-    while needed > free and isinstance(engine, DataSearchEngine) and engine.adapts and engine.largest_radius > RADIUS:
-        engine.largest_radius *= 0.8  # more refreshes, smaller lists
-        needed = base + _engine_bytes(engine, network, n_samples)
     if needed <= free:
         return engine
+    if isinstance(engine, DataSearchEngine) and engine.adapts:
+        frugal = copy(engine)  # the caller's own may be used again
+        while needed > free and frugal.largest_radius > RADIUS:
+            frugal.largest_radius *= 0.8  # more refreshes, smaller lists
+            needed = base + _engine_bytes(frugal, network, n_samples)
+        if needed <= free:
+            return frugal
     if isinstance(engine, DataSearchEngine):
         one = _blocked_bytes(network, n_samples)  # for each neuron of a block
-        blocks = ceil(m * one / max(free - base - n_samples * d * item, 1.0))
+        left = free - base - n_samples * d * item
+        blocks = max(1, ceil(m * one / left)) if left > 0 else m
         if blocks <= max(1, m // _FEWEST):
             return BlockEngine(blocks)
         needed = base + n_samples * d * item + _FEWEST * one
@@ -92,7 +99,7 @@ def _engine_bytes(engine: Engine, network, n: int) -> float:
     """What an engine takes at its peak, besides weights and samples; a guess within a third or so."""
     name = engine.name
     m, d, item = network.width, network.n_features, network.dtype.itemsize
-    fired = n * m * _share(network.threshold)
+    fired = n * m * fired_share(network.threshold)
     if name == "dense":
         return min(n * m / 8, 2**30)
     if isinstance(engine, DataSearchEngine):
@@ -109,11 +116,11 @@ def _list_bytes(network, n: int, radius: float) -> float:
 
     While slots grow, half of the lists of one block of samples are there twice.
     """
-    item, fired = network.dtype.itemsize, n * network.width * _share(network.threshold)
+    item, fired = network.dtype.itemsize, n * network.width * fired_share(network.threshold)
     rows = n * ceil(network.n_features * item / 64) * 64.0
 
     def lists(radius: float) -> float:
-        return n * network.width * _share(network.threshold - radius) * _ROOM * (4 + item)
+        return n * network.width * fired_share(network.threshold - radius) * _ROOM * (4 + item)
 
     twice = 0.6 if len(sample_blocks(int(rows), n)) == 1 else 0.1
     return rows + max(lists(min(radius, FIRST_RADIUS)) + _FIRE_SETS * fired, (1 + twice) * lists(radius) + 4 * fired)
@@ -121,12 +128,10 @@ def _list_bytes(network, n: int, radius: float) -> float:
 
 def _blocked_bytes(network, n: int) -> float:
     """For each neuron of a block: its list, and its fire set while the first learning rate is being chosen."""
-    lists = _share(network.threshold - RADIUS) * _ROOM * (4 + network.dtype.itemsize) + 4 * _share(network.threshold)
-    return n * (1.5 * lists + _FIRE_SETS * _share(network.threshold))
-
-
-def _share(threshold: float) -> float:
-    return 0.5 * erfc(threshold / sqrt(2.0))
+    lists = fired_share(network.threshold - RADIUS) * _ROOM * (4 + network.dtype.itemsize) + 4 * fired_share(
+        network.threshold
+    )
+    return n * (1.5 * lists + _FIRE_SETS * fired_share(network.threshold))
 
 
 def _resident() -> int:

@@ -189,10 +189,14 @@ def train(
         for iteration in range(state.iteration, max_iter + 1):
             state.iteration = iteration
             if folder and (stop_reason or (folder.due(iteration) and iteration != resumed_at)):
-                folder.save()
+                # Weights that are not finite any more are nothing to go on from; the next pass deals with them.
+                sound = team.everyone(bool(np.isfinite(network.weights).all()))
+                if sound:
+                    folder.save()
                 if stop_reason:
                     break
-                engine.start(network, rows)  # as after a crash: sums are added in the order that lists are in
+                if sound:
+                    engine.start(network, rows)  # as after a crash: sums are added in the order that lists are in
             u = engine.forward()
             record = Iteration(
                 iteration=iteration,

@@ -27,7 +27,7 @@ def aligned_rows(rows: np.ndarray) -> np.ndarray:
     """
     length = rows.shape[1] * rows.itemsize
     if length % _CACHE_LINE == 0 and length >= _LONG_ROW:
-        return rows
+        return np.ascontiguousarray(rows)
     aligned = _lines(len(rows), rows.shape[1], rows.dtype)
     aligned[:, : rows.shape[1]] = rows
     return aligned

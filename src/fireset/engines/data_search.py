@@ -35,7 +35,8 @@ _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 
 
 class DataSearchEngine(ListEngine):
-    """Algorithm 2 with certificate radii. Memory: 12 bytes per candidate in float32, 16 in float64.
+    """Algorithm 2 with certificate radii. Memory: 8 bytes per candidate in float32, 12 in float64, and 4
+    for each pair that fires.
 
     Parameters
     ----------
@@ -85,11 +86,15 @@ class DataSearchEngine(ListEngine):
             self._radii[batch] = aim
 
     def _renew_lists(self) -> None:
-        due = self._reaches > self._radii
+        due = ~(self._reaches <= self._radii)
         if self.adapts:
             due |= self._misses > len(self._X) // 2
         neurons = np.flatnonzero(due)
-        self._refresh(neurons, self._wanted_radii(neurons))
+        radii = self._wanted_radii(neurons)
+        # Weights so large that inner products may overflow: nothing can be certified, and nothing will come of it.
+        self._diverged = not np.isfinite(self._slacks(neurons, radii)).all()
+        if not self._diverged:
+            self._refresh(neurons, radii)
 
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
         if not self.adapts:
@@ -132,17 +137,25 @@ class DataSearchEngine(ListEngine):
     def _expect(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray:
         """What new lists of these neurons are to certify, rounding included. Until they are made, nothing is."""
         network = self._network
-        # Within its radius the neuron's norm grows by at most radius/‖x‖: slack for wherever it may go.
-        norms = row_norms(network.weights[neurons]) + radii / max(self._sample_norm, 1e-300)
-        if not np.isfinite(norms).all():
-            raise InputError("weights must be small enough for their squares to be finite")
-        slack = dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
+        norms = self._norms(neurons, radii)
+        slack = self._slacks(neurons, radii)
+        if not np.isfinite(slack).all():
+            raise InputError("weights and rows must be small enough for their inner products to be finite")
         self._bands[neurons] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
         self._reaches[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
         self._radii[neurons] = -np.inf
         self._misses[neurons] = 0
         self.work.refreshes += len(neurons)
         return radii + 2 * slack
+
+    def _norms(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray:
+        """Within its radius a neuron's norm grows by at most radius/‖x‖: bounds for wherever it may go."""
+        return row_norms(self._network.weights[neurons]) + radii / max(self._sample_norm, 1e-300)
+
+    def _slacks(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray:
+        """Bounds on the rounding of inner products within the radii; not finite where they may overflow."""
+        norms = self._norms(neurons, radii)
+        return dot_slack(self._network.n_features, self._network.dtype, norms, self._sample_norm)
 
     def _query(self, index: HalfSpaceIndex, neurons: np.ndarray, aim: np.ndarray) -> Report:
         return self._searched(index, self._network.weights[neurons], self._network.threshold - aim)

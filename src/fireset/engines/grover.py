@@ -19,14 +19,12 @@ Deviations from the listings:
    and a neuron whose step was 0 has no need of it.
 """
 
-from abc import abstractmethod
 from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fireset.engines.base import EngineWork
-from fireset.engines.candidate_lists import CandidateLists
 from fireset.engines.list_engine import ListEngine
 from fireset.errors import InputError
 from fireset.quantum.search import Searches, find_all_batch, make_schedule
@@ -61,18 +59,10 @@ class GroverEngine(ListEngine):
     def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - no index
         return None
 
-    def _in_blocks(self) -> bool:
-        return False
-
-    @abstractmethod
-    def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
-        """S̃ at the current weights: neuron r was found to fire for ``samples[indptr[r]:indptr[r+1]]``."""
-
     def forward(self) -> np.ndarray:
         network = self._network
         if not self._diverged:
-            lists = CandidateLists.complete(*self._by_neuron(), network.dtype)
-            self._blocks = [self._blocks[0]._replace(lists=lists)]
+            self._look_at_all(self.fire_sets())
             norms = row_norms(network.weights)
             self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
             self._reaches[:] = 0.0  # the lists are of the weights as they are
@@ -102,10 +92,6 @@ class QuantumWeightsEngine(GroverEngine):
 
     def _renew_lists(self) -> None:
         self._found = None
-
-    def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
-        turned = self.fire_sets().tocsc()
-        return turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
 
     def fire_sets(self) -> "csr_array":
         """S, n × m: the pairs that were measured at the current weights; the first to ask has them searched."""
@@ -152,9 +138,6 @@ class QuantumDataEngine(GroverEngine):
         indptr, samples = self._of_neuron
         self._of_sample = _pairs(indptr, samples, (network.width, n)).T.tocsr()
         self._of_sample.sort_indices()
-
-    def _by_neuron(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._of_neuron
 
     def fire_sets(self) -> "csr_array":
         """S, n × m: the pairs that were measured."""

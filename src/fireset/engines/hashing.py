@@ -22,7 +22,6 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from fireset.engines.candidate_lists import CandidateLists
 from fireset.engines.list_engine import ListEngine
 from fireset.errors import InputError
 from fireset.parallel import lanes, run
@@ -153,10 +152,7 @@ class HashingEngine(ListEngine):
         indptr = np.concatenate([[0], *(own[1:] + at for (own, _, _), at in zip(parts, starts, strict=False))])
         ids = np.concatenate([members for _, members, _ in parts])
         by_sample = csr_array((np.ones(len(ids), bool), ids, indptr), shape=(n, m))
-        for k, block in enumerate(self._blocks):
-            by_neuron = by_sample[block.samples].tocsc()
-            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, self._network.dtype)
-            self._blocks[k] = block._replace(lists=lists)
+        self._look_at_all(by_sample)
         self.work.nodes_visited += sum(looked for _, _, looked in parts)
         self.work.refreshes += m
 

@@ -7,7 +7,7 @@ the engines differ in: ``data_search.py`` searches the data for a neuron, ``weig
 from abc import ABC, abstractmethod
 from math import erfc, sqrt
 from numbers import Real
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from fireset.errors import CertificateError, InputError
 from fireset.hsr import HalfSpaceIndex, Report
 from fireset.parallel import lanes, run
 from fireset.rounding import deciding_band, dot_slack, row_norms
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _AUDITS = 4096  # every neuron is audited once in about so many passes
 _AUDITED_PAIRS = 1 << 20
@@ -195,6 +198,13 @@ class ListEngine(ABC):
         self._reaches += self._speeds * (self._sample_norm * (1 + 1e-9))
         self._reaches *= 1 + 4.5e-16 * (self._speeds > 0)
         self._renew_lists()
+
+    def _look_at_all(self, by_sample: "csr_array") -> None:
+        """Lists that are looked at whole: of these pairs, n × m."""
+        for k, block in enumerate(self._blocks):
+            by_neuron = by_sample[block.samples].tocsc()
+            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, self._network.dtype)
+            self._blocks[k] = block._replace(lists=lists)
 
     def fire_sets(self):
         """n × m, from the lists; looks at nothing outside them."""

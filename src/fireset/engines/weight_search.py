@@ -25,7 +25,6 @@ from math import exp, pi, sqrt
 
 import numpy as np
 
-from fireset.engines.candidate_lists import CandidateLists
 from fireset.engines.list_engine import ListEngine, check_radius, fired_share
 from fireset.hsr import build, check_kind, choose
 from fireset.rounding import deciding_band, dot_slack, row_norms
@@ -90,14 +89,12 @@ class WeightSearchEngine(ListEngine):
         network, X = self._network, self._X
         norms = row_norms(network.weights)
         self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        slack = dot_slack(network.n_features, network.dtype, norms.max() + self._radius, self._sample_norm)
+        largest = norms.max() + self._radius / max(self._sample_norm, 1e-300)
+        slack = dot_slack(network.n_features, network.dtype, largest, self._sample_norm)
         # Without a radius the index has the last word: it holds the weights as they are, and decides as we do.
         widened = self._radius + 2 * slack if self._radius > 0 else 0.0
         found = self._searched(self._index, X, np.full(len(X), network.threshold - widened))
         marks = np.ones(len(found.ids), bool)
         by_sample = csr_array((marks, found.ids, found.indptr), shape=(len(X), network.width))
         self._radii[:] = self._radius
-        for k, block in enumerate(self._blocks):
-            by_neuron = by_sample[block.samples].tocsc()
-            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, network.dtype)
-            self._blocks[k] = block._replace(lists=lists)
+        self._look_at_all(by_sample)

@@ -31,7 +31,7 @@ class ScanIndex(DynamicIndex):
         return len(self._points)
 
     def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
-        if self._borrows and len(self._points) == 0:
+        if self._borrows and len(self._points) == 0 and len(points):
             self._points = points
         else:
             self._points = np.concatenate([self._points, points])

@@ -85,7 +85,7 @@ def forward(
         band = bands[r]
         if band >= zero:
             for p in range(k):
-                if abs(excess[p]) <= band:
+                if not abs(excess[p]) > band:  # this way round sums that overflowed are asked, too
                     excess[p] = deciding_dot(W[r], rows[samples[start + p]]) - threshold
         first, begin = np.uint64(start), place
         if sums.ndim == 1:
@@ -135,8 +135,8 @@ def backward(
 
     ``G_r = Σ_i fired (Σ_c a_rc residual_ic) x_i``; then ``take_step``. ``V`` has no rows when momentum is off.
     ``rows`` and ``residual`` are laid out as the rows and the sums of ``forward``. ``speeds[r]`` receives a bound on
-    ‖Δw_r‖; ``misses[r]`` grows by the near misses looked at. A neuron that did not move last time and does not fire
-    stays at rest, and so does what velocity it may have that is too small to move it. Cost O(d · fired).
+    ‖Δw_r‖; ``misses[r]`` grows by the near misses looked at. A neuron at rest (speed 0) that does not fire is
+    left alone. Cost O(d · fired).
     """
     gradient = np.empty(rows.shape[1], W.dtype)
     sign_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], W.dtype)

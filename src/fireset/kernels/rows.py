@@ -2,7 +2,7 @@
 
 This is where the time of a gradient step on fired pairs goes: inner products of one neuron with its samples, and the
 weighted sum of those samples. Written in vectors because LLVM makes neither of a plain loop: it would add up the lanes
-of each inner product by itself, where ``LANES`` of them can be added up together for the price of two, and it would
+of each inner product by itself, where ``lanes_of`` of them can be added up together for the price of two, and it would
 read and write the sum once for each few rows instead of keeping it in registers.
 
 Rows must be laid out by ``fireset.engines.candidate_lists.aligned_rows``: whole vectors, each within a cache line.

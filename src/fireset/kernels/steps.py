@@ -5,6 +5,8 @@ import numpy as np
 from fireset.kernels.compiling import vector
 from fireset.kernels.firing import difference
 
+RESTLESS = 1e-300  # a speed that is as good as none, and is not 0
+
 
 @vector
 def take_step(W, V, r, gradient, rate, momentum, nesterov):
@@ -12,16 +14,19 @@ def take_step(W, V, r, gradient, rate, momentum, nesterov):
 
     ``V ← βV + G`` and ``W ← W − rate·V``, or, for Nesterov, ``W ← W − rate·(G + βV)``; ``V`` has no rows when momentum
     is off. The bound is measured on the stored weights: a difference of two floats is correctly rounded, so it is safe
-    however the update itself was rounded.
+    however the update itself was rounded. It is 0 only for a neuron without velocity: without a gradient it will not
+    move, whatever the rate, and need not be looked at.
     """
     d = W.shape[1]
     zero = rate - rate
+    rolling = False
     if V.shape[0] > 0:
-        largest = zero
+        small = True  # asked this way round a NaN is not
         for j in range(d):
             V[r, j] = momentum * V[r, j] + gradient[j]
-            largest = max(largest, abs(V[r, j]))
-        if largest < zero + 1e-30:  # let a neuron at rest be at rest: subnormal numbers are slow
+            small &= abs(V[r, j]) < zero + 1e-30
+        rolling = not small
+        if small:  # let a neuron at rest be at rest: subnormal numbers are slow
             for j in range(d):
                 V[r, j] = zero
         if nesterov:
@@ -36,4 +41,6 @@ def take_step(W, V, r, gradient, rate, momentum, nesterov):
         W[r, j] = before - rate * gradient[j]
         change = difference(W[r, j], before)
         squares += change * change
+    if squares == 0.0:
+        return RESTLESS if rolling else 0.0
     return np.sqrt(squares) * (1.0 + (d + 8) * 2.3e-16)

@@ -2,7 +2,22 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import part, vector
+
+
+@part
+def _pull(X, signs, indptr, samples, pushes, r, t):
+    """``t = Σ_i fired (Σ_c a_rc pushes_ic) x_i`` for neuron r, which fires for ``samples[indptr[r]:indptr[r+1]]``."""
+    zero = X.dtype.type(0)
+    t[:] = zero
+    for p in range(indptr[r], indptr[r + 1]):
+        i = samples[p]
+        push = zero
+        for c in range(signs.shape[1]):
+            push += signs[r, c] * pushes[i, c]
+        x = X[i]
+        for j in range(X.shape[1]):
+            t[j] += push * x[j]
 
 
 @vector
@@ -18,16 +33,7 @@ def tangent_product(X, signs, indptr, samples, direction, product, lo, hi):
     t = np.empty(d, X.dtype)
     zero = X.dtype.type(0)
     for r in range(lo, hi):
-        for j in range(d):
-            t[j] = zero
-        for p in range(indptr[r], indptr[r + 1]):
-            i = samples[p]
-            push = zero
-            for c in range(outputs):
-                push += signs[r, c] * direction[i, c]
-            x = X[i]
-            for j in range(d):
-                t[j] += push * x[j]
+        _pull(X, signs, indptr, samples, direction, r, t)
         for p in range(indptr[r], indptr[r + 1]):
             i = samples[p]
             x = X[i]
@@ -45,21 +51,10 @@ def gradient_squares(X, signs, indptr, samples, residual, squares, lo, hi):
     Column r of the fire sets is ``samples[indptr[r]:indptr[r+1]]``. Cost O(d · fired pairs).
     """
     d = X.shape[1]
-    outputs = signs.shape[1]
     t = np.empty(d, X.dtype)
-    zero = X.dtype.type(0)
     for r in range(lo, hi):
-        for j in range(d):
-            t[j] = zero
-        for p in range(indptr[r], indptr[r + 1]):
-            i = samples[p]
-            push = zero
-            for c in range(outputs):
-                push += signs[r, c] * residual[i, c]
-            x = X[i]
-            for j in range(d):
-                t[j] += push * x[j]
-        total = zero
+        _pull(X, signs, indptr, samples, residual, r, t)
+        total = X.dtype.type(0)
         for j in range(d):
             total += t[j] * t[j]
         squares[r] = total
