@@ -71,7 +71,7 @@ def test_sets_of_neurons_and_of_samples_are_each_others_transpose():
     for _ in range(5):
         engine.descend(engine.forward() - problem.y, Step(0.5))
         by_sample = engine.fire_sets()
-        indptr, samples = engine._by_neuron()
+        indptr, samples = engine._of_neuron
         turned = by_sample.tocsc()
         assert np.array_equal(turned.indptr, indptr)
         assert np.array_equal(turned.indices, samples)
