@@ -4,6 +4,7 @@ import numpy as np
 
 from fireset.engines import Step, create
 from fireset.losses import SquaredError
+from fireset.parallel import one_blas_thread
 from fireset.theory import largest_eigenvalue
 from problems import Problem
 
@@ -14,6 +15,7 @@ STEPS = {
 }
 
 
+@one_blas_thread()  # as in training: entered for every pass, it would take most of the time
 def run_side_by_side(problem: Problem, engine, iterations: int, step_options: dict, dtype="float64") -> None:
     """Train with ``engine`` and the dense engine from the same network; compare at every iteration."""
     networks = [problem.network(dtype), problem.network(dtype)]

@@ -29,12 +29,12 @@ def expected_failures(estimator) -> dict[str, str]:
     return FLOAT32_EXCEPTIONS if estimator.dtype == "float32" else {}
 
 
-# Widths are cut down so that the checks, of which there are some 200, take a second each at most.
+# Widths and iterations are cut down so that the checks, of which there are some 200, take a second each at most.
 @parametrize_with_checks(
     [
-        ShiftedReLURegressor(width=500),
+        ShiftedReLURegressor(width=500, max_iter=100),
         ShiftedReLURegressor(width=500, dtype="float64", max_iter=100),
-        ShiftedReLUClassifier(width=500),
+        ShiftedReLUClassifier(width=500, max_iter=100),
         ShiftedReLUClassifier(width=500, dtype="float64", max_iter=100),
         ShiftedReLUClassifier(width=500, loss="log_loss", max_iter=100),
     ],
