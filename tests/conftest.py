@@ -1,4 +1,6 @@
-"""Shared by all tests: Hypothesis settings and problem makers."""
+"""Shared by all tests: Hypothesis settings, threads, and problem makers."""
+
+import os
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -10,6 +12,11 @@ settings.register_profile(
     derandomize=True,
 )
 settings.load_profile("fireset")
+
+# Tests that run side by side have a core each: two threads in each of two processes mostly wait for one another.
+# ``test_parallel.py`` asks for several threads itself, and run without ``-n`` all tests use all cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def sphere(rng: np.random.Generator, n: int, d: int) -> np.ndarray:

@@ -32,11 +32,11 @@ def expected_failures(estimator) -> dict[str, str]:
 # Widths and iterations are cut down so that the checks, of which there are some 200, take a second each at most.
 @parametrize_with_checks(
     [
-        ShiftedReLURegressor(width=500, max_iter=100),
-        ShiftedReLURegressor(width=500, dtype="float64", max_iter=100),
-        ShiftedReLUClassifier(width=500, max_iter=100),
-        ShiftedReLUClassifier(width=500, dtype="float64", max_iter=100),
-        ShiftedReLUClassifier(width=500, loss="log_loss", max_iter=100),
+        ShiftedReLURegressor(width=300, max_iter=50),
+        ShiftedReLURegressor(width=300, dtype="float64", max_iter=50),
+        ShiftedReLUClassifier(width=300, max_iter=50),
+        ShiftedReLUClassifier(width=300, dtype="float64", max_iter=50),
+        ShiftedReLUClassifier(width=300, loss="log_loss", max_iter=50),
     ],
     expected_failed_checks=expected_failures,
 )
