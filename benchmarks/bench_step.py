@@ -56,7 +56,7 @@ CASES = {
     "random n=60,000 d=784 m=10,000": {
         "data": lambda: datasets.random_sphere(60_000, 784),
         "width": 10_000,
-        "iterations": 20,
+        "iterations": 200,
         "peers": ["BlockedNumPy"],
         "targets": {"BlockedNumPy": 6},
     },
@@ -151,6 +151,10 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
     follower = case.get("whole_curve")
     while follower and len(losses[follower]) < len(our_losses):
         losses[follower].append(contenders[follower].step())
+    off_double = {}
+    if follower:
+        exact = losses_in_double(network, X, y, rate, len(our_losses))
+        off_double = {"ours": difference(our_losses, exact), follower: difference(losses[follower], exact)}
     per_step = float(np.mean(our_seconds))
     d = X.shape[1]
     fired_flops = 4.0 * d * float(np.mean(fired))  # a multiplication and an addition, forward and backward
@@ -162,7 +166,7 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
             "target": case["targets"].get(peer),
             "largest_loss_difference": None
             if peer == "ScikitLearn"
-            else float(max(abs(a / b - 1) for a, b in zip(losses[peer], our_losses, strict=False))),
+            else difference(losses[peer], our_losses),
             "steps_compared": min(len(losses[peer]), len(our_losses)),
             "peak_megabytes": peak_memory(name, peer),
         }
@@ -185,12 +189,26 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
         "fired_rate_of_sgemm": fired_flops / per_step / float(np.median(gemm)),
         "fired_rate_of_sgemm_without_refreshes": fired_flops / float(np.median(our_seconds)) / float(np.median(gemm)),
         "sgemm_gigaflops": float(np.median(gemm)) / 1e9,
+        "losses_off_double_precision": off_double,
         "first_loss": our_losses[0],
         "last_loss": our_losses[-1],
         "peak_megabytes": peak_memory(name, "DataEngine"),
         "memory_allowed_megabytes": allowed_memory(network, X, ours),
         "peers": rows,
     }
+
+
+def difference(losses: list[float], others: list[float]) -> float:
+    """The largest relative difference of two loss curves, as far as both go."""
+    return float(max(abs(a / b - 1) for a, b in zip(losses, others, strict=False)))
+
+
+def losses_in_double(network, X, y, rate: float, steps: int) -> list[float]:
+    """The curve that both float32 curves are roundings of, by the data engine in float64."""
+    double = ShiftedReLUNetwork(network.weights.astype(np.float64), network.signs.astype(np.float64), network.threshold)
+    ours = DataEngine(double, X.astype(np.float64), y, rate)
+    with one_blas_thread():
+        return [ours.step() for _ in range(steps)]
 
 
 def allowed_memory(network, X, ours) -> float:
@@ -269,6 +287,10 @@ def to_markdown(results: dict) -> str:
                 f"| {row['name']} | {row['seconds']:.4f} | {row['ratio']:.1f} | {target} | "
                 f"{row['peak_megabytes']:.0f} | {difference} |"
             )
+        off = case.get("losses_off_double_precision")
+        if off:
+            said = [f"{'fireset' if who == 'ours' else who} {value:.1e}" for who, value in off.items()]
+            lines += ["", f"Off the loss curve in float64, over all steps, relatively: {', '.join(said)}."]
         lines.append("")
     for fit in results["scaling"]:
         lines.append(f"Time grows as {fit['of']}^{fit['exponent']:.2f} (± {fit['half_interval']:.2f}, 95 %).")

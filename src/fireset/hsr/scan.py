@@ -4,6 +4,8 @@ Ground truth for every other kind, and in high dimension the right answer: BLAS 
 them. Query O(n·d); add and delete O(n·d) for the whole batch, move O(d) for each point.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from fireset.hsr.base import Answers, DynamicIndex, Queries
@@ -60,14 +62,19 @@ class ScanIndex(DynamicIndex):
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always is
         from fireset.kernels.scanning import join
 
-        per_tile = max(_FEWEST_QUERIES, _TILE_PAIRS // len(queries.normals))
-        tiles = [self._answer_tile(queries, with_values, lo, lo + per_tile) for lo in range(0, len(self), per_tile)]
+        most = max(_FEWEST_QUERIES, _TILE_PAIRS // len(queries.normals))
+        parts = max(1, -(-len(self) // most))
+        cuts = [len(self) * k // parts for k in range(parts + 1)]  # tiles of one size: a small last one is dear
+        tiles = [self._answer_tile(queries, with_values, lo, hi) for lo, hi in pairwise(cuts)]
         counts = np.array([t[0] for t in tiles], np.int64).reshape(len(tiles), len(queries.normals))
-        ids = np.empty(counts.sum(), np.int32)
-        values = np.empty(len(ids) if with_values else 0, self.dtype)
-        starts = np.cumsum(counts.T).reshape(counts.T.shape).T - counts  # by query, then by tile
-        for (count, places, found), start in zip(tiles, starts, strict=True):
-            join(start, count, places, found, ids, values)
+        if len(tiles) == 1:
+            _, ids, values = tiles[0]
+        else:
+            ids = np.empty(counts.sum(), np.int32)
+            values = np.empty(len(ids) if with_values else 0, self.dtype)
+            starts = np.cumsum(counts.T).reshape(counts.T.shape).T - counts  # by query, then by tile
+            for (count, places, found), start in zip(tiles, starts, strict=True):
+                join(start, count, places, found, ids, values)
         if len(self) < self._next_id:  # else nothing was ever deleted: ids are places
             ids = self._ids[ids]
         return Answers(counts.sum(axis=0), ids, values, 0, len(queries.normals) * len(self))

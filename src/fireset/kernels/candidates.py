@@ -245,12 +245,12 @@ def fill(neurons, indptr, ids, values, threshold, slacks, radii, room, starts, c
             radii[k] = -np.inf
         elif kept <= LEVELS:  # the upper edge of the highest level left out
             radii[k] = (kept - 1) * height - slack
-        for level in range(kept):
-            references[start + places[level] : start + places[level + 1]] = edges[level]
         for p in range(length):
             level = np.uint64(levels[p])
             if level < kept:
-                samples[start + places[level]] = ids[first + p]
+                place = np.uint64(start + places[level])
+                samples[place] = ids[first + p]
+                references[place] = edges[level]
                 places[level] += 1
 
 
