@@ -164,9 +164,7 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
             "seconds": float(np.mean(seconds[peer])),
             "ratio": float(np.mean(seconds[peer])) / per_step,
             "target": case["targets"].get(peer),
-            "largest_loss_difference": None
-            if peer == "ScikitLearn"
-            else difference(losses[peer], our_losses),
+            "largest_loss_difference": None if peer == "ScikitLearn" else difference(losses[peer], our_losses),
             "steps_compared": min(len(losses[peer]), len(our_losses)),
             "peak_megabytes": peak_memory(name, peer),
         }
