@@ -69,6 +69,7 @@ class TreeSums:
         order = np.empty(nodes, np.int32)
         self._order = order[: descending(tree.nodes, order)]
         outputs, d = network.n_outputs, network.n_features
+        self._turns = near_ones_together(network)
         self._lanes = lanes(network.width)
         self._entries: list[np.ndarray] = [np.empty(0, np.int32)] * len(self._lanes)
         self._masks: list[np.ndarray] = [np.empty(0, np.int64)] * len(self._lanes)
@@ -142,6 +143,7 @@ class TreeSums:
             tangent(
                 self._tree.coordinates,
                 self._network.signs,
+                self._turns,
                 self._entries[lane],
                 self._masks[lane],
                 self._ends,
@@ -166,18 +168,19 @@ class TreeSums:
         self._visits[lane] = 0
         counted = np.zeros(3, np.int64)
         threshold = network.dtype.type(network.threshold)
-        r, hi = self._lanes[lane]
+        turn, hi = self._lanes[lane]
         end = 0
-        while r < hi:
+        while turn < hi:
             if end + len(tree.nodes) + len(tree.buckets) > len(self._entries[lane]):
-                self._make_room(lane, r, end)
-            r, end = forward(
+                self._make_room(lane, turn, end)
+            turn, end = forward(
                 *tree[:4],
                 network.weights,
                 network.signs,
                 threshold,
                 slacks,
                 bands,
+                self._turns,
                 self._entries[lane],
                 self._masks[lane],
                 self._ends,
@@ -185,16 +188,16 @@ class TreeSums:
                 self._totals[lane],
                 self._visits[lane],
                 counted,
-                r,
+                turn,
                 hi,
                 end,
             )
         return counted
 
-    def _make_room(self, lane: int, r: int, end: int) -> None:
-        """Room for the entries of the rest of a lane, guessed from those before neuron r."""
+    def _make_room(self, lane: int, turn: int, end: int) -> None:
+        """Room for the entries of the rest of a lane, guessed from those before this turn."""
         lo, hi = self._lanes[lane]
-        each = end / (r - lo) if r > lo else _FIRST_ENTRIES
+        each = end / (turn - lo) if turn > lo else _FIRST_ENTRIES
         room = int(1.2 * each * (hi - lo)) + len(self._tree.nodes) + len(self._tree.buckets)
         for arrays in (self._entries, self._masks):
             grown = np.empty(max(room, end + end // 4), arrays[lane].dtype)
@@ -220,6 +223,7 @@ class TreeSums:
                 network.weights,
                 velocity,
                 network.signs,
+                self._turns,
                 self._entries[lane],
                 self._masks[lane],
                 self._ends,
@@ -246,3 +250,21 @@ class TreeSums:
         fired = csc_array((marks, samples, indptr), shape=(len(self._X), network.width)).tocsr()
         fired.sort_indices()
         return fired
+
+
+def near_ones_together(network) -> np.ndarray:
+    """All neurons in an order in which those with boundaries near each other come one after the other.
+
+    They cut the same leaves, which are then still in the cache: a third of the time for a million samples. The order
+    is that of the leaves of a tree over (w, b)/‖w‖. Neurons move, and the order only gets less good.
+    """
+    from fireset.kernels.partition_tree import FILLED, LEAF
+
+    everyone = np.arange(network.width, dtype=np.int32)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        norms = row_norms(network.weights)[:, None]
+        boundaries = (np.hstack([network.weights, np.full_like(norms, network.threshold)]) / norms).astype(np.float32)
+    if not np.isfinite(boundaries).all():
+        return everyone
+    buckets = PartitionTreeIndex(boundaries).used_part().buckets
+    return buckets[:, :LEAF][np.arange(LEAF) < buckets[:, [FILLED]]]

@@ -108,6 +108,7 @@ def forward(
     threshold,
     slacks,
     bands,
+    turns,
     entries,
     masks,
     ends,
@@ -119,23 +120,25 @@ def forward(
     hi,
     end,
 ):
-    """What neurons lo, lo + 1, … add to all samples: linear functions to subtrees, numbers to the points of cut leaves.
+    """What some neurons add to all samples: linear functions to subtrees, numbers to the points of cut leaves.
 
-    Neuron r's linear function a_rc (⟨w_r, x⟩ − b) is added to ``shares[child, c]``, (d + 1) numbers, for each child
-    wholly inside; a_rc σ_b to ``totals`` (leaves, c, LEAF) elsewhere. Entries are kept for ``backward``, those of
-    neuron r up to ``ends[r]``, from ``end`` on. ``visits[child]`` counts the neurons that have a child inside,
-    ``counted`` grows by nodes visited, points tested and pairs fired in leaves that are cut. Returns (next neuron, new
-    end): stops at hi, or when the next neuron might not have room. Cost O(d) for each box on the boundary.
+    They are ``turns[lo], turns[lo + 1], …``. Neuron r's linear function a_rc (⟨w_r, x⟩ − b) is added to
+    ``shares[child, c]``, (d + 1) numbers, for each child wholly inside; a_rc σ_b to ``totals`` (leaves, c, LEAF)
+    elsewhere. Entries are kept for ``backward``, those of turn k up to ``ends[k]``, from ``end`` on. ``visits[child]``
+    counts the neurons that have a child inside, ``counted`` grows by nodes visited, points tested and pairs fired in
+    leaves that are cut. Returns (next turn, new end): stops at hi, or when the next neuron might not have room. Cost
+    O(d) for each box on the boundary.
     """
     d = W.shape[1]
     farthest = np.empty(2 * d, W.dtype)
     nearest = np.empty(2 * d, W.dtype)
     stack = np.empty(2048, np.int32)
     most = nodes.shape[0] + buckets.shape[0]
-    for r in range(lo, hi):
+    for k in range(lo, hi):
         if end + most > entries.shape[0]:
-            return r, end
+            return k, end
         begin = end
+        r = turns[k]
         w = W[r]
         end, visited, tested = split(
             boxes,
@@ -153,7 +156,7 @@ def forward(
             masks,
             end,
         )
-        ends[r] = end
+        ends[k] = end
         counted[0] += visited
         counted[1] += tested
         counted[2] += _add_linear(
@@ -184,8 +187,8 @@ def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end,
 
 
 @vector
-def backward(coordinates, W, V, signs, entries, masks, ends, sums, weights, rate, momentum, nesterov, lo, hi):
-    """One gradient step on neurons lo … hi−1, one lane, whose entries start at 0.
+def backward(coordinates, W, V, signs, turns, entries, masks, ends, sums, weights, rate, momentum, nesterov, lo, hi):
+    """One gradient step on neurons ``turns[lo:hi]``, one lane, whose entries start at 0.
 
     ``G_r = Σ_c a_rc Σ_{i fired} e_ic x_i``: from ``sums[child, c]`` (d numbers) for a child wholly inside, from the
     residuals ``weights`` (leaves, c, LEAF) for the points above of a leaf that is cut. Cost O(d) for each entry.
@@ -193,11 +196,12 @@ def backward(coordinates, W, V, signs, entries, masks, ends, sums, weights, rate
     d = W.shape[1]
     gradient = np.empty(d, W.dtype)
     begin = 0
-    for r in range(lo, hi):
-        _gather(coordinates, signs, r, entries, masks, begin, ends[r], sums, weights, gradient)
-        if ends[r] > begin or V.shape[0] > 0:
+    for k in range(lo, hi):
+        r = turns[k]
+        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, weights, gradient)
+        if ends[k] > begin or V.shape[0] > 0:
             take_step(W, V, r, gradient, rate, momentum, nesterov)
-        begin = ends[r]
+        begin = ends[k]
 
 
 @vector
@@ -216,15 +220,16 @@ def _gather(coordinates, signs, r, entries, masks, begin, end, sums, weights, gr
 
 
 @vector
-def tangent(coordinates, signs, entries, masks, ends, sums, weights, shares, totals, visits, lo, hi):
-    """``J Jᵀ v`` of neurons lo … hi−1, v in ``sums`` and ``weights``: gathered, and handed out again."""
+def tangent(coordinates, signs, turns, entries, masks, ends, sums, weights, shares, totals, visits, lo, hi):
+    """``J Jᵀ v`` of neurons ``turns[lo:hi]``, v in ``sums`` and ``weights``: gathered, and handed out again."""
     gradient = np.empty(coordinates.shape[1], coordinates.dtype)
     zero = coordinates.dtype.type(0)
     begin = 0
-    for r in range(lo, hi):
-        _gather(coordinates, signs, r, entries, masks, begin, ends[r], sums, weights, gradient)
-        _add_linear(coordinates, gradient, signs, zero, r, entries, masks, begin, ends[r], shares, totals, visits)
-        begin = ends[r]
+    for k in range(lo, hi):
+        r = turns[k]
+        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, weights, gradient)
+        _add_linear(coordinates, gradient, signs, zero, r, entries, masks, begin, ends[k], shares, totals, visits)
+        begin = ends[k]
 
 
 @vector
