@@ -84,6 +84,19 @@ def test_a_run_that_overflows_is_judged_too():
     assert json.dumps(report.to_dict(), allow_nan=False)
 
 
+def test_rows_are_called_by_their_places_in_what_was_trained_on_or_by_numbers_given():
+    X = np.array([[0.6, 0.8], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    network = ShiftedReLUNetwork.initialize(500, 2, threshold=0.3, dtype="float64")
+    certificate = Certificate()
+    weight = np.array([0.0, 1.0, 1.0, 1.0])  # the first row is not seen by the certificate
+    train(
+        network, X, np.arange(4.0), sample_weight=weight, learning_rate=0.1, max_iter=2, tol=0, callbacks=[certificate]
+    )
+    assert certificate.report().assumption("separation").reason == "δ = 0: rows 1 and 3 are the same"
+    numbered = certificate.report(np.array([11, 12, 13, 14]))
+    assert numbered.assumption("separation").reason == "δ = 0: rows 12 and 14 are the same"
+
+
 @pytest.mark.parametrize(("side", "word"), [(1.0, "the same"), (-1.0, "opposite")])
 def test_equal_and_opposite_rows_leave_nothing_to_claim_about_lambda(side, word):
     """Opposite rows fire together below a negative threshold only; H^cts is regular, but the theorem wants δ > 0."""

@@ -61,6 +61,19 @@ def test_rows_that_are_the_same_are_named(works):  # noqa: F811
     assert found["theorem_width"] is None
 
 
+@pytest.mark.parametrize("split", [(), ("--early-stopping",)])
+def test_a_certificate_names_the_rows_of_the_table(works, split):  # noqa: F811
+    """Rows 3 to 6 are the same, so whichever are held out, two of them are trained on, and no other two are alike."""
+    frame = numbers_table(40)
+    write_table(pl.concat([frame[:2], *[frame[2:3]] * 4, frame[3:]]))
+    train = ("train", "table.csv", "--target", "y", "--width", "300", "--max-iter", "3", "--momentum", "0", *split)
+    found = json.loads(works(*train, "--certify", "--json", "--quiet"))["certificate"]
+    (said,) = [one["reason"] for one in found["assumptions"] if one["reason"].startswith("δ = 0")]
+    first, second = (int(word) for word in said.split() if word.isdigit() and word != "0")
+    assert 3 <= first < 7
+    assert 3 <= second < 7
+
+
 def test_the_large_way_agrees_with_the_small_one(works, monkeypatch, run):  # noqa: F811
     write_table(numbers_table())
     small = json.loads(works(*THEORY, "--json"))

@@ -69,8 +69,10 @@ class _ShiftedReLUEstimator(BaseEstimator):
         """Train the network on mapped rows, with early stopping if asked for; ``limits`` go to ``train``."""
         rows, targets, weight, codes = prepared
         validation = None
+        self.training_rows_ = np.arange(len(rows))
         if self.early_stopping:
             kept, held = self._split(len(rows), codes)
+            self.training_rows_ = kept
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
         with ExitStack() as stack:
@@ -172,6 +174,8 @@ class ShiftedReLURegressor(RegressorMixin, _ShiftedReLUEstimator):
     result_ : TrainingResult
         History, stop reason and times of the last fit.
     n_iter_ : int
+    training_rows_ : array of int
+        Rows of X that the last fit trained on: all, but for those that ``early_stopping`` holds out.
     sphere_ : SphereMap
     """
 

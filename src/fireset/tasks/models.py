@@ -124,7 +124,8 @@ def train_table(
         summary |= {f"held_out_{name}": value for name, value in scored.items()}
     training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
     Model(problem.task, target, estimator, problem.encoder, training).save(out)
-    certified = {"certificate": certificate.report().to_dict()} if certificate else {}
+    row_numbers = kept[estimator.training_rows_] + 1  # in the table, counted from 1 as all messages about it count
+    certified = {"certificate": certificate.report(row_numbers).to_dict()} if certificate else {}
     sections = certificate_sections(certified["certificate"]) if certified else []
     written = records.written(estimator, X[kept], training, sections)
     return {**summary, **written, "model": str(out), **certified}

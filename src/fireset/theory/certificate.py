@@ -12,6 +12,7 @@ the initial W, the W of the step that is looked at, and their fire sets.
 """
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil, isfinite
 from numbers import Integral
@@ -93,11 +94,16 @@ class Certificate:
         self._see(progress)
         self.seconds += time.perf_counter() - started
 
-    def report(self) -> CertificateReport:
-        """What was found. Call it after training."""
+    def report(self, row_numbers: np.ndarray | None = None) -> CertificateReport:
+        """What was found. Call it after training.
+
+        ``row_numbers`` are what messages call the rows given to ``train``; by default their places, from 0.
+        """
         if self._measured is None:
             raise InputError("the certificate has seen no iteration; pass it to train(..., callbacks=[certificate])")
-        return report(self._measured, self._failure, self.seconds, self.start_seconds)
+        numbers = self._rows if row_numbers is None else np.asarray(row_numbers)[self._rows]
+        measured = replace(self._measured, separation=self._measured.separation.called(numbers))
+        return report(measured, self._failure, self.seconds, self.start_seconds)
 
     def _start(self, progress: _Pass) -> None:
         """Everything about the data and the initial network."""

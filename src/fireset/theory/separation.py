@@ -1,6 +1,6 @@
 """How far apart the samples are: δ of the paper's convergence theorem, and the pair that decides it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -20,6 +20,13 @@ class Separation:
     distance: float
     pair: tuple[int, int] | None
     opposite: bool  # whether it is ‖x_i + x_j‖
+
+    def called(self, numbers: np.ndarray) -> "Separation":
+        """The same, rows 0, 1, … being called by these numbers."""
+        if self.pair is None:
+            return self
+        first, second = self.pair
+        return replace(self, pair=(int(numbers[first]), int(numbers[second])))
 
     def __str__(self) -> str:
         if self.pair is None:
