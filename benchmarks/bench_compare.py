@@ -50,7 +50,8 @@ def comparison(dtype: str, quick: bool, page: Path | None) -> list[dict]:
         np.savez(file, X=X, y=y)
         width, iterations = (1000, 5) if quick else (10_000, 30)
         asked = {"width": width, "iterations": iterations, "dtype": dtype, "seed": 0, "engines": None}
-        return [compare_table(file, "y", **asked, report=page, verbose=True)]
+        found = compare_table(file, "y", **asked, report=page, verbose=True)
+        return [{name: value for name, value in found.items() if name != "report"}]  # a path of this machine
 
 
 def float32(quick: bool) -> list[dict]:
