@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from conftest import sphere
 from fireset import CertificateError, InputError, ShiftedReLUNetwork, train
 from fireset.engines import Step, create, describe
+from fireset.engines.data_sums import near_ones_together
 from problems import Problem, hard_cases, problems
 from side_by_side import STEPS, run_side_by_side
 
@@ -373,3 +374,24 @@ def test_inner_products_that_may_overflow_are_refused_or_end_the_run():
         with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
             result = train(network, X, X[:, 0], engine="data", learning_rate=10**exponent, max_iter=5)
         assert result.stop_reason == "diverged"
+
+
+@pytest.mark.parametrize("spoil", ["nothing", "equal weights", "weights of 0", "an infinite weight"])
+def test_sums_gives_every_neuron_one_turn(spoil):
+    network = ShiftedReLUNetwork.initialize(700, 3, dtype="float64")
+    if spoil == "equal weights":
+        network.weights[:] = network.weights[0]
+    elif spoil == "weights of 0":
+        network.weights[5:9] = 0
+    elif spoil == "an infinite weight":
+        network.weights[3, 1] = np.inf
+    turns = near_ones_together(network)
+    assert turns.dtype == np.int32
+    assert np.array_equal(np.sort(turns), np.arange(700))
+
+
+def test_sums_has_neighbours_take_turns_together():
+    network = ShiftedReLUNetwork.initialize(5000, 3, threshold=0.0, dtype="float64")
+    directions = network.weights / np.linalg.norm(network.weights, axis=1, keepdims=True)
+    ways = np.linalg.norm(np.diff(directions[near_ones_together(network)], axis=0), axis=1)
+    assert ways.mean() < 0.2 * np.linalg.norm(np.diff(directions, axis=0), axis=1).mean()

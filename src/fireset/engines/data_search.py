@@ -92,7 +92,7 @@ class DataSearchEngine(ListEngine):
         neurons = np.flatnonzero(due)
         radii = self._wanted_radii(neurons)
         # Weights so large that inner products may overflow: nothing can be certified, and nothing will come of it.
-        self._diverged = not np.isfinite(self._slacks(neurons, radii)).all()
+        self._diverged = not np.isfinite(self._slacks(self._norms(neurons, radii))).all()
         if not self._diverged:
             self._refresh(neurons, radii)
 
@@ -138,7 +138,7 @@ class DataSearchEngine(ListEngine):
         """What new lists of these neurons are to certify, rounding included. Until they are made, nothing is."""
         network = self._network
         norms = self._norms(neurons, radii)
-        slack = self._slacks(neurons, radii)
+        slack = self._slacks(norms)
         if not np.isfinite(slack).all():
             raise InputError("weights and rows must be small enough for their inner products to be finite")
         self._bands[neurons] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
@@ -152,9 +152,8 @@ class DataSearchEngine(ListEngine):
         """Within its radius a neuron's norm grows by at most radius/‖x‖: bounds for wherever it may go."""
         return row_norms(self._network.weights[neurons]) + radii / max(self._sample_norm, 1e-300)
 
-    def _slacks(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """Bounds on the rounding of inner products within the radii; not finite where they may overflow."""
-        norms = self._norms(neurons, radii)
+    def _slacks(self, norms: np.ndarray) -> np.ndarray:
+        """Bounds on the rounding of inner products of neurons up to these norms; not finite where they may overflow."""
         return dot_slack(self._network.n_features, self._network.dtype, norms, self._sample_norm)
 
     def _query(self, index: HalfSpaceIndex, neurons: np.ndarray, aim: np.ndarray) -> Report:

@@ -260,11 +260,10 @@ def near_ones_together(network) -> np.ndarray:
     """
     from fireset.kernels.partition_tree import FILLED, LEAF
 
-    everyone = np.arange(network.width, dtype=np.int32)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         norms = row_norms(network.weights)[:, None]
         boundaries = (np.hstack([network.weights, np.full_like(norms, network.threshold)]) / norms).astype(np.float32)
     if not np.isfinite(boundaries).all():
-        return everyone
+        return np.arange(network.width, dtype=np.int32)
     buckets = PartitionTreeIndex(boundaries).used_part().buckets
     return buckets[:, :LEAF][np.arange(LEAF) < buckets[:, [FILLED]]]

@@ -67,7 +67,7 @@ def theory_table(
             say(text)
 
     tell(f"separation of {n:,} rows")
-    apart = measure_separation(rows)
+    apart = measure_separation(rows).called(kept + 1)  # counted from 1, as messages about tables count
     tell(f"the kernel, {8e-9 * n * n:.1f} GB")
     kernel = shifted_ntk(rows, b)
     tell("its eigenvalues")
@@ -88,8 +88,7 @@ def theory_table(
         "width": m,
         "threshold": b,
         "separation": apart.distance,
-        # Counted from 1, as messages about tables count.
-        "closest_rows": None if apart.pair is None else [int(kept[k]) + 1 for k in apart.pair],
+        "closest_rows": None if apart.pair is None else list(apart.pair),
         "closest_rows_are_opposite": apart.opposite,
         "lambda": spectrum.smallest,
         "lambda_rounding": spectrum.rounding,
