@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fireset.engines import Step, create
 from fireset.engines.circle_sums import CircleSums, on_a_circle
+from fireset.engines.data_sums import TreeSums
 from problems import Problem
 from side_by_side import STEPS, run_side_by_side
 
@@ -87,7 +88,9 @@ def test_which_samples_lie_on_a_circle():
 
 def test_rows_of_different_norms_are_left_to_the_tree():
     X = circle(EVEN) * np.linspace(0.5, 1.0, 64)[:, None]
-    run_side_by_side(Problem(X, targets(64), 200, 0.4), create("sums"), 30, {})
+    engine = create("sums")
+    run_side_by_side(Problem(X, targets(64), 200, 0.4), engine, 30, {})
+    assert isinstance(engine._way, TreeSums)
 
 
 def test_tangent_product_is_that_of_the_fire_sets():

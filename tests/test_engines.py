@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from conftest import sphere
 from fireset import CertificateError, InputError, ShiftedReLUNetwork, train
 from fireset.engines import Step, create, describe
+from fireset.engines.candidate_lists import CandidateLists
 from fireset.engines.data_sums import near_ones_together
 from problems import Problem, hard_cases, problems
 from side_by_side import STEPS, run_side_by_side
@@ -180,9 +181,9 @@ def test_dense_step_is_autograd():
 
 
 def test_dense_recomputes_what_it_may_not_keep(monkeypatch):
+    """The dense engine that the other one is held against is the frugal one here."""
     monkeypatch.setattr("fireset.engines.dense._MOST_BITS", 100)
-    frugal = create("dense")
-    run_side_by_side(hard_cases()["several outputs"], frugal, 5, {"momentum": 0.5})
+    run_side_by_side(hard_cases()["several outputs"], create("data"), 5, {"momentum": 0.5})
 
 
 @pytest.mark.parametrize("engine", ["dense", "data"])
@@ -240,14 +241,23 @@ def test_a_neuron_beyond_its_radius_is_refused():
         engine.forward()
 
 
-def test_lists_outgrow_their_slots():
-    """All neurons turn to where all samples are: every list must grow, most of them several times."""
+def test_lists_outgrow_their_slots(monkeypatch):
+    """Neurons are drawn to where the samples are: many lists must grow, some of them several times."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 6)) * 0.1 + np.eye(6)[0]
+    X = rng.standard_normal((300, 6)) * 0.3 + np.eye(6)[0]
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    problem = Problem(X, np.full((300, 1), 50.0), 200, 1.5)
-    run_side_by_side(problem, create("data"), 30, {})
-    run_side_by_side(problem, create("data", radius=0), 30, {"momentum": 0.9})
+    problem = Problem(X, np.full((300, 1), 50.0), 200, 1.0)
+    grow, grown = CandidateLists.grow, []
+
+    def counted(lists, neurons, needed):
+        grown.append(len(neurons))
+        grow(lists, neurons, needed)
+
+    monkeypatch.setattr(CandidateLists, "grow", counted)
+    for options, step in (({}, {}), ({"radius": 0}, {"momentum": 0.9})):
+        grown.clear()
+        run_side_by_side(problem, create("data", **options), 30, step)
+        assert sum(grown) > 100
 
 
 def test_unknown_engine_and_options():
