@@ -204,7 +204,11 @@ def to_markdown(results: dict) -> str:
     for fit in results.get("exponents", []):
         lines.append(f"Time grows as {fit['of']}: exponent {fit['exponent']:.2f} (± {fit['half_interval']:.2f}, 95 %).")
     if results.get("choice"):
-        lines += ["", "Seconds per step of the exact engines, and what `auto` chooses for 200 iterations:", ""]
+        lines += [
+            "",
+            "Seconds per step of the exact engines, and what `auto` chooses for 200 iterations. Neurons hardly",
+        ]
+        lines += ["move: refreshes of `data` are not in it.", ""]
         lines += ["| n | d | m | b | dense | data | sums | fastest | auto | auto / fastest |"]
         lines += ["| ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | ---: |"]
         for r in results["choice"]:
