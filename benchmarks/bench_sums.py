@@ -207,8 +207,9 @@ def to_markdown(results: dict) -> str:
         lines += [
             "",
             "Seconds per step of the exact engines, and what `auto` chooses for 200 iterations. Neurons hardly",
+            "move: refreshes of `data` are not in it.",
+            "",
         ]
-        lines += ["move: refreshes of `data` are not in it.", ""]
         lines += ["| n | d | m | b | dense | data | sums | fastest | auto | auto / fastest |"]
         lines += ["| ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | ---: |"]
         for r in results["choice"]:
