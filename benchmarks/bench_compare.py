@@ -21,12 +21,12 @@ import numpy as np  # noqa: E402
 from parts import run_parts  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
+from fireset._util.parallel import one_blas_thread  # noqa: E402
+from fireset.commands.compare import compare_table  # noqa: E402
+from fireset.commands.compare_report import COLUMNS, cells  # noqa: E402
 from fireset.engines import Step, create  # noqa: E402
-from fireset.parallel import one_blas_thread  # noqa: E402
-from fireset.tasks.compare import compare_table  # noqa: E402
-from fireset.tasks.compare_report import COLUMNS, cells  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
-from fireset.warmup import compile_kernels  # noqa: E402
+from fireset.training.warmup import compile_kernels  # noqa: E402
 
 PAGE = Path(__file__).parent.parent / "out" / "compare-digits.html"
 SETTINGS = [

@@ -40,7 +40,7 @@ def load(problem: str) -> tuple[ShiftedReLUNetwork, np.ndarray, np.ndarray]:
 
 def work_as_one(problem: str, iterations: int, out: Path) -> None:
     """A worker under torchrun: train, and write down what it did."""
-    from fireset.distributed import joined
+    from fireset.distributed.process_group import joined
 
     seen = []
     with joined() as team:
@@ -180,7 +180,7 @@ def _newest(folder: Path) -> int:
 
 def _half_written(folder: Path) -> int:
     """Checkpoints whose parts are not what their index says."""
-    from fireset.files import file_digest, read_model
+    from fireset._util.files import file_digest, read_model
 
     bad = 0
     for index in sorted(folder.glob("checkpoint-????????.safetensors")):

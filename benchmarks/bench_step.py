@@ -26,10 +26,10 @@ import peers  # noqa: E402
 from parts import RESULTS, machine  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
+from fireset._util.parallel import one_blas_thread  # noqa: E402
 from fireset.engines import Step, create  # noqa: E402
-from fireset.parallel import one_blas_thread  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
-from fireset.warmup import compile_kernels  # noqa: E402
+from fireset.training.warmup import compile_kernels  # noqa: E402
 
 CASES = {
     "random n=1000 d=64 m=100,000": {

@@ -24,9 +24,9 @@ from bench_step import exponent  # noqa: E402
 from parts import run_parts  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
+from fireset._util.parallel import one_blas_thread  # noqa: E402
 from fireset.engines import Step, choose, create  # noqa: E402
-from fireset.parallel import one_blas_thread  # noqa: E402
-from fireset.warmup import compile_kernels  # noqa: E402
+from fireset.training.warmup import compile_kernels  # noqa: E402
 
 RATE = 1e-10  # next to nothing: what is timed is a step, not a training, and no network may run away
 ITERATIONS = 6
@@ -114,7 +114,7 @@ def run_pictures(quick: bool) -> list[dict]:
 
 
 def run_exponents(quick: bool) -> list[dict]:
-    """Time beyond the O(n) passes over the data: what some neurons more cost, at two widths with as many lanes."""
+    """Time beyond the O(n) passes over the data: what some neurons more cost, at two widths with as many ranges."""
     rows = []
     sizes = [10_000, 30_000, 100_000] if quick else [10_000, 30_000, 100_000, 300_000, 1_000_000]
     for d, most in ((2, 262_144), (3, 36_864)):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fireset.sphere import SphereMap
+from fireset.tables.sphere import SphereMap
 
 
 def random_sphere(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from sklearn.model_selection import train_test_split
 
-from fireset.table_problem import TableProblem
+from fireset.tables.problem import TableProblem
 
 ROWS = 4_000
 INK, POINTS = "#30363d", "#d1495b"

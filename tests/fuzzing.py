@@ -26,12 +26,12 @@ from pathlib import Path
 import numpy as np
 
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
-from fireset.checkpoint import CheckpointFolder, TrainingState, _checksum
-from fireset.distributed import ALONE
+from fireset._util.files import file_digest, read_model, write_model
+from fireset.distributed.process_group import ALONE
 from fireset.engines import Step
-from fireset.files import file_digest, read_model, write_model
-from fireset.history import History
-from fireset.safety import BestWeights
+from fireset.training.best_weights import BestWeights
+from fireset.training.checkpoint import CheckpointFolder, TrainingState, _checksum
+from fireset.training.history import History
 
 SECONDS = 20
 SLACK = 64 << 20
@@ -189,7 +189,7 @@ class Victims:
         return self.state_file.stat().st_size + self.part_file.stat().st_size, load
 
     def csv(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
-        from fireset.table_problem import TableProblem
+        from fireset.tables.problem import TableProblem
 
         path = self.folder / "mutated.csv"
         content = self.table.read_bytes()

@@ -58,7 +58,7 @@ def hard_cases() -> dict[str, Problem]:
         "one sample": _make(rng, 1, 4, 100, 0.8),
         "two neurons": _make(rng, 30, 4, 2, 0.3),
         "on the threshold": _make(rng, 40, 4, 150, 0.7, plant=True),
-        "wider than one lane": _make(rng, 30, 3, 1500, 1.5, outputs=2),
+        "wider than one span": _make(rng, 30, 3, 1500, 1.5, outputs=2),
     }
     X = np.repeat(sphere(rng, 10, 4), 5, axis=0)
     cases["duplicates"] = Problem(X, rng.standard_normal((50, 1)), 200, 1.0)

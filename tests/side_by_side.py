@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from fireset._util.parallel import one_blas_thread
 from fireset.engines import Step, create
-from fireset.losses import SquaredError
-from fireset.parallel import one_blas_thread
 from fireset.theory import largest_eigenvalue
+from fireset.training.losses import SquaredError
 from problems import Problem
 
 STEPS = {

@@ -31,7 +31,7 @@ def make_lists(dtype, radius=0.5, outputs=C, seed=0):
         "samples": order.astype(np.int32).ravel(),
         "references": np.take_along_axis(H, order, axis=1).ravel(),
         "radii": np.full(M, radius),
-        "reaches": np.full(M, 0.2),
+        "drifts": np.full(M, 0.2),
         "bands": np.full(M, 1e-14 if dtype == "float64" else -1.0, dtype),
         "looked": np.zeros(M, np.int32),
         "pending": np.full(M, np.inf, dtype),
@@ -54,7 +54,7 @@ def run_forward(lists, lo=0, hi=M):
         "samples",
         "references",
         "radii",
-        "reaches",
+        "drifts",
         "bands",
         "looked",
         "pending",
@@ -97,7 +97,7 @@ def test_forward_keeps_to_its_neurons():
 
 def test_forward_names_the_neuron_beyond_its_radius():
     lists = make_lists("float64")
-    lists["reaches"][4] = 0.51
+    lists["drifts"][4] = 0.51
     assert run_forward(lists)[1][2] == 4
 
 

@@ -8,8 +8,8 @@ from scipy.sparse import csr_array
 
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
+from fireset.commands.certificate_report import certificate_sections, claims_table, unmet_reasons
 from fireset.engines import create
-from fireset.tasks.certificate_report import certificate_sections, claims_table, unmet_reasons
 from fireset.theory import Certificate, dual_kernel, fire_set_kernel
 from fireset.theory.step_split import doubtful_pairs, flipped_pairs, gradient_norms
 from problems import hard_cases

@@ -15,12 +15,12 @@ import pytest
 
 from conftest import sphere
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
-from fireset.checkpoint import CheckpointFolder, TrainingState, row_hashes
-from fireset.distributed import ALONE
+from fireset._util.files import file_digest, read_model
+from fireset.distributed.process_group import ALONE
 from fireset.engines import Step
-from fireset.files import file_digest, read_model
-from fireset.history import History
-from fireset.safety import BestWeights
+from fireset.training.best_weights import BestWeights
+from fireset.training.checkpoint import CheckpointFolder, TrainingState, row_hashes
+from fireset.training.history import History
 
 ROWS = sphere(np.random.default_rng(3), 50, 5)
 TARGETS = np.sin(3 * ROWS[:, :1]) + ROWS[:, 1:2]
@@ -85,7 +85,7 @@ class TestResuming:
         assert (of_all.best_iteration < 28) == (loss_of_the_best == "behind")
 
     def test_a_rate_that_backs_off_is_remembered(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("fireset.training.choose_learning_rate", lambda *_: 30.0)
+        monkeypatch.setattr("fireset.training.loop.choose_learning_rate", lambda *_: 30.0)
         expected, of_all = run(tmp_path / "a")
         assert of_all.history[14].learning_rate < 30.0
         run(tmp_path / "b", stop_at=18)

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 
 from fireset import ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor, __version__
 from fireset.__main__ import main
-from fireset.data import read_table
 from fireset.engines import describe
 from fireset.model import Model
+from fireset.tables.reader import read_table
 
 ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 SMALL = ("--width", "60", "--max-iter", "5")
@@ -244,7 +244,7 @@ class TestRefusedSettings:
         def fail(*_, **__):
             raise MemoryError("Unable to allocate 9 TiB")
 
-        monkeypatch.setattr("fireset.tasks.models.train_table", fail)
+        monkeypatch.setattr("fireset.commands.models.train_table", fail)
         said = refused("train", write_table(table()), "--target", "y", "--quiet")
         assert said == "not enough memory (Unable to allocate 9 TiB); give fewer rows or a smaller --width"
 
@@ -639,7 +639,7 @@ class TestFailures:
         def interrupted(_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("fireset.table_problem.read_table", interrupted)
+        monkeypatch.setattr("fireset.tables.problem.read_table", interrupted)
         code, out, _ = run("train", "table.csv", "--target", "y")
         assert (code, out) == (130, "")
         assert contents() == before

@@ -14,12 +14,12 @@ from sklearn.datasets import load_digits
 
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork
+from fireset.commands import compare as comparing
+from fireset.commands.compare import chosen_names, compare, compare_table
+from fireset.commands.contenders import EngineContender, PeerContender, Problem
+from fireset.commands.peers import PEERS, installed
+from fireset.commands.verdict import Crossover, Row, Scaling, contest, crossover, verdict
 from fireset.engines import describe
-from fireset.peers import PEERS, installed
-from fireset.tasks import compare as comparing
-from fireset.tasks.compare import chosen_names, compare, compare_table
-from fireset.tasks.contenders import EngineContender, PeerContender, Problem
-from fireset.tasks.verdict import Crossover, Row, Scaling, contest, crossover, verdict
 
 
 def row(name, kind, seconds, preprocessing=0.0) -> Row:
@@ -274,7 +274,7 @@ def test_names():
 
 
 def test_a_peer_that_would_not_fit_is_refused_before_it_tries(monkeypatch):
-    monkeypatch.setattr("fireset.tasks.contenders.available_memory", lambda: 1000)
+    monkeypatch.setattr("fireset.commands.contenders.available_memory", lambda: 1000)
     found = run_small(["dense", "data", "pytorch"], iterations=1)
     assert found.rows[2].reason == "needs about 0.0 GB for all pairs; 0.0 GB are free"
 
@@ -321,7 +321,7 @@ def test_digits_whole_command(digits, run, monkeypatch):
 
 
 def test_table_for_people(digits, run, monkeypatch):
-    monkeypatch.setattr("fireset.tasks.contenders.available_memory", lambda: 1000)
+    monkeypatch.setattr("fireset.commands.contenders.available_memory", lambda: 1000)
     lines = run(digits, "--target", "y", "--engines", "data,pytorch", "--width", 100, "--iterations", 2).splitlines()
     assert lines[0].startswith("contender ")
     assert [line.split()[0] for line in lines[1:4]] == ["dense", "data", "pytorch"]
@@ -363,7 +363,7 @@ import sys
 import numpy as np
 from fireset import ShiftedReLUNetwork
 from fireset.engines import Step, create
-from fireset.peers import PEERS
+from fireset.commands.peers import PEERS
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((30, 4))

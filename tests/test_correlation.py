@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork
+from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines import Step
 from fireset.engines.correlation import CorrelationEngine
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.max_trees import FAN, forward, leaves_above, level_starts, nodes_above, set_leaves, turn
-from fireset.rounding import deciding_band, row_norms
 from problems import Problem, hard_cases, plant_on_threshold, problems
 from side_by_side import STEPS, run_side_by_side
 

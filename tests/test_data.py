@@ -22,7 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fireset.data import (
+from fireset._util.errors import InputError
+from fireset.tables.reader import (
     TableEncoder,
     class_labels,
     detect_task,
@@ -30,7 +31,6 @@ from fireset.data import (
     regression_values,
     split_target,
 )
-from fireset.errors import InputError
 
 SUFFIXES = (
     "the suffixes understood are .csv, .tsv, .svm, .svmlight, .libsvm (each also with .gz or .bz2), .parquet, .pq, .npz"
@@ -303,7 +303,7 @@ def test_altered_bytes_raise_nothing_but_input_errors(name):
 
 
 def test_import_loads_no_reader_library():
-    code = "import sys, fireset.data; print(sorted({'polars', 'sklearn'} & set(sys.modules)))"
+    code = "import sys, fireset.tables.reader; print(sorted({'polars', 'sklearn'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

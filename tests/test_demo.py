@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fireset import InputError
-from fireset.demo import run_demo
+from fireset.commands.demo import run_demo
 from fireset.model import Model
 
 
@@ -33,7 +33,7 @@ def test_demo(tmp_path, capsys):
 
 
 def test_a_place_that_cannot_be_written_is_known_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("fireset.demo.load_digits", lambda **_: pytest.fail("went to work before checking"))
+    monkeypatch.setattr("fireset.commands.demo.load_digits", lambda **_: pytest.fail("went to work before checking"))
     with pytest.raises(InputError, match=r"^cannot write .*no folder"):
         run_demo(width=300, out=tmp_path / "missing" / "demo", seed=0, verbose=False)
 
@@ -42,7 +42,7 @@ def test_interrupt_ends_it(tmp_path, monkeypatch):
     def interrupted(estimator, *_):
         estimator.result_ = SimpleNamespace(stop_reason="interrupted")
 
-    monkeypatch.setattr("fireset.demo.ShiftedReLUClassifier.fit", interrupted)
+    monkeypatch.setattr("fireset.commands.demo.ShiftedReLUClassifier.fit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_demo(width=300, out=tmp_path / "demo", seed=0, verbose=False)
     assert os.listdir(tmp_path) == []

@@ -14,8 +14,8 @@ import pytest
 
 import workers
 from fireset import InputError, ShiftedReLUNetwork, train
-from fireset.distributed import ALONE, Team, find_team, launched, restarted
-from fireset.errors import WorkerLostError
+from fireset._util.errors import WorkerLostError
+from fireset.distributed.process_group import ALONE, Team, find_team, launched, restarted
 from fireset.model import Model
 
 pytest.importorskip("torch")
@@ -202,7 +202,7 @@ class TestAlone:
         assert ALONE.span(one) == (0, 10)
 
     def test_no_torch_in_sight(self):
-        code = "import sys; from fireset.training import find_team; find_team(); print('torch' in sys.modules)"
+        code = "import sys; from fireset.training.loop import find_team; find_team(); print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == "False\n"
 

@@ -236,7 +236,7 @@ def test_every_pass_audits_so_that_a_planted_violation_surfaces_by_itself():
 
 def test_a_neuron_beyond_its_radius_is_refused():
     _, _, engine = started()
-    engine._reaches[5] = engine._radii[5] + 0.1
+    engine._drifts[5] = engine._radii[5] + 0.1
     with pytest.raises(CertificateError, match="neuron 5 has used"):
         engine.forward()
 

@@ -169,7 +169,7 @@ def test_single_class_is_refused():
 
 
 def test_verbose_shows_progress(capsys, monkeypatch):
-    monkeypatch.setattr("fireset.progress._SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("fireset.training.progress._SECONDS_BETWEEN_LINES", 0.0)
     small(verbose=True).fit(*load_iris(return_X_y=True))
     shown = capsys.readouterr()
     assert shown.out == ""

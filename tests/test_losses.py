@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fireset import InputError
-from fireset.losses import LogLoss, SquaredError, get_loss, probabilities
+from fireset.training.losses import LogLoss, SquaredError, get_loss, probabilities
 
 LOSSES = [SquaredError(), LogLoss()]
 

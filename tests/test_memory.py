@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-import fireset.memory
+import fireset.training.memory
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset.engines import Step, create
 from fireset.engines.blocks import BlockEngine
 from fireset.engines.data_search import DataSearchEngine
-from fireset.memory import check_weights, parse_memory, within_memory
+from fireset.training.memory import check_weights, parse_memory, within_memory
 from problems import hard_cases
 from side_by_side import STEPS, run_side_by_side
 
@@ -50,8 +50,8 @@ class TestWithin:
     @pytest.fixture
     def problem(self, monkeypatch):
         """A network and samples whose lists take some 60 MB, and a process that takes nothing itself."""
-        monkeypatch.setattr(fireset.memory, "_resident", lambda: 0)
-        monkeypatch.setattr(fireset.memory, "_SCRATCH", 0.0)
+        monkeypatch.setattr(fireset.training.memory, "_resident", lambda: 0)
+        monkeypatch.setattr(fireset.training.memory, "_SCRATCH", 0.0)
         X = sphere(np.random.default_rng(0), 2000, 20).astype(np.float32)
         return ShiftedReLUNetwork.initialize(20_000, 20), X
 
@@ -96,22 +96,22 @@ class TestWithin:
             check_weights(10**9, 100, "float32", momentum=True, asked=None)
 
     def test_free_memory_is_shared_by_the_workers_of_a_machine(self, monkeypatch):
-        monkeypatch.setattr(fireset.memory, "_system_free", lambda: 8e9)
-        monkeypatch.setattr(fireset.memory, "_group_free", lambda: np.inf)
-        assert fireset.memory.room(None) == 8e9
+        monkeypatch.setattr(fireset.training.memory, "_system_free", lambda: 8e9)
+        monkeypatch.setattr(fireset.training.memory, "_group_free", lambda: np.inf)
+        assert fireset.training.memory.room(None) == 8e9
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-        assert fireset.memory.room(None) == 2e9
+        assert fireset.training.memory.room(None) == 2e9
 
     def test_what_the_system_says(self):
-        assert fireset.memory._system_free() > 0
-        assert fireset.memory._group_free() > 0
-        assert 10e6 < fireset.memory._resident() < 100e9
+        assert fireset.training.memory._system_free() > 0
+        assert fireset.training.memory._group_free() > 0
+        assert 10e6 < fireset.training.memory._resident() < 100e9
 
     def test_radii_shrink_before_there_are_blocks(self, problem, monkeypatch):
         network, X = problem
         engine = create("data")
-        roomy = 3e6 + fireset.memory._list_bytes(network, len(X), 0.5) + network.weights.nbytes
-        monkeypatch.setattr(fireset.memory, "room", lambda asked: roomy)  # noqa: ARG005
+        roomy = 3e6 + fireset.training.memory._list_bytes(network, len(X), 0.5) + network.weights.nbytes
+        monkeypatch.setattr(fireset.training.memory, "room", lambda asked: roomy)  # noqa: ARG005
         engine = within_memory(engine, network, len(X), momentum=False, asked=None)
         assert isinstance(engine, DataSearchEngine)
         assert 0.3 < engine.largest_radius <= 0.6
@@ -123,7 +123,7 @@ class TestWithin:
     def test_the_callers_engine_stays_as_it_is(self, problem, monkeypatch):
         network, X = problem
         engine = create("data")
-        monkeypatch.setattr(fireset.memory, "room", lambda asked: 40e6)  # noqa: ARG005
+        monkeypatch.setattr(fireset.training.memory, "room", lambda asked: 40e6)  # noqa: ARG005
         assert within_memory(engine, network, len(X), momentum=False, asked=None) is not engine
         assert engine.largest_radius == 1.5
 
@@ -136,7 +136,7 @@ class TestWithin:
     def test_a_radius_that_was_asked_for_is_kept(self, problem, monkeypatch):
         network, X = problem
         engine = create("data", radius=0.7)
-        monkeypatch.setattr(fireset.memory, "room", lambda asked: 40e6)  # noqa: ARG005
+        monkeypatch.setattr(fireset.training.memory, "room", lambda asked: 40e6)  # noqa: ARG005
         assert within_memory(engine, network, len(X), momentum=False, asked=None) is not engine
         assert engine.largest_radius == 0.7
 

@@ -18,11 +18,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor
+from fireset._util.files import atomic_path, check_writable, read_model
 from fireset.cli.output import readable
-from fireset.files import atomic_path, check_writable, read_model
+from fireset.commands.models import describe_model, predict_table
 from fireset.model import Model
-from fireset.table_encoder import TableEncoder
-from fireset.tasks.models import describe_model, predict_table
+from fireset.tables.encoder import TableEncoder
 
 ROWS = pl.DataFrame({"a": [1.0, -2.0, 0.5, 3.0], "b": ["u", "v", "u", "w"]})
 

@@ -184,7 +184,7 @@ def test_predict_in_float32_is_the_formula_up_to_rounding():
 
 def test_small_tiles_change_nothing(monkeypatch):
     """Tiles cut in both directions, with remainders."""
-    problem = hard_cases()["wider than one lane"]
+    problem = hard_cases()["wider than one span"]
     network = problem.network()
     whole, fired = network.predict(problem.X), network.fire_sets(problem.X)
     monkeypatch.setattr("fireset.network._TILE_PAIRS", 100)

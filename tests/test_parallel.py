@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_info
 
 from conftest import sphere
 from fireset import ShiftedReLUNetwork
+from fireset._util.parallel import MAX_RANGES, parallel_map, ranges, thread_count
 from fireset.engines import Step, create
-from fireset.parallel import MAX_LANES, lanes, run, thread_count
 
 
 def problem(dtype="float32"):
@@ -36,8 +36,8 @@ def blas_threads() -> list[int]:
 
 @given(st.integers(0, 10**7))
 def test_lanes_cover_the_range_once(count):
-    cut = lanes(count)
-    assert 1 <= len(cut) <= MAX_LANES
+    cut = ranges(count)
+    assert 1 <= len(cut) <= MAX_RANGES
     assert cut[0][0] == 0
     assert cut[-1][1] == count
     assert all(a[1] == b[0] for a, b in pairwise(cut))
@@ -50,7 +50,7 @@ def test_lanes_depend_on_the_count_alone(monkeypatch):
     cuts = []
     for threads in ("1", "2", "64"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        cuts.append([lanes(count) for count in (0, 1, 127, 1000, 10**6)])
+        cuts.append([ranges(count) for count in (0, 1, 127, 1000, 10**6)])
     assert cuts[0] == cuts[1] == cuts[2]
 
 
@@ -108,15 +108,15 @@ def test_results_come_in_the_order_of_the_tasks(monkeypatch, threads):
         time.sleep(0.002 * (10 - task))
         return task * task
 
-    assert run(late, range(10)) == [k * k for k in range(10)]
-    assert run(late, iter([3])) == [9]
-    assert run(late, []) == []
+    assert parallel_map(late, range(10)) == [k * k for k in range(10)]
+    assert parallel_map(late, iter([3])) == [9]
+    assert parallel_map(late, []) == []
 
 
 def test_tasks_run_side_by_side(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     meeting = threading.Barrier(2, timeout=20)  # breaks, and so fails, unless two tasks are inside at once
-    assert sorted(run(lambda _: meeting.wait(), range(2))) == [0, 1]
+    assert sorted(parallel_map(lambda _: meeting.wait(), range(2))) == [0, 1]
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
@@ -131,10 +131,10 @@ def test_exceptions_come_through(monkeypatch, threads):
 
     before = blas_threads()
     with pytest.raises(LookupError) as caught:
-        run(fail, range(6), uses_blas=True)
+        parallel_map(fail, range(6), uses_blas=True)
     assert caught.value is error
     assert blas_threads() == before
-    assert run(lambda task: task, range(6)) == list(range(6))
+    assert parallel_map(lambda task: task, range(6)) == list(range(6))
 
 
 def test_several_threads_may_train_and_predict_at_once(monkeypatch):
@@ -196,7 +196,7 @@ needs_threads = pytest.mark.skipif(max(blas_threads()) == 1, reason="BLAS has on
 def test_blas_has_one_thread_inside_and_as_many_as_before_afterwards(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     before = blas_threads()
-    inside = run(lambda _: blas_threads(), range(4), uses_blas=True)
+    inside = parallel_map(lambda _: blas_threads(), range(4), uses_blas=True)
     assert all(set(seen) == {1} for seen in inside)
     assert blas_threads() == before
 
@@ -204,14 +204,14 @@ def test_blas_has_one_thread_inside_and_as_many_as_before_afterwards(monkeypatch
 @needs_threads
 def test_blas_is_left_alone_by_tasks_that_do_not_use_it():
     before = blas_threads()
-    assert run(lambda _: blas_threads(), range(4)) == [before] * 4
+    assert parallel_map(lambda _: blas_threads(), range(4)) == [before] * 4
 
 
 OVERLAP = """
 import sys, threading
 import scipy.linalg
 from threadpoolctl import threadpool_info
-from fireset.parallel import run
+from fireset._util.parallel import parallel_map
 
 def blas_threads():
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
@@ -223,7 +223,7 @@ class Caller:
         assert self.inside.wait(20)
 
     def work(self):
-        run(self.stay, [0], uses_blas=True)
+        parallel_map(self.stay, [0], uses_blas=True)
         self.left.set()
         self.end.wait(20)  # the thread lives on, as those of a pool do
 
@@ -258,12 +258,12 @@ def test_nobody_goes_on_after_one_has_failed():
 
     def task(k: int) -> None:
         if k == 0:
-            raise KeyError("lane 0")
+            raise KeyError("span 0")
         time.sleep(0.05)
         finished.append(k)
 
-    with pytest.raises(KeyError, match="lane 0"):
-        run(task, range(6))
+    with pytest.raises(KeyError, match="span 0"):
+        parallel_map(task, range(6))
     seen = len(finished)
     time.sleep(0.2)
     assert len(finished) == seen

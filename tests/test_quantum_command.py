@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from fireset.__main__ import main
-from fireset.figures import Section
+from fireset.commands.quantum import PAPER_EXPONENT, quantum_costs, quantum_summary
+from fireset.commands.quantum_report import quantum_sections
 from fireset.quantum import make_schedule
-from fireset.tasks.quantum import PAPER_EXPONENT, quantum_costs, quantum_summary
-from fireset.tasks.quantum_report import quantum_sections
+from fireset.reporting.figures import Section
 
 ROWS, WIDTH = 60, 320
 
@@ -137,7 +137,7 @@ def test_page(run, monkeypatch):
         check_report=lambda path: written.append(path),
         write_page=lambda path, title, sections: written.append((path, title, len(sections))),
     )
-    monkeypatch.setitem(sys.modules, "fireset.report", page)
+    monkeypatch.setitem(sys.modules, "fireset.reporting", page)
     code, _, _ = run(*SMALL, "--quiet", "--report", "page.html")
     assert code == 0
     assert str(written[0]) == "page.html"
@@ -172,6 +172,6 @@ def test_an_interrupt_ends_it(run, monkeypatch):
     def interrupted(*_, **__):
         return SimpleNamespace(stop_reason="interrupted")
 
-    monkeypatch.setattr("fireset.tasks.quantum.train", interrupted)
+    monkeypatch.setattr("fireset.commands.quantum.train", interrupted)
     code, out, _ = run(*SMALL, "--quiet")
     assert (code, out) == (130, "")

@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 
 from fireset import InputError, ShiftedReLUNetwork, TensorBoardLog, train
-from fireset.figures import Figure, HeatMap, Section, Series, Table
-from fireset.history import History, Iteration
-from fireset.report import check_report, write_page
-from fireset.tasks.models import train_table
-from fireset.tasks.records import Records
+from fireset.commands.models import train_table
+from fireset.commands.records import Records
+from fireset.reporting import check_report, write_page
+from fireset.reporting.figures import Figure, HeatMap, Section, Series, Table
+from fireset.training.history import History, Iteration
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & \"quotes\" '{{ 7 * 7 }}' \u2028"
 

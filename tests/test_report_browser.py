@@ -14,10 +14,10 @@ from playwright.sync_api import sync_playwright
 
 from conftest import sphere
 from fireset import ShiftedReLUNetwork
-from fireset.tasks import compare as comparing
-from fireset.tasks.compare import compare
-from fireset.tasks.compare_report import write_comparison
-from fireset.tasks.contenders import Problem
+from fireset.commands import compare as comparing
+from fireset.commands.compare import compare
+from fireset.commands.compare_report import write_comparison
+from fireset.commands.contenders import Problem
 
 KEPT = Path(__file__).parent.parent / "out"
 ARGUMENTS = [

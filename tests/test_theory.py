@@ -9,6 +9,7 @@ from scipy.stats import binom
 
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
+from fireset._util.gaussian import upper_tail
 from fireset.theory import (
     KernelRegression,
     both_above,
@@ -22,7 +23,7 @@ from fireset.theory import (
 )
 from fireset.theory import separation as separation_module
 from fireset.theory import spectrum as spectrum_module
-from fireset.theory.probability import upper_tail, within
+from fireset.theory.probability import within
 from fireset.theory.spectrum import Factor, check_memory
 from fireset.theory.step_split import doubtful_pairs
 from problems import hard_cases

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fireset.tasks import theory as theory_task
-from fireset.tasks.theory import theory_sections, theory_tables
+from fireset.commands import theory as theory_task
+from fireset.commands.theory import theory_sections, theory_tables
 from test_cli import _in_empty_folder, refused, run, table, works, write_table, written  # noqa: F401 - fixtures, too
 
 THEORY = ("theory", "table.csv", "--target", "y", "--width", "2000")
@@ -122,7 +122,7 @@ def test_figures_are_data(works, monkeypatch):  # noqa: F811
         check_report = staticmethod(lambda path: pages.append(path))
         write_page = staticmethod(lambda *page, **settings: pages.append((page, settings)))
 
-    monkeypatch.setitem(sys.modules, "fireset.report", Pages)
+    monkeypatch.setitem(sys.modules, "fireset.reporting", Pages)
     works(*THEORY, "--report", "page.html")
     checked, ((path, title, sections), settings) = pages
     assert str(checked) == str(path) == "page.html"

@@ -150,9 +150,11 @@ def test_auto_descends_monotonically(case, loss):
 @pytest.mark.parametrize("times", [10, 1e4])
 def test_auto_backs_off_from_a_rate_that_is_too_large(monkeypatch, engine, step, times):
     network, X, y = make(threshold=0.2)
-    from fireset.learning_rate import choose_learning_rate
+    from fireset.training.step_size import choose_learning_rate
 
-    monkeypatch.setattr("fireset.training.choose_learning_rate", lambda *asked: times * choose_learning_rate(*asked))
+    monkeypatch.setattr(
+        "fireset.training.loop.choose_learning_rate", lambda *asked: times * choose_learning_rate(*asked)
+    )
     result = train(network, X, y, engine=engine, max_iter=400, tol=0, **STEPS[step])
     rates = result.history.column("learning_rate")
     halvings = np.log2(rates[0] / result.learning_rate)
@@ -210,7 +212,7 @@ def test_theory_refuses_equal_rows_whose_norm_is_rounded():
 
 
 def test_theory_refuses_many_rows(monkeypatch):
-    monkeypatch.setattr("fireset.learning_rate._MOST_ROWS_FOR_THEORY", 9)
+    monkeypatch.setattr("fireset.training.step_size._MOST_ROWS_FOR_THEORY", 9)
     network, X, y = make(n=10)
     with pytest.raises(InputError) as caught:
         train(network, X, y, learning_rate="theory")

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fireset import engines, hsr, quantum, theory
-    from fireset.checkpoint import Checkpoints
-    from fireset.errors import CertificateError, InputError
+    from fireset._util.errors import CertificateError, InputError
     from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
     from fireset.network import ShiftedReLUNetwork
-    from fireset.tensorboard_log import TensorBoardLog
-    from fireset.training import train
+    from fireset.training.checkpoint import Checkpoints
+    from fireset.training.loop import Trainer, train
+    from fireset.training.tensorboard import TensorBoardLog
 
 __version__ = "0.1.0"
 
@@ -22,6 +22,7 @@ __all__ = [
     "ShiftedReLUNetwork",
     "ShiftedReLURegressor",
     "TensorBoardLog",
+    "Trainer",
     "engines",
     "hsr",
     "quantum",
@@ -31,14 +32,15 @@ __all__ = [
 
 # Loaded when first asked for: `import fireset` and `fireset --help` answer at once, without numba and scikit-learn.
 _WHERE = {
-    "CertificateError": "errors",
-    "Checkpoints": "checkpoint",
-    "InputError": "errors",
+    "CertificateError": "_util.errors",
+    "Checkpoints": "training.checkpoint",
+    "InputError": "_util.errors",
     "ShiftedReLUClassifier": "estimators",
     "ShiftedReLUNetwork": "network",
     "ShiftedReLURegressor": "estimators",
-    "TensorBoardLog": "tensorboard_log",
-    "train": "training",
+    "TensorBoardLog": "training.tensorboard",
+    "Trainer": "training.loop",
+    "train": "training.loop",
 }
 _PACKAGES = {"engines", "hsr", "quantum", "theory"}
 

@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 
-from fireset.errors import INTERRUPTED, WORKER_LOST, InputError, WorkerLostError
+from fireset._util.errors import INTERRUPTED, WORKER_LOST, InputError, WorkerLostError
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ per number; the ziggurat of ``Generator.standard_normal`` takes a varying number
 
 import numpy as np
 
-from fireset.parallel import run
+from fireset._util.parallel import parallel_map
 
 _WORDS_PER_COUNTER = 4  # Philox 4x64 gives four 64-bit words for each value of its counter
 _SIGNS_PER_COUNTER = 64 * _WORDS_PER_COUNTER
@@ -33,7 +33,7 @@ def draw_weights(seed: int, n_features: int, start: int, stop: int, dtype=np.flo
         uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
         weights[lo - start : hi - start] = ndtri(uniform)
 
-    run(draw, _blocks(start, stop))
+    parallel_map(draw, _blocks(start, stop))
     return weights
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
-from fireset.losses import get_loss
 from fireset.network import ShiftedReLUNetwork
-from fireset.sphere import SphereMap
-from fireset.table_encoder import TableEncoder, one_line, quoted
+from fireset.tables.encoder import TableEncoder, one_line, quoted
+from fireset.tables.sphere import SphereMap
+from fireset.training.losses import get_loss
 
 _TASKS = ("classification", "regression")
 

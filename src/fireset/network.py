@@ -2,20 +2,22 @@
 
 import os
 from collections.abc import Iterator
-from math import erfc, isfinite, log, sqrt
-from numbers import Real
+from math import isfinite, log, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fireset.errors import InputError
-from fireset.files import file_digest, read_model, write_model
+from fireset._util.checks import is_number, whole_number
+from fireset._util.errors import InputError
+from fireset._util.files import file_digest, read_model, write_model
+from fireset._util.gaussian import upper_tail
+from fireset._util.parallel import parallel_map, ranges
+from fireset._util.rounding import deciding_band, row_norms
+from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import build
 from fireset.hsr.cost import pays_to_search
 from fireset.initialization import draw_signs, draw_weights
-from fireset.parallel import lanes, run
-from fireset.rounding import deciding_band, row_norms
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -93,11 +95,11 @@ class ShiftedReLUNetwork:
         neurons : (start, stop), optional
             Draw these of the m neurons only.
         """
-        width = _whole("width", width, 2)
+        width = whole_number("width", width, 2)
         if width > _WIDEST:
             raise InputError(f"width must be at most {_WIDEST:,}, got {width:,}")
-        n_features, n_outputs = _whole("n_features", n_features, 1), _whole("n_outputs", n_outputs, 1)
-        seed = _whole("seed", seed, 0)
+        n_features, n_outputs = whole_number("n_features", n_features, 1), whole_number("n_outputs", n_outputs, 1)
+        seed = whole_number("seed", seed, 0)
         if seed >= 2**64:
             raise InputError(f"seed must be below 2**64, got {seed}")
         try:
@@ -143,17 +145,17 @@ class ShiftedReLUNetwork:
         if pays_to_search(self.width, self.n_features, len(X), self._expected_output()):
             return self._predict_by_search(X)
 
-        def lane_sum(lane: tuple[int, int]) -> np.ndarray:
+        def span_sum(span: tuple[int, int]) -> np.ndarray:
             total = np.zeros((len(X), self.n_outputs))
-            for tile in self.tiles(X, *lane):
+            for tile in self.tiles(X, *span):
                 total[tile.samples] += tile.activations.T @ self.signs[tile.neurons]
             return total
 
-        return np.sum(run(lane_sum, lanes(self.width), uses_blas=True), axis=0) / sqrt(self.width)
+        return np.sum(parallel_map(span_sum, ranges(self.width), uses_blas=True), axis=0) / sqrt(self.width)
 
     def _expected_output(self) -> float:
         """Neurons that fire for a row of norm 1, if the weights are what they were drawn from."""
-        return 0.5 * self.width * erfc(self.threshold / sqrt(2.0))
+        return self.width * upper_tail(self.threshold)
 
     def _predict_by_search(self, X: np.ndarray) -> np.ndarray:
         from scipy.sparse import csr_array
@@ -171,23 +173,19 @@ class ShiftedReLUNetwork:
 
     def fire_sets(self, X) -> "csr_array":
         """Who fires for whom: a boolean n × m sparse array, row i holding the paper's S_{i,fire}."""
-        from scipy.sparse import coo_array
-
         X = self.check_rows(X)
 
-        def lane_pairs(lane: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        def span_pairs(span: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
             found = []
-            for tile in self.tiles(X, *lane):
+            for tile in self.tiles(X, *span):
                 neurons, samples = np.nonzero(tile.activations > 0)
                 found.append((neurons + tile.neurons.start, samples + tile.samples.start))
             return found
 
-        pairs = [pair for found in run(lane_pairs, lanes(self.width), uses_blas=True) for pair in found]
+        pairs = [pair for found in parallel_map(span_pairs, ranges(self.width), uses_blas=True) for pair in found]
         neurons = np.concatenate([p[0] for p in pairs] or [np.empty(0, np.int64)])
         samples = np.concatenate([p[1] for p in pairs] or [np.empty(0, np.int64)])
-        fired = coo_array((np.ones(len(neurons), bool), (samples, neurons)), shape=(len(X), self.width)).tocsr()
-        fired.sort_indices()
-        return fired
+        return fire_sets_of_pairs(samples, neurons, (len(X), self.width))
 
     def tiles(self, X: np.ndarray, start: int, stop: int) -> Iterator[Tile]:
         """Activations of neurons ``start … stop−1`` on the rows of X, tile by tile; never an n × m array."""
@@ -252,10 +250,8 @@ class ShiftedReLUNetwork:
 def choose_threshold(width: int, threshold: float | str = "paper", alpha: float | None = None) -> float:
     """b from the user's words: "paper" is √(0.4 ln m), α gives √(0.5 (1 − α) ln m), a number is itself."""
     if alpha is not None:
-        if not isinstance(alpha, Real):
+        if not is_number(alpha) or not 0.0 <= alpha <= 1.0:
             raise InputError(f"alpha must be between 0 and 1, got {alpha!r}")
-        if not 0.0 <= alpha <= 1.0:
-            raise InputError(f"alpha must be between 0 and 1, got {alpha}")
         if threshold != "paper":
             raise InputError(f"give threshold or alpha, not both: got threshold={threshold} and alpha={alpha}")
         return sqrt(0.5 * (1.0 - alpha) * log(width))
@@ -263,7 +259,7 @@ def choose_threshold(width: int, threshold: float | str = "paper", alpha: float 
         if threshold != "paper":
             raise InputError(f"threshold must be 'paper' or a number, got {threshold!r}")
         return sqrt(0.4 * log(width))
-    if not isinstance(threshold, Real) or not isfinite(threshold):
+    if not is_number(threshold):
         raise InputError(f"threshold must be 'paper' or a finite number, got {threshold}")
     return float(threshold)
 
@@ -296,11 +292,3 @@ def _joined_shards(path: str | os.PathLike, description: dict[str, Any]) -> dict
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
     except ValueError as error:  # none at all, or of different shapes
         raise InputError(f"{path} is damaged: its shards do not fit together ({error})") from None
-
-
-def _whole(name: str, value, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise InputError(f"{name} must be at least {least}, got {value}")
-    return int(value)

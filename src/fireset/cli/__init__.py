@@ -1,4 +1,4 @@
-"""The command line, one module a group of commands. They read arguments and print; ``fireset.tasks`` does the work.
+"""The command line, one module a group of commands. They read arguments and print; ``fireset.commands`` does the work.
 
 Nothing heavy is imported at the top of these modules: ``fireset --help`` has to answer at once.
 """

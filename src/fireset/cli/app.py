@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
 
 app = typer.Typer(
     name="fireset",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fireset._util.errors import INTERRUPTED
 from fireset.cli.app import (
     Categorical,
     Drop,
@@ -19,7 +20,6 @@ from fireset.cli.app import (
     checked_seed,
 )
 from fireset.cli.output import show, show_table
-from fireset.errors import INTERRUPTED
 
 
 @app.command()
@@ -43,7 +43,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run every engine on the same table and network: does preprocessing help here?"""
-    from fireset.tasks.compare import compare_table
+    from fireset.commands.compare import compare_table
 
     found = compare_table(
         file,
@@ -63,7 +63,7 @@ def compare(
     if as_json:
         show(found, as_json)
     else:
-        from fireset.tasks.compare_report import COLUMNS, cells
+        from fireset.commands.compare_report import COLUMNS, cells
 
         rows = found["contenders"]
         show_table([heading for heading, _, _ in COLUMNS], [cells(row) for row in rows], numbers=True)

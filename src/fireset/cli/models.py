@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fireset._util.errors import INTERRUPTED, TERMINATED, InputError
 from fireset.cli.app import (
     Bias,
     Categorical,
@@ -24,7 +25,6 @@ from fireset.cli.app import (
 )
 from fireset.cli.output import readable, show
 from fireset.cli.theory import show_certificate
-from fireset.errors import INTERRUPTED, TERMINATED, InputError
 
 
 @app.command()
@@ -69,10 +69,10 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train on a table and write a model file; with torchrun, on several workers."""
-    from fireset.checkpoint import Checkpoints
-    from fireset.distributed import joined, restarted
-    from fireset.memory import parse_memory
-    from fireset.tasks.models import train_table
+    from fireset.commands.models import train_table
+    from fireset.distributed.process_group import joined_group, restarted
+    from fireset.training.checkpoint import Checkpoints
+    from fireset.training.memory import parse_memory
 
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint DIR, the folder of the checkpoints")
@@ -94,8 +94,10 @@ def train(
     }
     if bias is not None:
         settings["bias"] = bias
-    with joined() as team:
-        again = resume or team.highest(int(restarted())) > 0  # torchrun counts restarts on each machine by itself
+    with joined_group() as group:
+        again = (
+            resume or group.all_reduce_max(int(restarted())) > 0
+        )  # torchrun counts restarts on each machine by itself
         summary = train_table(
             file,
             target,
@@ -114,7 +116,7 @@ def train(
             history=history,
             tensorboard=tensorboard,
         )
-        if team.rank == 0:
+        if group.rank == 0:
             show({key: value for key, value in summary.items() if as_json or key != "certificate"}, as_json)
             if "certificate" in summary and not as_json:
                 show_certificate(summary["certificate"])
@@ -132,9 +134,9 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict the target for every row of a table."""
-    from fireset.files import check_writable
-    from fireset.tasks.models import predict_table, write_csv
-    from fireset.tasks.places import spare_inputs
+    from fireset._util.files import check_writable
+    from fireset.commands.models import predict_table, write_csv
+    from fireset.commands.places import spare_inputs
 
     spare_inputs(out, model, file)
     if out is not None:
@@ -159,6 +161,6 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Say what is in a model file."""
-    from fireset.tasks.models import describe_model
+    from fireset.commands.models import describe_model
 
     show(describe_model(model), as_json)

@@ -40,9 +40,9 @@ def quantum(
     as_json: Json = False,
 ) -> None:
     """Count the oracle calls of both quantum-classical algorithms on a table, and what circuits they need."""
-    from fireset.tasks.quantum import quantum_costs, quantum_summary
+    from fireset.commands.quantum import quantum_costs, quantum_summary
 
-    page = None if report is None else import_module("fireset.report")
+    page = None if report is None else import_module("fireset.reporting")
     if page is not None:
         page.check_report(report)
     costs = quantum_costs(
@@ -60,7 +60,7 @@ def quantum(
         impute=impute,
     )
     if page is not None:
-        from fireset.tasks.quantum_report import quantum_sections
+        from fireset.commands.quantum_report import quantum_sections
 
         page.write_page(report, f"Grover's search for the fire sets of {file.name}", quantum_sections(costs))
     show(costs.to_dict() if as_json else quantum_summary(costs), as_json)

@@ -42,7 +42,7 @@ def theory(
     as_json: Json = False,
 ) -> None:
     """Say what the convergence theorem asks for on a table, and what practice needs."""
-    from fireset.tasks.theory import theory_table, theory_tables, write_theory_page
+    from fireset.commands.theory import theory_table, theory_tables, write_theory_page
 
     settings: dict[str, Any] = {
         "width": width,
@@ -76,7 +76,7 @@ def theory(
 
 def show_certificate(certificate: dict[str, Any]) -> None:
     """The claims as a table; why assumptions are not met, below it."""
-    from fireset.tasks.certificate_report import claims_table, unmet_reasons
+    from fireset.commands.certificate_report import claims_table, unmet_reasons
 
     table = claims_table(certificate)
     print()

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from fireset._util.errors import InputError
 from fireset.cli.app import Json, Quiet, Seed, app, checked_seed
 from fireset.cli.output import show
-from fireset.errors import InputError
 
 
 @app.command()
@@ -23,7 +23,7 @@ def engines(
     from fireset.engines import describe
 
     if explain is not None:
-        from fireset.tasks.models import explain_engines
+        from fireset.commands.models import explain_engines
 
         if target is None:
             raise InputError("--explain needs --target COLUMN, the column to predict")
@@ -47,7 +47,7 @@ def warmup(as_json: Json = False) -> None:
 
     from fireset.engines import describe
     from fireset.hsr import kinds
-    from fireset.warmup import compile_index, compile_kernels
+    from fireset.training.warmup import compile_index, compile_kernels
 
     started = perf_counter()
     for engine in describe():
@@ -68,6 +68,6 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train on handwritten digits; compare with a dense run."""
-    from fireset.demo import run_demo
+    from fireset.commands.demo import run_demo
 
     show(run_demo(width=width, out=out, seed=checked_seed(seed), verbose=not quiet), as_json)

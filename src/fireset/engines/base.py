@@ -1,44 +1,25 @@
-"""The contract between the training loop and the engines, and the registry of engines."""
+"""The contract between whoever trains and the engines: how the fire sets are found, and all that follows from them.
 
-from dataclasses import dataclass, field
-from importlib import import_module
-from inspect import signature
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+A new engine is a subclass in a file of its own and a line in ``registry.py``. It must say how it prepares, what the
+network predicts and who fires; gradient, step, tangent product and recall then follow from the fire sets, and are
+overridden where the engine has a faster way.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fireset.engines.cost import step_costs
-from fireset.errors import InputError
+from fireset._util.parallel import parallel_map, ranges
+from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.engines.tangent import TangentOperator, fire_set_product
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from fireset.network import ShiftedReLUNetwork
-
-
-@dataclass
-class Step:
-    """How the weights follow the gradient G = ∂L/∂W.
-
-    ``V ← momentum·V + G``; then ``W ← W − rate·V``, or with ``nesterov`` ``W ← W − rate·(G + momentum·V)``.
-    Without momentum this is the paper's ``W ← W − rate·G``. ``velocity`` is V, (m, d); it has no rows without momentum.
-    """
-
-    rate: float
-    momentum: float = 0.0
-    nesterov: bool = False
-    velocity: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
-
-    def velocity_for(self, weights: np.ndarray) -> np.ndarray:
-        """V, checked against the weights that it moves; without momentum, no rows."""
-        if not self.momentum:
-            return np.empty((0, weights.shape[1]), weights.dtype)
-        if self.velocity.shape != weights.shape or self.velocity.dtype != weights.dtype:
-            raise InputError(
-                f"velocity must be {weights.dtype} of shape {weights.shape} with momentum, got "
-                f"{self.velocity.dtype} of shape {self.velocity.shape}; start with zeros"
-            )
-        return self.velocity
 
 
 @dataclass
@@ -54,117 +35,122 @@ class EngineWork:
     missed_pairs: int | None = None  # of the quantum engines: pairs that fire and are not among the fired pairs
 
 
-class Engine(Protocol):
-    """Runs gradient steps on a network. ``exact`` engines have the dense engine's fire sets at every step."""
+class Engine(ABC):
+    """Runs gradient steps on a network and a fixed set of samples.
+
+    The order of calls: ``start``, then ``forward`` and ``step`` in turns. ``gradient``, ``tangent_operator`` and
+    ``fire_sets`` speak of the current weights. Whoever moves the weights otherwise than by ``step`` calls
+    ``weights_moved`` before anything else, or ``start`` again.
+
+    Attributes
+    ----------
+    name : str
+        What users type.
+    summary : str
+        One line about it, for ``fireset engines``.
+    exact : bool
+        Whether it has the dense engine's fire sets at every step.
+    preprocesses : bool
+        Whether it searches, in any way, instead of looking at every pair.
+    simulated : bool
+        Whether it imitates a machine that is not there: its seconds say nothing about the algorithm.
+    can_shrink : bool
+        Whether it can do with less memory than it would like to have, for more time.
+    blocks : int
+        Parts of the neurons that are worked on one after the other for want of memory.
+    work : EngineWork
+    """
 
     name: str
-    exact: bool
-    work: EngineWork
+    summary: str
+    exact: bool = True
+    preprocesses: ClassVar[bool] = True
+    simulated: ClassVar[bool] = False
+    can_shrink: ClassVar[bool] = False
+    blocks: int = 1
 
-    def index_for(self, network: "ShiftedReLUNetwork", n_samples: int) -> str | None:
-        """The kind of half-space index that ``start`` will build on a problem of this size; None without one."""
-        ...
+    network: "ShiftedReLUNetwork"
+    X: np.ndarray
+
+    def __init__(self) -> None:
+        self.work = EngineWork()
 
     def start(self, network: "ShiftedReLUNetwork", X: np.ndarray) -> None:
-        """The preprocessing. X is C-contiguous, in the network's precision; call again if the weights were replaced."""
-        ...
+        """The preprocessing. X (n, d) is C-contiguous, in the network's precision, and must not change afterwards."""
+        self.network, self.X = network, X
+        self._prepare()
 
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make ready for ``self.network`` and ``self.X``; may be called again, with other ones."""
+
+    @abstractmethod
     def forward(self) -> np.ndarray:
         """Predictions at the current weights, (n, c), float64."""
-        ...
 
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        """One step of W along −∂L/∂W for residual = ∂L/∂u, (n, c), at the weights of the last ``forward``."""
-        ...
-
+    @abstractmethod
     def fire_sets(self) -> "csr_array":
-        """Boolean n × m sparse array at the current weights."""
-        ...
+        """Boolean n × m sparse array at the current weights, rows sorted."""
 
+    def gradient(self, residual: np.ndarray) -> RowGradients:
+        """∂L/∂W for residual e = ∂L/∂u, (n, c): ``∂L/∂w_r = (1/√m) Σ_{i fired} (Σ_c a_rc e_ic) x_i``."""
+        from fireset.kernels.tangent import row_gradients
 
-class _Entry(NamedTuple):
-    module: str
-    factory: str
-    exact: bool
-    summary: str
+        network = self.network
+        fired = self.fire_sets().tocsc()
+        pushes = (residual / sqrt(network.width)).astype(network.dtype)
+        rows = np.empty_like(network.weights)
+        parallel_map(
+            lambda span: row_gradients(self.X, network.signs, fired.indptr, fired.indices, pushes, rows, *span),
+            ranges(network.width),
+        )
+        neurons = np.flatnonzero(np.diff(fired.indptr))
+        return RowGradients(neurons, rows[neurons])
 
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        """``W ← W − rule(∂L/∂W)`` for residual = ∂L/∂u, (n, c), at the weights of the last ``forward``."""
+        self.weights_moved(*rule.apply(self.network.weights, self.gradient(residual)))
 
-_ENGINES = {
-    "correlation": _Entry(
-        "fireset.engines.correlation",
-        "CorrelationEngine",
-        True,
-        "every inner product kept in max-trees (Alman et al. 2023), for comparison: n x m numbers in memory",
-    ),
-    "dense": _Entry("fireset.engines.dense", "DenseEngine", True, "every pair, in tiles: the reference"),
-    "data": _Entry(
-        "fireset.engines.data_search",
-        "DataSearchEngine",
-        True,
-        "Algorithm 2: search the data for each neuron that left its certificate radius",
-    ),
-    "hashing": _Entry(
-        "fireset.engines.hashing",
-        "HashingEngine",
-        False,
-        "active neurons from hash tables as in SLIDE, for comparison: misses some that fire",
-    ),
-    "quantum-data": _Entry(
-        "fireset.engines.grover",
-        "QuantumDataEngine",
-        False,
-        "Version 2, simulated: Grover's search of the data for each neuron that moved",
-    ),
-    "quantum-weights": _Entry(
-        "fireset.engines.grover",
-        "QuantumWeightsEngine",
-        False,
-        "Version 1, simulated: Grover's search of the weights for each sample",
-    ),
-    "sums": _Entry(
-        "fireset.engines.data_sums",
-        "DataSumsEngine",
-        True,
-        "few coordinates, any threshold: sums over half-spaces, for less than the pairs that fire",
-    ),
-    "weights": _Entry(
-        "fireset.engines.weight_search",
-        "WeightSearchEngine",
-        True,
-        "Algorithm 1: search the weights for each sample, in an index that follows them within a radius",
-    ),
-}
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - for those that use it
+        """Somebody else has moved these neurons, by at most these distances; nobody else has moved."""
+        self.start(self.network, self.X)
 
+    def tangent_operator(self) -> TangentOperator:
+        """The map v ↦ H v = (1/m) J Jᵀ v, v (n, c), with J as the fire sets have it; valid until the weights move."""
+        return fire_set_product(self.X, self.network.signs, self.fire_sets())
 
-def create(name: str, **options) -> Engine:
-    """A new engine by name, e.g. ``create("data", radius=0)`` for the paper's Algorithm 2 to the letter."""
-    if name not in _ENGINES:
-        raise InputError(f"engine must be one of auto, {', '.join(sorted(_ENGINES))}; got {name!r}")
-    entry = _ENGINES[name]
-    factory = getattr(import_module(entry.module), entry.factory)
-    unknown = [option for option in options if option not in signature(factory).parameters]
-    if unknown:
-        raise InputError(f"engine {name!r} does not take {', '.join(unknown)}")
-    return factory(**options)
+    def approximate_tangent_operator(self) -> TangentOperator:
+        """The same, near enough to choose a step size by."""
+        return self.tangent_operator()
 
+    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
+        """H v for one v. For several, ``tangent_operator`` prepares once."""
+        return self.tangent_operator()(direction)
 
-def describe() -> list[dict[str, object]]:
-    """Name, exactness and one line about each engine."""
-    return [{"name": name, "exact": e.exact, "summary": e.summary} for name, e in sorted(_ENGINES.items())]
+    def recall(self, rows: np.ndarray | None = None) -> float:
+        """Share of the pairs that fire at the current weights, on these rows of X, that the engine knows of.
 
+        1 for exact engines, by definition, and where nothing fires. Others look at every neuron, for O(rows · m · d): a
+        measurement, no part of training.
+        """
+        found, fired = self.recall_counts(np.arange(len(self.X)) if rows is None else np.asarray(rows))
+        return min(1.0, found / fired) if fired else 1.0  # in float32 rounding may find one more
 
-def choose(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int, width: int | None = None) -> str:
-    """The engine that "auto" stands for: the cheapest of dense, data and sums by ``fireset.engines.cost``.
+    def recall_counts(self, rows: np.ndarray) -> tuple[int, int]:
+        """Pairs known to fire, and pairs that fire, on these rows of X."""
+        if self.exact:
+            return 1, 1
+        found = np.diff(self.fire_sets().indptr)[rows]
+        return int(found.sum()), self.network.fire_sets(self.X[rows]).nnz
 
-    ``width`` is that of the whole network where this is a shard: all of its workers must choose alike.
-    """
-    costs = expected_costs(network, n_samples, max_iter, width)
-    return min(costs, key=costs.__getitem__)
+    def index_kind(self, network: "ShiftedReLUNetwork", n_samples: int) -> str | None:  # noqa: ARG002
+        """The kind of half-space index that ``start`` will build on a problem of this size; None without one."""
+        return None
 
+    def memory_bytes(self, network: "ShiftedReLUNetwork", n_samples: int) -> float:  # noqa: ARG002
+        """Bytes that the engine takes at its peak, besides weights and samples."""
+        return 0.0
 
-def expected_costs(
-    network: "ShiftedReLUNetwork", n_samples: int, max_iter: int, width: int | None = None
-) -> dict[str, float]:
-    """Nanoseconds on one core that an iteration is expected to cost, by engine."""
-    m = width or network.width
-    return step_costs(n_samples, network.n_features, m, network.threshold, network.n_outputs, max_iter)
+    def within_memory(self, network: "ShiftedReLUNetwork", n_samples: int, budget: float) -> "Engine | None":
+        """An engine that does the same and takes at most ``budget`` bytes: itself, a thriftier one, or None."""
+        return self if self.memory_bytes(network, n_samples) <= budget else None

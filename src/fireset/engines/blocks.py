@@ -6,37 +6,60 @@ So an iteration makes every list once: it looks at all n·m pairs in a matrix pr
 where the data engine itself would look at candidates only. That is the price; memory is that of one block's lists.
 """
 
-from math import sqrt
+from collections.abc import Iterator
+from dataclasses import fields
+from math import ceil, sqrt
 
 import numpy as np
 
-from fireset.engines.base import EngineWork, Step
+from fireset._util.gaussian import upper_tail
+from fireset.engines.base import Engine, EngineWork
 from fireset.engines.data_search import DataSearchEngine
+from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.engines.tangent import TangentOperator
 from fireset.network import ShiftedReLUNetwork
-from fireset.theory.kernel import fire_set_product
 
-RADIUS = 0.1  # a list lives for one step, so that it need not reach far; a neuron that moves further is asked again
+_RADIUS = 0.1  # a list lives for one step, so that it need not reach far; a neuron that moves further is asked again
+_FEWEST_NEURONS = 512  # of a block
+_SPARE_PLACES = 1.25 * 1.1  # slots have a quarter to spare, their arrays a tenth
 
 
-class BlockEngine:
-    """Exact, as the data engine. Called by its name; ``fireset.memory`` chooses the number of blocks."""
+class BlockEngine(Engine):
+    """Exact, as the data engine, and called by its name: it is what becomes of it where memory is short.
+
+    Parameters
+    ----------
+    blocks : int
+        Number of blocks; ``within_budget`` finds one that fits.
+    """
 
     name = DataSearchEngine.name
-    exact = True
+    summary = DataSearchEngine.summary
+    can_shrink = True
 
     def __init__(self, blocks: int):
+        super().__init__()
         self.blocks = blocks
-        self.work = EngineWork()
 
-    def index_for(self, network, n_samples: int) -> str:  # noqa: ARG002 - every list is made in every iteration
+    @classmethod
+    def within_budget(cls, network, n_samples: int, budget: float) -> "BlockEngine | None":
+        """With as few blocks as fit ``budget`` bytes; None if even the smallest would not."""
+        left = budget - n_samples * network.n_features * network.dtype.itemsize
+        each = _bytes_per_neuron(network, n_samples)
+        blocks = max(1, ceil(network.width * each / left)) if left > 0 else network.width
+        return cls(blocks) if blocks <= max(1, network.width // _FEWEST_NEURONS) else None
+
+    def memory_bytes(self, network, n_samples: int) -> float:
+        rows = n_samples * network.n_features * network.dtype.itemsize
+        return rows + ceil(network.width / self.blocks) * _bytes_per_neuron(network, n_samples)
+
+    def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - every list is made in every iteration
         return "scan"
 
-    def start(self, network, X: np.ndarray) -> None:
-        self._network, self._X = network, X
-        m = network.width
+    def _prepare(self) -> None:
+        m = self.network.width
         self._spans = [(m * k // self.blocks, m * (k + 1) // self.blocks) for k in range(self.blocks)]
         self._predictions: np.ndarray | None = None
-        self._product = None
 
     def forward(self) -> np.ndarray:
         if self._predictions is None:
@@ -44,53 +67,70 @@ class BlockEngine:
         assert self._predictions is not None
         return self._predictions.copy()
 
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        self._product = None
-        step.velocity_for(self._network.weights)
-        self._pass(residual, step)
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        self._pass(residual, rule)
 
-    def _pass(self, residual: np.ndarray | None = None, step: Step | None = None) -> None:
-        """Predictions, block by block, after a step if there is one to take."""
-        network = self._network
-        total = np.zeros((len(self._X), network.n_outputs))
-        fired = 0
-        for lo, hi in self._spans:
-            part, inner = self._started(lo, hi)
-            scale = sqrt(part.width / network.width)  # the block divides by the root of its own width
-            if residual is not None and step is not None:
-                velocity = step.velocity[lo:hi] if step.momentum else step.velocity
-                inner.forward()
-                inner.descend(residual * scale, Step(step.rate, step.momentum, step.nesterov, velocity))
-            total += inner.forward() * scale
-            fired += inner.work.fired_pairs
-            self._count(inner.work)
-        self.work.fired_pairs = fired
-        self._predictions = total
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
+        self._predictions = None
 
-    def _started(self, lo: int, hi: int) -> tuple[ShiftedReLUNetwork, DataSearchEngine]:
-        network = self._network
-        part = ShiftedReLUNetwork(network.weights[lo:hi], network.signs[lo:hi], network.threshold)
-        inner = DataSearchEngine(radius=RADIUS, index="scan")
-        inner.start(part, self._X)
-        return part, inner
+    def gradient(self, residual: np.ndarray) -> RowGradients:
+        parts = [inner.gradient(residual * scale) for _, inner, scale in self._started_blocks()]
+        firsts = [lo for lo, _ in self._spans]
+        neurons = [part.neurons + lo for part, lo in zip(parts, firsts, strict=True)]
+        return RowGradients(np.concatenate(neurons), np.concatenate([part.rows for part in parts]))
 
-    def _count(self, work: EngineWork) -> None:
-        self.work.inner_products += work.inner_products
-        self.work.nodes_visited += work.nodes_visited
-        self.work.refreshes += work.refreshes
-        self.work.audited += work.audited
+    def tangent_operator(self) -> TangentOperator:
+        """Each product makes all lists anew."""
 
-    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        """H v of the fire-set kernel, for v (n, c), estimated from the first block alone.
+        def product(direction: np.ndarray) -> np.ndarray:
+            blocks = self._started_blocks()
+            return np.sum([inner.tangent_product(direction) * scale**2 for _, inner, scale in blocks], axis=0)
 
-        Neurons are drawn alike, so that a block of thousands has the kernel of all up to sampling error. Only the first
-        learning rate is made from it.
-        """
-        if self._product is None:
-            part, inner = self._started(*self._spans[0])
-            self._product = fire_set_product(self._X, part.signs, inner.fire_sets())
-        return self._product(direction)
+        return product
+
+    def approximate_tangent_operator(self) -> TangentOperator:
+        """From the first block alone: neurons are drawn alike, and some thousands have the kernel of all of them."""
+        return self._started(*self._spans[0])[0].tangent_operator()
 
     def fire_sets(self):
         """n × m, by looking at every pair."""
-        return self._network.fire_sets(self._X)
+        return self.network.fire_sets(self.X)
+
+    def _pass(self, residual: np.ndarray | None = None, rule: StepRule | None = None) -> None:
+        """Predictions, block by block, after a step if there is one to take."""
+        total = np.zeros((len(self.X), self.network.n_outputs))
+        fired = 0
+        for span, inner, scale in self._started_blocks():
+            if residual is not None and rule is not None:
+                inner.forward()
+                inner.step(residual * scale, rule.for_neurons(self.network.weights, *span))
+            total += inner.forward() * scale
+            fired += inner.work.fired_pairs
+        self.work.fired_pairs = fired
+        self._predictions = total
+
+    def _started_blocks(self) -> Iterator[tuple[tuple[int, int], DataSearchEngine, float]]:
+        """One block after the other: its neurons, an engine on them, and √(its share of the width)."""
+        for span in self._spans:
+            inner, scale = self._started(*span)
+            yield span, inner, scale
+            self._count(inner.work)
+
+    def _started(self, lo: int, hi: int) -> tuple[DataSearchEngine, float]:
+        network = self.network
+        part = ShiftedReLUNetwork(network.weights[lo:hi], network.signs[lo:hi], network.threshold)
+        inner = DataSearchEngine(radius=_RADIUS, index="scan")
+        inner.start(part, self.X)
+        return inner, sqrt(part.width / network.width)  # the block divides by the root of its own width
+
+    def _count(self, work: EngineWork) -> None:
+        for f in fields(EngineWork):
+            done = getattr(work, f.name)
+            if done is not None and f.name != "fired_pairs":
+                setattr(self.work, f.name, getattr(self.work, f.name) + done)
+
+
+def _bytes_per_neuron(network, n_samples: int) -> float:
+    """The list of a neuron of a block, and its fired samples."""
+    listed, fired = upper_tail(network.threshold - _RADIUS), upper_tail(network.threshold)
+    return n_samples * (1.5 * (listed * _SPARE_PLACES * (4 + network.dtype.itemsize) + 4 * fired) + 24 * fired)

@@ -1,21 +1,26 @@
-"""Storage of the candidate lists: one slot for each neuron, in neuron order, with room to breathe.
+"""Storage of the candidate lists: one slot for each neuron, in neuron order, with capacity to spare.
 
 Slots in neuron order keep a pass over all lists a pass over memory in order; scattered lists made it three times
 slower. A neuron whose list outgrows its slot moves to the end, with a quarter to spare; when the end is used up, all
 slots are laid out anew in neuron order. Both are amortized O(1) per candidate stored.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from fireset.parallel import lanes, run
+from fireset._util.parallel import parallel_map, ranges
+
+if TYPE_CHECKING:
+    from fireset.kernels.candidates import ListArrays
 
 _SPARE = 8
 _CACHE_LINE = 64  # bytes
 _LONG_ROW = 2048
-_BLOCK = 4 << 20  # bytes of samples that stay in the cache while all neurons of a lane look at them
+_BLOCK = 4 << 20  # bytes of samples that stay in the cache while all neurons of a range look at them
 
 
-def with_room(counts: np.ndarray) -> np.ndarray:
+def with_spare_capacity(counts: np.ndarray) -> np.ndarray:
     """Slot sizes for lists of these lengths: a quarter more, and a few."""
     return counts + counts // 4 + _SPARE
 
@@ -66,10 +71,10 @@ class CandidateLists:
 
     def __init__(self, width: int, dtype):
         self.starts = np.zeros(width, np.int64)
-        self.room = np.zeros(width, np.int32)
+        self.capacities = np.zeros(width, np.int32)
         self.counts = np.zeros(width, np.int32)
-        self.looked = np.zeros(width, np.int32)
-        self.pending = np.full(width, np.inf, dtype)
+        self.prefix_lengths = np.zeros(width, np.int32)
+        self.next_references = np.full(width, np.inf, dtype)
         self.fired_starts = np.zeros(width, np.int64)
         self.fired_counts = np.zeros(width, np.int32)
         self._fired: dict[tuple[int, int], np.ndarray] = {}
@@ -82,8 +87,8 @@ class CandidateLists:
         lists = cls(len(indptr) - 1, dtype)
         lists.starts[:] = indptr[:-1]
         lists.counts[:] = np.diff(indptr)
-        lists.looked[:] = lists.counts
-        lists.pending[:] = -np.inf
+        lists.prefix_lengths[:] = lists.counts
+        lists.next_references[:] = -np.inf
         lists.samples = samples.astype(np.int32, copy=False)
         return lists
 
@@ -93,10 +98,10 @@ class CandidateLists:
 
     def lay_out_next(self, neurons: slice, counts: np.ndarray) -> None:
         """Slots for the next neurons in order, for lists of these lengths; used once, to make the first lists."""
-        self.room[neurons] = with_room(counts)
+        self.capacities[neurons] = with_spare_capacity(counts)
         self._put_at_the_end(neurons)
         if self.used > len(self.samples):  # from what the neurons so far need, guess what all will
-            places = int(1.1 * self.used * len(self.room) / neurons.stop) + 1
+            places = int(1.1 * self.used * len(self.capacities) / neurons.stop) + 1
             old = self.samples, self.references
             self._allocate(places, self.references.dtype)
             self.samples[: len(old[0])], self.references[: len(old[1])] = old
@@ -107,8 +112,8 @@ class CandidateLists:
         Their lists are lost, all others are kept.
         """
         self.counts[neurons] = 0
-        self.room[neurons] = with_room(needed)
-        if self.used + int(self.room[neurons].sum(dtype=np.int64)) <= len(self.samples):
+        self.capacities[neurons] = with_spare_capacity(needed)
+        if self.used + int(self.capacities[neurons].sum(dtype=np.int64)) <= len(self.samples):
             self._put_at_the_end(neurons)
             return
         self._lay_out_anew()
@@ -121,29 +126,50 @@ class CandidateLists:
 
         def moved(old: np.ndarray) -> np.ndarray:
             new = np.empty(self.used + self.used // 8, old.dtype)
-            run(lambda lane: relocate(old_starts, self.counts, old, self.starts, new, *lane), lanes(len(self.room)))
+            parallel_map(
+                lambda span: relocate(old_starts, self.counts, old, self.starts, new, *span),
+                ranges(len(self.capacities)),
+            )
             return new
 
         self.samples = moved(self.samples)  # one array after the other: less memory at a time
         self.references = moved(self.references)
 
     def _put_at_the_end(self, neurons) -> None:
-        ends = self.used + np.cumsum(self.room[neurons], dtype=np.int64)
-        self.starts[neurons] = ends - self.room[neurons]
+        ends = self.used + np.cumsum(self.capacities[neurons], dtype=np.int64)
+        self.starts[neurons] = ends - self.capacities[neurons]
         self.used = int(ends[-1])
 
-    def fired(self, lane: tuple[int, int], *, void: bool = False) -> np.ndarray:
-        """Who fired for the neurons of a lane, packed; with ``void``, room for who will."""
-        if void:
-            needed = int(self.counts[slice(*lane)].sum(dtype=np.int64)) + 1
-            if lane not in self._fired or len(self._fired[lane]) < needed:
-                self._fired[lane] = np.empty(needed + needed // 4, np.int32)  # takes memory only where written
-        return self._fired[lane]
+    def arrays(self) -> "ListArrays":
+        """The lists as the kernels take them."""
+        from fireset.kernels.candidates import ListArrays
+
+        return ListArrays(
+            self.starts,
+            self.counts,
+            self.samples,
+            self.references,
+            self.prefix_lengths,
+            self.next_references,
+            self.fired_starts,
+            self.fired_counts,
+        )
+
+    def fired(self, span: tuple[int, int]) -> np.ndarray:
+        """Who fired for the neurons of a range, packed, as the forward pass wrote it."""
+        return self._fired[span]
+
+    def scratch(self, span: tuple[int, int]) -> np.ndarray:
+        """Where the forward pass writes it: space for all candidates of the range, and one more."""
+        needed = int(self.counts[slice(*span)].sum(dtype=np.int64)) + 1
+        if span not in self._fired or len(self._fired[span]) < needed:
+            self._fired[span] = np.empty(needed + needed // 4, np.int32)  # takes memory only where written
+        return self._fired[span]
 
     def fired_samples(self, neurons: np.ndarray) -> np.ndarray:
         """The samples that each of these neurons, ascending, fired for, one neuron's after the other's."""
         parts = []
-        for lo, hi in lanes(len(self.counts)):
+        for lo, hi in ranges(len(self.counts)):
             some = neurons[np.searchsorted(neurons, lo) : np.searchsorted(neurons, hi)]
             lengths = self.fired_counts[some]
             ends = np.cumsum(lengths, dtype=np.int64)

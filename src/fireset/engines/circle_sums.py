@@ -12,9 +12,10 @@ from math import sqrt
 
 import numpy as np
 
-from fireset.engines.base import EngineWork, Step
-from fireset.parallel import lanes, run
-from fireset.rounding import dot_slack, row_norms
+from fireset._util.parallel import parallel_map, ranges
+from fireset._util.rounding import dot_slack, row_norms
+from fireset.engines.base import EngineWork
+from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 
 _MOST_CELLS = 1 << 20
 _SAME_NORM = 0.999  # norms may differ by so much: a larger spread leaves too many samples in doubt
@@ -30,7 +31,7 @@ def on_a_circle(X: np.ndarray) -> bool:
 
 class CircleSums:
     """What ``DataSumsEngine`` does with samples for which ``on_a_circle`` holds. Memory: 32 bytes a neuron, and for
-    each sample and output 40 bytes, and 32 more for each lane of neurons."""
+    each sample and output 40 bytes, and 32 more for each range of neurons."""
 
     def __init__(self, network, X: np.ndarray, work: EngineWork):
         self._network, self._X, self._work = network, X, work
@@ -46,9 +47,9 @@ class CircleSums:
         self._order = np.argsort(np.arctan2(network.weights[:, 1], network.weights[:, 0]), kind="stable")
         self._arcs = np.zeros((network.width, 4), np.int64)
         self._located = False
-        # Each lane adds up in arrays over all samples; where samples outnumber neurons, fewer lanes cost less.
-        parts = max(2, min(len(lanes(network.width)), network.width // len(X)))
-        self._lanes = [(network.width * k // parts, network.width * (k + 1) // parts) for k in range(parts)]
+        # Each range adds up in arrays over all samples; where samples outnumber neurons, fewer ranges cost less.
+        parts = max(2, min(len(ranges(network.width)), network.width // len(X)))
+        self._ranges = [(network.width * k // parts, network.width * (k + 1) // parts) for k in range(parts)]
         self._steps = np.zeros((parts, len(X) + 1, network.n_outputs, 3))
         self._extra = np.zeros((parts, len(X), network.n_outputs))
 
@@ -58,29 +59,22 @@ class CircleSums:
         network = self._network
         return self._spread(network.weights, -network.threshold, 1.0 / sqrt(network.width))
 
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        from fireset.kernels.arcs import descend
-
+    def gradient_rows(self, residual: np.ndarray) -> np.ndarray:
+        """∂L/∂w_r of all neurons, (m, 2)."""
         network = self._network
-        velocity = step.velocity_for(network.weights)
         if not self._locate():
-            network.weights[:] = np.nan
-            return
-        dtype = network.dtype.type
-        gradients = self._gather(residual / sqrt(network.width)).astype(network.dtype)
-        rule = dtype(step.rate), dtype(step.momentum), step.nesterov
-        run(lambda lane: descend(network.weights, velocity, gradients, *rule, *lane), lanes(network.width))
+            return np.full_like(network.weights, np.nan)
+        return self._gather(residual / sqrt(network.width)).astype(network.dtype)
+
+    def weights_moved(self) -> None:
         self._located = False
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        """H v = (1/m) J Jᵀ v of the fire-set kernel, for v (n, c), at the price of an iteration."""
         self._locate()
         return self._spread(self._gather(direction), 0.0, 1.0 / self._network.width)
 
     def fire_sets(self):
         """n × m, from the arcs."""
-        from scipy.sparse import csc_array
-
         from fireset.kernels.arcs import list_samples
 
         network = self._network
@@ -91,15 +85,10 @@ class CircleSums:
         starts = ends - lengths
         stops, samples = starts.copy(), np.empty(ends[-1], np.int32)
         about = self._rows, self._places, network.weights, self._threshold, self._arcs
-        run(lambda lane: list_samples(*about, stops, samples, *lane), lanes(network.width))
+        parallel_map(lambda span: list_samples(*about, stops, samples, *span), ranges(network.width))
         counts = stops - starts
         kept = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        fired = csc_array(
-            (np.ones(len(kept), bool), samples[kept], indptr), shape=(len(self._X), network.width)
-        ).tocsr()
-        fired.sort_indices()
-        return fired
+        return fire_sets_by_neuron(list_offsets(counts), samples[kept], len(self._X))
 
     @property
     def _threshold(self) -> float:
@@ -118,7 +107,7 @@ class CircleSums:
         slacks = dot_slack(2, np.float64, norms, self._longest) + 1e-15 * abs(self._threshold)
         known = self._angles, self._table, self._rows, self._shortest, self._longest
         search = network.weights, self._threshold, slacks, self._arcs
-        counted = run(lambda lane: locate(*known, *search, *lane), lanes(network.width))
+        counted = parallel_map(lambda span: locate(*known, *search, *span), ranges(network.width))
         self._work.fired_pairs = sum(fired for fired, _ in counted)
         self._work.inner_products += sum(asked for _, asked in counted)
         self._work.nodes_visited += 4 * network.width  # cells of the table
@@ -132,12 +121,12 @@ class CircleSums:
         network = self._network
         about = self._rows, network.weights, network.signs, self._threshold, self._arcs, self._order
 
-        def spread_lane(lane: int) -> None:
-            self._steps[lane] = 0
-            self._extra[lane] = 0
-            spread(*about, linear, constant, self._steps[lane], self._extra[lane], *self._lanes[lane])
+        def spread_span(span: int) -> None:
+            self._steps[span] = 0
+            self._extra[span] = 0
+            spread(*about, linear, constant, self._steps[span], self._extra[span], *self._ranges[span])
 
-        run(spread_lane, range(len(self._lanes)))
+        parallel_map(spread_span, range(len(self._ranges)))
         result = np.empty((len(self._X), network.n_outputs))
         received(self._rows, self._places, self._steps, self._extra, scale, result)
         return result
@@ -151,5 +140,5 @@ class CircleSums:
         prefix_sums(self._rows, self._places, pushes, sums)
         gradients = np.empty((network.width, 2))
         about = self._rows, self._places, network.weights, network.signs, self._threshold, self._arcs
-        run(lambda lane: gather(*about, sums, pushes, self._order, gradients, *lane), lanes(network.width))
+        parallel_map(lambda span: gather(*about, sums, pushes, self._order, gradients, *span), ranges(network.width))
         return gradients

@@ -24,22 +24,24 @@ Deviations from the paper:
 """
 
 from math import sqrt
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 
-from fireset.engines.base import EngineWork, Step
+from fireset._util.checks import is_number
+from fireset._util.errors import InputError
+from fireset._util.parallel import parallel_map, ranges
+from fireset._util.rounding import deciding_band, row_norms
+from fireset.engines.base import Engine
 from fireset.engines.candidate_lists import aligned_outputs, aligned_rows
-from fireset.errors import InputError
-from fireset.parallel import lanes, run
-from fireset.rounding import deciding_band, row_norms
+from fireset.engines.step_rule import StepRule
+from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 
 _TILE_PAIRS = 1 << 17  # inner products computed at a time: read again at once, by then they should still be in L2
 _FEWEST_ROWS = 16  # of a tile; with fewer, GEMM reads the other matrix too often for the work done on it
 
 
-class CorrelationEngine:
+class CorrelationEngine(Engine):
     """Exact fire sets from trees over all inner products.
 
     Parameters
@@ -51,24 +53,26 @@ class CorrelationEngine:
     """
 
     name = "correlation"
-    exact = True
+    summary = "every inner product kept in max-trees (Alman et al. 2023), for comparison: n x m numbers in memory"
 
     def __init__(self, layout: str = "data", memory_limit: float = 4 * 2**30):
+        super().__init__()
         if layout not in ("data", "weights"):
             raise InputError(f"layout must be 'data' or 'weights', got {layout!r}")
-        if not isinstance(memory_limit, Real) or isinstance(memory_limit, bool) or not memory_limit > 0:
+        if not is_number(memory_limit) or memory_limit <= 0:
             raise InputError(f"memory_limit must be a number of bytes above 0, got {memory_limit!r}")
         self._layout = layout
         self._memory_limit = float(memory_limit)
-        self.work = EngineWork()
+        self._forest: _TreesOfNeurons | _TreesOfSamples | None = None
 
-    def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - looks at every pair
-        return None
+    def memory_bytes(self, network, n_samples: int) -> float:
+        return 3.0 * n_samples * network.width * network.dtype.itemsize
 
-    def start(self, network, X: np.ndarray) -> None:
+    def _prepare(self) -> None:
         from fireset.kernels.max_trees import level_starts
 
-        self._network, self._X, self._rows = network, X, aligned_rows(X)
+        network, X = self.network, self.X
+        self._rows = aligned_rows(X)
         trees, leaves = (network.width, len(X)) if self._layout == "data" else (len(X), network.width)
         needed = trees * int(level_starts(leaves)[-1]) * network.dtype.itemsize
         if needed > self._memory_limit:
@@ -76,72 +80,59 @@ class CorrelationEngine:
                 f"engine 'correlation' keeps every inner product: about {_size(needed)} for {len(X):,} samples and "
                 f"{network.width:,} neurons, more than memory_limit = {_size(self._memory_limit)}; use engine 'data'"
             )
-        if hasattr(self, "_forest"):
-            del self._forest  # of an earlier start: two of them might be more than there is room for
+        self._forest = None  # frees that of an earlier start: two of them might not fit
         self._forest = (_TreesOfNeurons if self._layout == "data" else _TreesOfSamples)(network, X)
         self._speeds = np.full(network.width, np.inf)  # not known yet, so nobody is at rest
         self._lists = None
         self._recompute(np.arange(network.width))
 
     def forward(self) -> np.ndarray:
+        assert self._forest is not None, "call start() first"
         sums, self._lists, visited = self._forest.forward()
         self.work.nodes_visited += visited
         self.work.fired_pairs = int(self._lists.counts.sum(dtype=np.int64))
-        return sums / sqrt(self._network.width)
+        return sums / sqrt(self.network.width)
 
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        from fireset.kernels.candidates import backward
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        from fireset.kernels.candidates import ListArrays, backward
 
-        network = self._network
-        lists = self._noted()
-        dtype = network.dtype.type
-        velocity = step.velocity_for(network.weights)
+        network = self.network
+        fired = self._noted()
+        nothing = np.empty(0, network.dtype)  # there are no references: who fires is known
+        lists = ListArrays(
+            fired.starts, fired.counts, fired.samples[0], nothing, fired.counts, nothing, fired.starts, fired.counts
+        )
+        velocity, arguments = rule.velocity_of(network.weights), rule.arguments(network.dtype)
         residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
         moved = np.empty(network.width, bool)
-        misses = np.zeros(network.width, np.int32)  # ``backward`` counts them; a walk looks at no near miss
+        near_misses = np.zeros(network.width, np.int32)  # ``backward`` counts them; a walk looks at none
 
-        def descend_lane(task: tuple[tuple[int, int], np.ndarray]) -> None:
-            lane, samples = task
-            before = network.weights[slice(*lane)].copy()
-            backward(
-                self._rows,
-                network.weights,
-                velocity,
-                network.signs,
-                residual,
-                lists.counts,
-                samples,
-                lists.starts,
-                lists.counts,
-                dtype(step.rate),
-                dtype(step.momentum),
-                step.nesterov,
-                self._speeds,
-                misses,
-                *lane,
-            )
-            moved[slice(*lane)] = (network.weights[slice(*lane)] != before).any(axis=1)
+        def step_span(task: tuple[tuple[int, int], np.ndarray]) -> None:
+            span, samples = task
+            before = network.weights[slice(*span)].copy()
+            moving = network.weights, velocity, network.signs
+            backward(self._rows, *moving, residual, lists, samples, arguments, self._speeds, near_misses, *span)
+            moved[slice(*span)] = (network.weights[slice(*span)] != before).any(axis=1)
 
-        run(descend_lane, zip(lanes(network.width), lists.samples, strict=True))
+        parallel_map(step_span, zip(ranges(network.width), fired.samples, strict=True))
         self._lists = None
         self._recompute(np.flatnonzero(moved))
 
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
+        self._speeds[:] = np.inf  # of velocities nothing is known
+        self._lists = None
+        self._recompute(neurons)
+
     def fire_sets(self):
         """n × m, from the trees."""
-        from scipy.sparse import csc_array
-
         lists = self._noted()
         samples = np.concatenate(
             [
                 part[lists.starts[lo] : lists.starts[hi - 1] + lists.counts[hi - 1]]
-                for part, (lo, hi) in zip(lists.samples, lanes(self._network.width), strict=True)
+                for part, (lo, hi) in zip(lists.samples, ranges(self.network.width), strict=True)
             ]
         )
-        indptr = np.concatenate([[0], np.cumsum(lists.counts, dtype=np.int64)])
-        shape = len(self._X), self._network.width
-        fired = csc_array((np.ones(len(samples), bool), samples, indptr), shape=shape).tocsr()
-        fired.sort_indices()
-        return fired
+        return fire_sets_by_neuron(list_offsets(lists.counts), samples, len(self.X))
 
     def _noted(self) -> "_Fired":
         """Who fires at the current weights."""
@@ -152,16 +143,16 @@ class CorrelationEngine:
 
     def _recompute(self, neurons: np.ndarray) -> None:
         """Bring all leaves of these neurons, and what is above them, up to date."""
-        if len(neurons):
+        if len(neurons) and self._forest is not None:
             self._forest.recompute(neurons)
         self.work.refreshes += len(neurons)
-        self.work.inner_products += len(neurons) * len(self._X)
+        self.work.inner_products += len(neurons) * len(self.X)
 
 
 class _Fired(NamedTuple):
-    """Who fired: neuron r for ``counts[r]`` samples, from ``starts[r]`` on in the array of its lane, ascending.
+    """Who fired: neuron r for ``counts[r]`` samples, from ``starts[r]`` on in the array of its span, ascending.
 
-    ``samples`` has an array for each of ``lanes(width)``. Within an array, lists follow one another without a gap.
+    ``samples`` has an array for each of ``ranges(width)``. Within an array, lists follow one another without a gap.
     """
 
     samples: list[np.ndarray]
@@ -181,8 +172,8 @@ class _Forest:
         self.n_leaves = leaves
         self.levels = level_starts(leaves)
         self.trees = np.full((trees, self.levels[-1]), -np.inf, network.dtype)
-        self.lanes = lanes(trees)
-        self.lists = [np.empty(leaves, np.int32) for _ in self.lanes]  # kept: a pass needs what the last one did
+        self.ranges = ranges(trees)
+        self.lists = [np.empty(leaves, np.int32) for _ in self.ranges]  # kept: a pass needs what the last one did
         self.starts, self.counts = np.zeros(trees, np.int64), np.zeros(trees, np.int32)
 
     def settle(self, H: np.ndarray, rows: np.ndarray, columns: np.ndarray, weight_norms: np.ndarray) -> None:
@@ -195,14 +186,14 @@ class _Forest:
         settle(H, rows, columns, np.full(len(H), self.threshold), bands)
 
     def walk(self, sums: list[np.ndarray], trees_are_neurons: bool) -> int:
-        """Find who fires in every tree: ``starts`` and ``counts`` of its list in the array of its lane.
+        """Find who fires in every tree: ``starts`` and ``counts`` of its list in the array of its span.
 
         Lane k adds to ``sums[k]``. Returns the number of nodes visited.
         """
         from fireset.kernels.max_trees import forward
 
-        def walk_lane(k: int) -> int:
-            (tree, stop), used, visited = self.lanes[k], 0, 0
+        def walk_span(k: int) -> int:
+            (tree, stop), used, visited = self.ranges[k], 0, 0
             while True:
                 tree, used, more = forward(
                     self.trees,
@@ -223,7 +214,7 @@ class _Forest:
                     return visited
                 self.lists[k] = np.concatenate([self.lists[k], np.empty(used + self.n_leaves, np.int32)])
 
-        return sum(run(walk_lane, range(len(self.lanes))))
+        return sum(parallel_map(walk_span, range(len(self.ranges))))
 
 
 class _TreesOfNeurons(_Forest):
@@ -238,18 +229,18 @@ class _TreesOfNeurons(_Forest):
         samples = np.arange(len(self.X))
         nodes, children = nodes_above(samples, self.levels)
 
-        def recompute_lane(lane: tuple[int, int]) -> None:
-            for tile in _tiles(lane, len(self.X)):
+        def recompute_span(span: tuple[int, int]) -> None:
+            for tile in _tiles(span, len(self.X)):
                 W = self.network.weights[neurons[tile]]
                 H = W @ self.X.T
                 self.settle(H, W, self.X, row_norms(W))
                 set_leaves(self.trees, neurons[tile], samples, H, nodes, children)
 
-        run(recompute_lane, lanes(len(neurons)), uses_blas=True)
+        parallel_map(recompute_span, ranges(len(neurons)), uses_blas=True)
 
     def forward(self) -> tuple[np.ndarray, _Fired, int]:
         """Σ_r a_r σ_b(⟨w_r, x_i⟩) for every sample, (n, c); who fired; nodes visited."""
-        sums = [np.zeros((len(self.X), self.network.n_outputs)) for _ in self.lanes]
+        sums = [np.zeros((len(self.X), self.network.n_outputs)) for _ in self.ranges]
         visited = self.walk(sums, True)
         return np.sum(sums, axis=0), _Fired(self.lists, self.starts, self.counts), visited
 
@@ -267,47 +258,47 @@ class _TreesOfSamples(_Forest):
         W = self.network.weights[neurons]
         largest_norm = row_norms(W).max()
 
-        def recompute_lane(lane: tuple[int, int]) -> None:
-            for tile in _tiles(lane, len(neurons)):
+        def recompute_span(span: tuple[int, int]) -> None:
+            for tile in _tiles(span, len(neurons)):
                 X = self.X[tile]
                 H = X @ W.T
                 # A row is a sample here: one band for all neurons, wide enough for each of them.
                 self.settle(H, X, W, np.full(len(X), largest_norm))
                 set_leaves(self.trees, np.arange(tile.start, tile.stop), neurons, H, nodes, children)
 
-        run(recompute_lane, self.lanes, uses_blas=True)
+        parallel_map(recompute_span, self.ranges, uses_blas=True)
 
     def forward(self) -> tuple[np.ndarray, _Fired, int]:
         """As for trees of neurons; lists by sample are turned into lists by neuron, which the gradient needs."""
         from fireset.kernels.max_trees import turn
 
         sums = np.zeros((len(self.X), self.network.n_outputs))
-        visited = self.walk([sums] * len(self.lanes), False)  # lanes do not share a sample
-        by_lane = np.stack([self._fired_in_lane(k) for k in range(len(self.lanes))])
-        counts = by_lane.sum(axis=0)
+        visited = self.walk([sums] * len(self.ranges), False)  # ranges do not share a sample
+        by_span = np.stack([self._fired_in_span(k) for k in range(len(self.ranges))])
+        counts = by_span.sum(axis=0)
         ends = np.cumsum(counts)
-        # Behind the entries of earlier neurons, and of the same neuron in earlier lanes.
-        places = (ends - counts) + np.cumsum(by_lane, axis=0) - by_lane
+        # Behind the entries of earlier neurons, and of the same neuron in earlier ranges.
+        places = (ends - counts) + np.cumsum(by_span, axis=0) - by_span
         samples = np.empty(ends[-1], np.int32)
 
-        def turn_lane(k: int) -> None:
-            turn(self.lists[k], self.starts, self.counts, places[k], samples, *self.lanes[k])
+        def turn_span(k: int) -> None:
+            turn(self.lists[k], self.starts, self.counts, places[k], samples, *self.ranges[k])
 
-        run(turn_lane, range(len(self.lanes)))
-        fired = _Fired([samples] * len(lanes(self.network.width)), ends - counts, counts.astype(np.int32))
+        parallel_map(turn_span, range(len(self.ranges)))
+        fired = _Fired([samples] * len(ranges(self.network.width)), ends - counts, counts.astype(np.int32))
         return sums, fired, visited
 
-    def _fired_in_lane(self, k: int) -> np.ndarray:
-        """For how many samples of lane k each neuron fired."""
-        last = self.lanes[k][1] - 1
+    def _fired_in_span(self, k: int) -> np.ndarray:
+        """For how many samples of span k each neuron fired."""
+        last = self.ranges[k][1] - 1
         return np.bincount(self.lists[k][: self.starts[last] + self.counts[last]], minlength=self.n_leaves)
 
 
-def _tiles(lane: tuple[int, int], row_length: int):
+def _tiles(span: tuple[int, int], row_length: int):
     """Cut lo … hi−1 into slices whose inner products fit the cache."""
     rows = max(_FEWEST_ROWS, _TILE_PAIRS // row_length)
-    for lo in range(lane[0], lane[1], rows):
-        yield slice(lo, min(lo + rows, lane[1]))
+    for lo in range(span[0], span[1], rows):
+        yield slice(lo, min(lo + rows, span[1]))
 
 
 def _size(n_bytes: float) -> str:

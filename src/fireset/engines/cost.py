@@ -4,8 +4,9 @@ Nanoseconds on one core, float32, samples on the sphere. The constants were meas
 2026-11-16; what counts is their ratios.
 """
 
-from math import erfc, exp, sqrt
+from math import exp
 
+from fireset._util.gaussian import upper_tail
 from fireset.hsr import cost as search
 
 _DENSE_PAIR, _DENSE_COORDINATE = 2.2, 0.05  # for each pair, forward and backward
@@ -25,7 +26,7 @@ def step_costs(n: int, d: int, m: int, threshold: float, outputs: int, iteration
     Where half of the pairs fire, lists of them are still faster than looking at all, but take memory: "data" is left
     out where it would want too much.
     """
-    fired = n * m * 0.5 * erfc(threshold / sqrt(2.0))
+    fired = n * m * upper_tail(threshold)
     queries = m * search.scan_query(n, d) / max(1, iterations)
     each = _SUMMED_LEAF + _SUMMED_COORDINATE * d * outputs
     if d == 2:

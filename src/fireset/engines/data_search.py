@@ -14,14 +14,20 @@ Deviations from the listing:
 5. Every pass checks all certificates, and audits some neurons, in turn, against all samples. What they find raises.
 """
 
+from copy import copy
+from math import ceil
+
 import numpy as np
 
-from fireset.engines.candidate_lists import CandidateLists
-from fireset.engines.list_engine import ListEngine, check_radius, fired_share
-from fireset.errors import InputError
+from fireset._util.errors import InputError
+from fireset._util.gaussian import upper_tail
+from fireset._util.parallel import parallel_map, ranges
+from fireset._util.rounding import deciding_band, dot_slack, row_norms
+from fireset.engines.base import Engine
+from fireset.engines.candidate_lists import CandidateLists, sample_blocks
+from fireset.engines.list_engine import ListEngine, check_radius
+from fireset.fire_sets import list_offsets
 from fireset.hsr import HalfSpaceIndex, Report, build, check_kind, choose
-from fireset.parallel import lanes, run
-from fireset.rounding import deciding_band, dot_slack, row_norms
 
 FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
 LARGEST_RADIUS = 1.5
@@ -31,6 +37,9 @@ _LOOKED_AT_PAIR = (3.0, 0.055)
 _STORED_CANDIDATE = 8.0
 _WORTH_HAVING = 0.5  # of the radius wanted
 _REFRESHES = 5  # of a neuron in a run, to choose an index by
+_SMALLEST_LARGEST_RADIUS = 0.1  # where memory is short; below it, blocks of neurons cost less than refreshes
+_SPARE_PLACES = 1.25 * 1.1  # slots have a quarter to spare, their arrays a tenth
+_FIRE_SET_BYTES = 24  # for each fired pair, when the fire sets are asked for as a sparse array
 _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 
 
@@ -48,36 +57,65 @@ class DataSearchEngine(ListEngine):
     """
 
     name = "data"
+    can_shrink = True
+    summary = "Algorithm 2: search the data for each neuron that left its certificate radius"
 
     def __init__(self, radius: float | str = "auto", index: str = "auto"):
         super().__init__()
         check_radius(radius)
         self._kind = check_kind(index)
-        self.adapts = radius == "auto"
-        self.largest_radius = LARGEST_RADIUS if radius == "auto" else float(radius)  # ``fireset.memory`` may lower it
+        self._adapts = radius == "auto"
+        self._largest_radius = LARGEST_RADIUS if radius == "auto" else float(radius)
 
-    def index_for(self, network, n_samples: int) -> str:
-        """The kind of index that ``start`` builds."""
+    def index_kind(self, network, n_samples: int) -> str:
         if self._kind != "auto":
             return self._kind
-        output = n_samples * fired_share(network.threshold - self._first_radius)
+        output = n_samples * upper_tail(network.threshold - self._first_radius)
         queries = _REFRESHES * network.width
         return choose(n_samples, network.n_features, dynamic=False, output=output, queries=queries)
 
+    def memory_bytes(self, network, n_samples: int) -> float:
+        """The aligned samples and, at most, the lists: with the first radius, or once radii have grown.
+
+        While slots grow, half of the lists of one block of samples are there twice.
+        """
+        item, fired = network.dtype.itemsize, n_samples * network.width * upper_tail(network.threshold)
+        rows = n_samples * ceil(network.n_features * item / 64) * 64.0
+
+        def lists(radius: float) -> float:
+            return n_samples * network.width * upper_tail(network.threshold - radius) * _SPARE_PLACES * (4 + item)
+
+        twice = 0.6 if len(sample_blocks(int(rows), n_samples)) == 1 else 0.1
+        first = lists(min(self._largest_radius, FIRST_RADIUS)) + _FIRE_SET_BYTES * fired
+        return rows + max(first, (1 + twice) * lists(self._largest_radius) + 4 * fired)
+
+    def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:
+        """Itself, or with smaller radii, or with the neurons in blocks."""
+        from fireset.engines.blocks import BlockEngine
+
+        thrifty = copy(self)  # the caller's own may be used again
+        while self._adapts and thrifty.memory_bytes(network, n_samples) > budget:
+            thrifty._largest_radius *= 0.8  # more refreshes, smaller lists
+            if thrifty._largest_radius < _SMALLEST_LARGEST_RADIUS:
+                break
+        if thrifty.memory_bytes(network, n_samples) <= budget:
+            return self if thrifty._largest_radius == self._largest_radius else thrifty
+        return BlockEngine.within_budget(network, n_samples, budget)
+
     @property
     def _first_radius(self) -> float:
-        return min(FIRST_RADIUS, self.largest_radius) if self.adapts else self.largest_radius
+        return min(FIRST_RADIUS, self._largest_radius) if self._adapts else self._largest_radius
 
     def _in_blocks(self) -> bool:
         # A tree over all samples is worth more than blocks, and where trees are chosen, rows are short.
-        return self.index_for(self._network, len(self._X)) == "scan"
+        return self.index_kind(self.network, len(self.X)) == "scan"
 
     def _first_lists(self) -> None:
         """Query all neurons, batch by batch, each batch's slots behind the last one's."""
-        kind = self.index_for(self._network, len(self._X))
+        kind = self.index_kind(self.network, len(self.X))
         options = {"copy": False} if kind == "scan" else {}
-        self._indexes = [build(self._X[samples], kind, **options) for samples, _, _ in self._blocks]
-        for batch in self._batches(np.arange(self._network.width)):
+        self._indexes = [build(self.X[samples], kind, **options) for samples, _, _ in self._blocks]
+        for batch in self._batches(np.arange(self.network.width)):
             aim = self._expect(batch, np.full(len(batch), self._first_radius))
             for index, block in zip(self._indexes, self._blocks, strict=True):
                 report = self._query(index, batch, aim)
@@ -86,9 +124,9 @@ class DataSearchEngine(ListEngine):
             self._radii[batch] = aim
 
     def _renew_lists(self) -> None:
-        due = ~(self._reaches <= self._radii)
-        if self.adapts:
-            due |= self._misses > len(self._X) // 2
+        due = ~(self._drifts <= self._radii)
+        if self._adapts:
+            due |= self._near_misses > len(self.X) // 2
         neurons = np.flatnonzero(due)
         radii = self._wanted_radii(neurons)
         # Weights so large that inner products may overflow: nothing can be certified, and nothing will come of it.
@@ -97,11 +135,11 @@ class DataSearchEngine(ListEngine):
             self._refresh(neurons, radii)
 
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
-        if not self.adapts:
-            return np.full(len(neurons), self.largest_radius)
+        if not self._adapts:
+            return np.full(len(neurons), self._largest_radius)
         speeds = self._speeds[neurons] * self._sample_norm
-        best = best_radii(speeds, self._network.threshold, self._network.n_features)
-        return np.minimum(best, self.largest_radius)
+        best = best_radii(speeds, self.network.threshold, self.network.n_features)
+        return np.minimum(best, self._largest_radius)
 
     def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
         """Make new lists for these neurons, from where they are now, in batches that feed a GEMM."""
@@ -123,49 +161,49 @@ class DataSearchEngine(ListEngine):
         radii = self._fill(lists, batch, report, aim)
         # A list may have been cut to its slot. That is fine while the radius left is worth having: a slot that grows
         # moves, and scattered slots slow every pass. Else the slot must grow.
-        short = radii < np.maximum(_WORTH_HAVING * aim, self._reaches[batch])
+        short = radii < np.maximum(_WORTH_HAVING * aim, self._drifts[batch])
         if short.any():
             lists.grow(batch[short], np.diff(report.indptr)[short])
             radii[short] = self._fill(lists, batch[short], _selected(report, short), aim[short])
         return radii
 
     def _batches(self, neurons: np.ndarray):
-        size = max(32, min(4096, _REPORTED_PAIRS // max(1, len(self._X))))
+        size = max(32, min(4096, _REPORTED_PAIRS // max(1, len(self.X))))
         for lo in range(0, len(neurons), size):
             yield neurons[lo : lo + size]
 
     def _expect(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray:
         """What new lists of these neurons are to certify, rounding included. Until they are made, nothing is."""
-        network = self._network
+        network = self.network
         norms = self._norms(neurons, radii)
         slack = self._slacks(norms)
         if not np.isfinite(slack).all():
             raise InputError("weights and rows must be small enough for their inner products to be finite")
         self._bands[neurons] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        self._reaches[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
+        self._drifts[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
         self._radii[neurons] = -np.inf
-        self._misses[neurons] = 0
+        self._near_misses[neurons] = 0
         self.work.refreshes += len(neurons)
         return radii + 2 * slack
 
     def _norms(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray:
         """Within its radius a neuron's norm grows by at most radius/‖x‖: bounds for wherever it may go."""
-        return row_norms(self._network.weights[neurons]) + radii / max(self._sample_norm, 1e-300)
+        return row_norms(self.network.weights[neurons]) + radii / max(self._sample_norm, 1e-300)
 
     def _slacks(self, norms: np.ndarray) -> np.ndarray:
         """Bounds on the rounding of inner products of neurons up to these norms; not finite where they may overflow."""
-        return dot_slack(self._network.n_features, self._network.dtype, norms, self._sample_norm)
+        return dot_slack(self.network.n_features, self.network.dtype, norms, self._sample_norm)
 
     def _query(self, index: HalfSpaceIndex, neurons: np.ndarray, aim: np.ndarray) -> Report:
-        return self._searched(index, self._network.weights[neurons], self._network.threshold - aim)
+        return self._searched(index, self.network.weights[neurons], self.network.threshold - aim)
 
     def _fill(self, lists: CandidateLists, neurons: np.ndarray, report: Report, aim: np.ndarray) -> np.ndarray:
         """Store the candidates; returns the radii: ``aim``, or what is left of it where a slot is too small."""
         from fireset.kernels.candidates import fill
 
         radii = aim.copy()
-        threshold = self._network.dtype.type(self._network.threshold)
-        slacks = 4 * float(np.finfo(self._network.dtype).eps) * (abs(self._network.threshold) + aim)
+        threshold = self.network.dtype.type(self.network.threshold)
+        slacks = 4 * float(np.finfo(self.network.dtype).eps) * (abs(self.network.threshold) + aim)
 
         def fill_some(part: tuple[int, int]) -> None:
             some = slice(*part)
@@ -177,16 +215,16 @@ class DataSearchEngine(ListEngine):
                 threshold,
                 slacks[some],
                 radii[some],
-                lists.room[neurons[some]],
+                lists.capacities[neurons[some]],
                 lists.starts,
                 lists.counts,
                 lists.samples,
                 lists.references,
             )
 
-        run(fill_some, lanes(len(neurons)))
-        lists.looked[neurons] = 0
-        lists.pending[neurons] = np.inf
+        parallel_map(fill_some, ranges(len(neurons)))
+        lists.prefix_lengths[neurons] = 0
+        lists.next_references[neurons] = np.inf
         return radii
 
 
@@ -214,5 +252,4 @@ def best_radii(speeds: np.ndarray, threshold: float, n_features: int) -> np.ndar
 def _selected(report: Report, chosen: np.ndarray) -> Report:
     lengths = np.diff(report.indptr)
     keep = np.repeat(chosen, lengths)
-    indptr = np.concatenate([[0], np.cumsum(lengths[chosen])])
-    return Report(indptr, report.ids[keep], report.values[keep])
+    return Report(list_offsets(lengths[chosen]), report.ids[keep], report.values[keep])

@@ -16,42 +16,50 @@ from math import sqrt
 
 import numpy as np
 
-from fireset.engines.base import EngineWork, Step
+from fireset._util.parallel import parallel_map, ranges
+from fireset._util.rounding import deciding_band, dot_slack, row_norms
+from fireset.engines.base import Engine, EngineWork
 from fireset.engines.circle_sums import CircleSums, on_a_circle
+from fireset.engines.step_rule import RowGradients
+from fireset.engines.tangent import TangentOperator
+from fireset.fire_sets import fire_sets_by_neuron
 from fireset.hsr.partition_tree import PartitionTreeIndex
-from fireset.parallel import lanes, run
-from fireset.rounding import deciding_band, dot_slack, row_norms
 
-_FIRST_ENTRIES = 64  # for each neuron; more room is made when they turn out not to be enough
+_FIRST_ENTRIES = 64  # for each neuron; there will be more when they turn out not to be enough
+_ENTRY_BYTES = 12
 
 
-class DataSumsEngine:
+class DataSumsEngine(Engine):
     """Exact gradient steps from sums over half-spaces, by arcs where the samples lie on a circle, else by a tree."""
 
     name = "sums"
-    exact = True
+    summary = "few coordinates, any threshold: sums over half-spaces, for less than the pairs that fire"
 
-    def __init__(self) -> None:
-        self.work = EngineWork()
-
-    def index_for(self, network, n_samples: int) -> str:  # noqa: ARG002 - always the same
+    def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - always the same
         return "partition-tree"
 
-    def start(self, network, X: np.ndarray) -> None:
-        self._way = (CircleSums if on_a_circle(X) else TreeSums)(network, X, self.work)
+    def memory_bytes(self, network, n_samples: int) -> float:
+        per_sample = (network.n_features + 8 * network.n_outputs) * network.dtype.itemsize
+        return 3.0 * n_samples * per_sample + _ENTRY_BYTES * 100 * network.width
+
+    def _prepare(self) -> None:
+        self._sums = (CircleSums if on_a_circle(self.X) else TreeSums)(self.network, self.X, self.work)
 
     def forward(self) -> np.ndarray:
-        return self._way.forward()
+        return self._sums.forward()
 
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        self._way.descend(residual, step)
+    def gradient(self, residual: np.ndarray) -> RowGradients:
+        return RowGradients(np.arange(self.network.width), self._sums.gradient_rows(residual))
 
-    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        """H v = (1/m) J Jᵀ v of the fire-set kernel, for v (n, c), at the price of an iteration."""
-        return self._way.tangent_product(direction)
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
+        self._sums.weights_moved()
+
+    def tangent_operator(self) -> TangentOperator:
+        """At the price of an iteration for each product, without listing who fires."""
+        return self._sums.tangent_product
 
     def fire_sets(self):
-        return self._way.fire_sets()
+        return self._sums.fire_sets()
 
 
 class TreeSums:
@@ -70,13 +78,13 @@ class TreeSums:
         self._order = order[: descending(tree.nodes, order)]
         outputs, d = network.n_outputs, network.n_features
         self._turns = near_ones_together(network)
-        self._lanes = lanes(network.width)
-        self._entries: list[np.ndarray] = [np.empty(0, np.int32)] * len(self._lanes)
-        self._masks: list[np.ndarray] = [np.empty(0, np.int64)] * len(self._lanes)
+        self._ranges = ranges(network.width)
+        self._entries: list[np.ndarray] = [np.empty(0, np.int32)] * len(self._ranges)
+        self._masks: list[np.ndarray] = [np.empty(0, np.int64)] * len(self._ranges)
         self._ends = np.zeros(network.width, np.int64)
-        self._shares = np.zeros((len(self._lanes), nodes * FAN, outputs, d + 1), network.dtype)
-        self._totals = np.zeros((len(self._lanes), leaves, outputs, LEAF), network.dtype)
-        self._visits = np.zeros((len(self._lanes), nodes * FAN), np.int64)
+        self._shares = np.zeros((len(self._ranges), nodes * FAN, outputs, d + 1), network.dtype)
+        self._totals = np.zeros((len(self._ranges), leaves, outputs, LEAF), network.dtype)
+        self._visits = np.zeros((len(self._ranges), nodes * FAN), np.int64)
         self._weights = np.zeros((leaves, outputs, LEAF), network.dtype)
         self._sums = np.zeros((nodes * FAN, outputs, d), network.dtype)
         self._forward_done = False
@@ -94,7 +102,7 @@ class TreeSums:
         corner = sqrt(network.n_features) * self._sample_norm
         slacks = dot_slack(network.n_features, network.dtype, norms, corner)
         bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        counted = run(lambda lane: self._forward_lane(lane, slacks, bands), range(len(self._lanes)))
+        counted = parallel_map(lambda span: self._forward_span(span, slacks, bands), range(len(self._ranges)))
         nodes, tested, fired = (int(sum(column)) for column in zip(*counted, strict=True))
         self.work.nodes_visited += nodes
         self.work.inner_products += tested
@@ -114,7 +122,7 @@ class TreeSums:
         def finish(leaves: tuple[int, int]) -> None:
             predictions_of(tree.coordinates, tree.buckets, shares, self._totals, scale, received, *leaves)
 
-        run(finish, lanes(len(tree.buckets)))
+        parallel_map(finish, ranges(len(tree.buckets)))
         return received
 
     def _gathered(self, rows: np.ndarray) -> None:
@@ -126,53 +134,51 @@ class TreeSums:
         def sum_leaves(leaves: tuple[int, int]) -> None:
             leaf_sums(tree.coordinates, tree.buckets, rows, self._weights, self._sums, *leaves)
 
-        run(sum_leaves, lanes(len(tree.buckets)))
+        parallel_map(sum_leaves, ranges(len(tree.buckets)))
         gather_up(tree.nodes, self._order, self._sums)
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        """As the engine's."""
         from fireset.kernels.partition_tree_sums import tangent
 
-        if not self._forward_done:
-            self.forward()
+        self._ensure_forward()
         self._gathered(direction.astype(self._network.dtype))
 
-        def lane_product(lane: int) -> None:
+        def span_product(span: int) -> None:
             for zeroed in (self._shares, self._totals):
-                zeroed[lane] = 0
+                zeroed[span] = 0
             tangent(
                 self._tree.coordinates,
                 self._network.signs,
                 self._turns,
-                self._entries[lane],
-                self._masks[lane],
+                self._entries[span],
+                self._masks[span],
                 self._ends,
                 self._sums,
                 self._weights,
-                self._shares[lane],
-                self._totals[lane],
-                self._visits[lane],
-                *self._lanes[lane],
+                self._shares[span],
+                self._totals[span],
+                self._visits[span],
+                *self._ranges[span],
             )
 
-        run(lane_product, range(len(self._lanes)))
+        parallel_map(span_product, range(len(self._ranges)))
         return self._handed_out(1.0 / self._network.width)
 
-    def _forward_lane(self, lane: int, slacks: np.ndarray, bands: np.ndarray) -> np.ndarray:
-        """Nodes visited, points tested and pairs fired in leaves that are cut, by the neurons of one lane."""
+    def _forward_span(self, span: int, slacks: np.ndarray, bands: np.ndarray) -> np.ndarray:
+        """Nodes visited, points tested and pairs fired in leaves that are cut, by the neurons of one range."""
         from fireset.kernels.partition_tree_sums import forward
 
         network, tree = self._network, self._tree
-        self._shares[lane] = 0
-        self._totals[lane] = 0
-        self._visits[lane] = 0
+        self._shares[span] = 0
+        self._totals[span] = 0
+        self._visits[span] = 0
         counted = np.zeros(3, np.int64)
         threshold = network.dtype.type(network.threshold)
-        turn, hi = self._lanes[lane]
+        turn, hi = self._ranges[span]
         end = 0
         while turn < hi:
-            if end + len(tree.nodes) + len(tree.buckets) > len(self._entries[lane]):
-                self._make_room(lane, turn, end)
+            if end + len(tree.nodes) + len(tree.buckets) > len(self._entries[span]):
+                self._grow_entries(span, turn, end)
             turn, end = forward(
                 *tree[:4],
                 network.weights,
@@ -181,12 +187,12 @@ class TreeSums:
                 slacks,
                 bands,
                 self._turns,
-                self._entries[lane],
-                self._masks[lane],
+                self._entries[span],
+                self._masks[span],
                 self._ends,
-                self._shares[lane],
-                self._totals[lane],
-                self._visits[lane],
+                self._shares[span],
+                self._totals[span],
+                self._visits[span],
                 counted,
                 turn,
                 hi,
@@ -194,62 +200,50 @@ class TreeSums:
             )
         return counted
 
-    def _make_room(self, lane: int, turn: int, end: int) -> None:
-        """Room for the entries of the rest of a lane, guessed from those before this turn."""
-        lo, hi = self._lanes[lane]
+    def _grow_entries(self, span: int, turn: int, end: int) -> None:
+        """Make space for the entries of the rest of a range, guessed from those before this turn."""
+        lo, hi = self._ranges[span]
         each = end / (turn - lo) if turn > lo else _FIRST_ENTRIES
-        room = int(1.2 * each * (hi - lo)) + len(self._tree.nodes) + len(self._tree.buckets)
+        capacity = int(1.2 * each * (hi - lo)) + len(self._tree.nodes) + len(self._tree.buckets)
         for arrays in (self._entries, self._masks):
-            grown = np.empty(max(room, end + end // 4), arrays[lane].dtype)
-            grown[:end] = arrays[lane][:end]
-            arrays[lane] = grown
+            grown = np.empty(max(capacity, end + end // 4), arrays[span].dtype)
+            grown[:end] = arrays[span][:end]
+            arrays[span] = grown
 
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        from fireset.kernels.partition_tree_sums import backward
+    def gradient_rows(self, residual: np.ndarray) -> np.ndarray:
+        """∂L/∂w_r of all neurons, (m, d)."""
+        from fireset.kernels.partition_tree_sums import gradients
 
+        self._ensure_forward()
+        network, tree = self._network, self._tree
+        if self._diverged:
+            return np.full_like(network.weights, np.nan)
+        self._gathered((residual / sqrt(network.width)).astype(network.dtype))
+        rows = np.empty_like(network.weights)
+
+        def span_gradients(span: int) -> None:
+            entries = self._turns, self._entries[span], self._masks[span], self._ends
+            about = self._sums, self._weights, rows
+            gradients(tree.coordinates, network.signs, *entries, *about, *self._ranges[span])
+
+        parallel_map(span_gradients, range(len(self._ranges)))
+        return rows
+
+    def weights_moved(self) -> None:
+        self._forward_done = False
+
+    def _ensure_forward(self) -> None:
+        """Have the entries of the current weights."""
         if not self._forward_done:
             self.forward()
-        network, tree = self._network, self._tree
-        velocity = step.velocity_for(network.weights)
-        if self._diverged:
-            network.weights[:] = np.nan
-            return
-        dtype = network.dtype.type
-        self._gathered((residual / sqrt(network.width)).astype(network.dtype))
-
-        def descend_lane(lane: int) -> None:
-            backward(
-                tree.coordinates,
-                network.weights,
-                velocity,
-                network.signs,
-                self._turns,
-                self._entries[lane],
-                self._masks[lane],
-                self._ends,
-                self._sums,
-                self._weights,
-                dtype(step.rate),
-                dtype(step.momentum),
-                step.nesterov,
-                *self._lanes[lane],
-            )
-
-        run(descend_lane, range(len(self._lanes)))
-        self._forward_done = False
 
     def fire_sets(self):
         """n × m, by asking the tree for the samples themselves."""
-        from scipy.sparse import csc_array
-
         network = self._network
         if not np.isfinite(network.weights).all():
             return network.fire_sets(self._X)
         indptr, samples = self._index.query_batch(network.weights, np.full(network.width, network.threshold))
-        marks = np.ones(len(samples), bool)
-        fired = csc_array((marks, samples, indptr), shape=(len(self._X), network.width)).tocsr()
-        fired.sort_indices()
-        return fired
+        return fire_sets_by_neuron(indptr, samples, len(self._X))
 
 
 def near_ones_together(network) -> np.ndarray:

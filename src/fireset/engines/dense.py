@@ -8,34 +8,33 @@ from math import sqrt
 
 import numpy as np
 
-from fireset.engines.base import EngineWork, Step
-from fireset.parallel import lanes, run
+from fireset._util.parallel import parallel_map, ranges
+from fireset.engines.base import Engine
+from fireset.engines.step_rule import RowGradients
 
 _MOST_BITS = 1 << 33  # 1 GiB
 
 
-class DenseEngine:
+class DenseEngine(Engine):
+    """Looks at every pair. Memory: one bit for each, at most 1 GiB, and a gradient as large as the weights."""
+
     name = "dense"
-    exact = True
+    summary = "every pair, in tiles: the reference"
+    preprocesses = False
 
-    def __init__(self):
-        self.work = EngineWork()
-
-    def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - looks at every pair
-        return None
-
-    def start(self, network, X: np.ndarray) -> None:
-        self._network = network
-        self._X = X
+    def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}
-        self._keeps_bits = len(X) * network.width <= _MOST_BITS
+        self._keeps_bits = len(self.X) * self.network.width <= _MOST_BITS
+
+    def memory_bytes(self, network, n_samples: int) -> float:
+        return min(n_samples * network.width, _MOST_BITS) / 8 + network.weights.nbytes  # the gradient's rows
 
     def forward(self) -> np.ndarray:
-        network, X = self._network, self._X
+        network, X = self.network, self.X
 
-        def lane_sum(lane: tuple[int, int]) -> tuple[np.ndarray, int]:
+        def span_sum(span: tuple[int, int]) -> tuple[np.ndarray, int]:
             total, fired = np.zeros((len(X), network.n_outputs)), 0
-            for tile in network.tiles(X, *lane):
+            for tile in network.tiles(X, *span):
                 total[tile.samples] += tile.activations.T @ network.signs[tile.neurons]
                 mask = tile.activations > 0
                 fired += int(np.count_nonzero(mask))
@@ -43,51 +42,42 @@ class DenseEngine:
                     self._fired[tile.neurons.start, tile.samples.start] = np.packbits(mask)
             return total, fired
 
-        parts = run(lane_sum, lanes(network.width), uses_blas=True)
+        parts = parallel_map(span_sum, ranges(network.width), uses_blas=True)
         self.work.inner_products += len(X) * network.width
         self.work.fired_pairs = sum(fired for _, fired in parts)
         return np.sum([total for total, _ in parts], axis=0) / sqrt(network.width)
 
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        network, X = self._network, self._X
+    def gradient(self, residual: np.ndarray) -> RowGradients:
+        network, X = self.network, self.X
         if self._keeps_bits and not self._fired:
             self.forward()
-        velocity = step.velocity_for(network.weights)
         residual = (residual / sqrt(network.width)).astype(network.dtype)
+        rows = np.zeros_like(network.weights)
 
-        def descend_lane(lane: tuple[int, int]) -> None:
-            gradient = np.zeros((lane[1] - lane[0], network.n_features), network.dtype)
-            for neurons, samples, mask in self._masks(lane):
+        def span_gradient(span: tuple[int, int]) -> None:
+            for neurons, samples, mask in self._masks(span):
                 push = network.signs[neurons] @ residual[samples].T
                 push *= mask
-                gradient[neurons.start - lane[0] : neurons.stop - lane[0]] += push @ X[samples]
-            follow(network.weights[slice(*lane)], gradient, velocity[slice(*lane)], step)
+                rows[neurons] += push @ X[samples]
 
-        run(descend_lane, lanes(network.width), uses_blas=True)
+        parallel_map(span_gradient, ranges(network.width), uses_blas=True)
         if not self._keeps_bits:
             self.work.inner_products += len(X) * network.width
+        return RowGradients(np.arange(network.width), rows)
+
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
+        self._fired.clear()
 
     def fire_sets(self):
-        return self._network.fire_sets(self._X)
+        return self.network.fire_sets(self.X)
 
-    def _masks(self, lane: tuple[int, int]):
+    def _masks(self, span: tuple[int, int]):
         """Who fired, tile by tile, as the last forward pass found."""
         if not self._keeps_bits:
-            for tile in self._network.tiles(self._X, *lane):
+            for tile in self.network.tiles(self.X, *span):
                 yield tile.neurons, tile.samples, tile.activations > 0
             return
-        for neurons, samples in self._network.tile_slices(len(self._X), *lane):
+        for neurons, samples in self.network.tile_slices(len(self.X), *span):
             shape = (neurons.stop - neurons.start, samples.stop - samples.start)
             bits = self._fired[neurons.start, samples.start]
             yield neurons, samples, np.unpackbits(bits, count=shape[0] * shape[1]).reshape(shape).view(bool)
-
-
-def follow(weights: np.ndarray, gradient: np.ndarray, velocity: np.ndarray, step: Step) -> None:
-    """Move some rows of W by one step along their gradient (``Step`` has the formula)."""
-    dtype = weights.dtype.type
-    direction = gradient
-    if step.momentum:
-        velocity *= dtype(step.momentum)
-        velocity += gradient
-        direction = gradient + dtype(step.momentum) * velocity if step.nesterov else velocity
-    weights -= dtype(step.rate) * direction

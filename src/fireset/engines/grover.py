@@ -19,16 +19,16 @@ Deviations from the listings:
    and a neuron whose step was 0 has no need of it.
 """
 
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fireset._util.checks import whole_number
+from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines.base import EngineWork
 from fireset.engines.list_engine import ListEngine
-from fireset.errors import InputError
+from fireset.fire_sets import fire_sets_by_neuron, fire_sets_by_sample, list_offsets
 from fireset.quantum.search import Searches, find_all_batch, make_schedule
-from fireset.rounding import deciding_band, row_norms
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -46,26 +46,23 @@ class GroverEngine(ListEngine):
     """
 
     exact = False  # but for the failure probability it is
+    simulated = True
 
     def __init__(self, failure_probability: float = 1e-6, seed: int = 0):
         super().__init__()
         make_schedule(1, failure_probability)  # refuses what is no probability, before a long start
-        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-            raise InputError(f"seed must be a whole number of at least 0, got {seed!r}")
+        whole_number("seed", seed, 0)
         self._failure_probability = failure_probability
         self._generator = np.random.default_rng(seed)
         self.work = EngineWork(oracle_queries=0, missed_pairs=0)
 
-    def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - no index
-        return None
-
     def forward(self) -> np.ndarray:
-        network = self._network
+        network = self.network
         if not self._diverged:
             self._look_at_all(self.fire_sets())
             norms = row_norms(network.weights)
             self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-            self._reaches[:] = 0.0  # the lists are of the weights as they are
+            self._drifts[:] = 0.0  # the lists are of the weights as they are
         return super().forward()
 
     def _audit_some(self) -> None:
@@ -86,6 +83,7 @@ class QuantumWeightsEngine(GroverEngine):
     """Version 1: for every sample a search over the m neurons, in every iteration; Õ(Σ_i √(m k_i)) oracle calls."""
 
     name = "quantum-weights"
+    summary = "Version 1, simulated: Grover's search of the weights for each sample"
 
     def _first_lists(self) -> None:
         self._found: csr_array | None = None
@@ -96,10 +94,10 @@ class QuantumWeightsEngine(GroverEngine):
     def fire_sets(self) -> "csr_array":
         """S, n × m: the pairs that were measured at the current weights; the first to ask has them searched."""
         if self._found is None:
-            oracle = self._network.fire_sets(self._X)
-            searches = self._search(oracle.indptr, oracle.indices, self._network.width)
+            oracle = self.network.fire_sets(self.X)
+            searches = self._search(oracle.indptr, oracle.indices, self.network.width)
             self.work.missed_pairs = oracle.nnz - len(searches.found)
-            self._found = _pairs(searches.indptr, searches.found, oracle.shape)
+            self._found = fire_sets_by_sample(searches.indptr, searches.found, self.network.width)
         return self._found
 
 
@@ -110,9 +108,10 @@ class QuantumDataEngine(GroverEngine):
     """
 
     name = "quantum-data"
+    summary = "Version 2, simulated: Grover's search of the data for each neuron that moved"
 
     def _first_lists(self) -> None:
-        m = self._network.width
+        m = self.network.width
         self._of_neuron = np.zeros(m + 1, np.int64), np.empty(0, np.int32)
         self._missed = np.zeros(m, np.int64)
         self._search_for(np.arange(m))
@@ -124,37 +123,30 @@ class QuantumDataEngine(GroverEngine):
         """S̃_r anew for the neurons that moved, all others as they were; then S."""
         from fireset.network import ShiftedReLUNetwork
 
-        network, n = self._network, len(self._X)
+        network, n = self.network, len(self.X)
         self.work.refreshes += len(moved)
         if len(moved):
             # A network has two neurons at least: one that moved alone is asked for twice and looked at once.
             chosen = moved if len(moved) > 1 else np.repeat(moved, 2)
             some = ShiftedReLUNetwork(network.weights[chosen], network.signs[chosen], network.threshold)
-            oracle = some.fire_sets(self._X).tocsc()[:, : len(moved)]
+            oracle = some.fire_sets(self.X).tocsc()[:, : len(moved)]
             searches = self._search(oracle.indptr, oracle.indices, n)
             self._missed[moved] = np.diff(oracle.indptr) - np.diff(searches.indptr)
             self._of_neuron = _replaced(*self._of_neuron, moved, searches.indptr, searches.found.astype(np.int32))
         self.work.missed_pairs = int(self._missed.sum())
         indptr, samples = self._of_neuron
-        self._of_sample = _pairs(indptr, samples, (network.width, n)).T.tocsr()
-        self._of_sample.sort_indices()
+        self._of_sample = fire_sets_by_neuron(indptr, samples, n)
 
     def fire_sets(self) -> "csr_array":
         """S, n × m: the pairs that were measured."""
         return self._of_sample
 
 
-def _pairs(indptr: np.ndarray, columns: np.ndarray, shape):
-    from scipy.sparse import csr_array
-
-    return csr_array((np.ones(len(columns), bool), columns, indptr), shape=shape)
-
-
 def _replaced(indptr, samples, rows: np.ndarray, new_indptr, new_samples) -> tuple[np.ndarray, np.ndarray]:
     """Lists in a flat array with those of ``rows``, ascending, replaced by new ones; O(all entries)."""
     counts = np.diff(indptr)
     counts[rows] = np.diff(new_indptr)
-    ends = np.concatenate([[0], np.cumsum(counts)])
+    ends = list_offsets(counts)
     is_new = np.zeros(len(counts), bool)
     is_new[rows] = True
     entry_is_new = np.repeat(is_new, counts)

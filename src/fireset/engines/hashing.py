@@ -18,14 +18,14 @@ Deviations from SLIDE:
 4. Winner-take-all is the plain one (Yagnik et al. 2011), without densification: inputs here are dense.
 """
 
-from numbers import Integral, Real
-
 import numpy as np
 
+from fireset._util.checks import is_number, whole_number
+from fireset._util.errors import InputError
+from fireset._util.parallel import parallel_map, ranges
+from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines.list_engine import ListEngine
-from fireset.errors import InputError
-from fireset.parallel import lanes, run
-from fireset.rounding import deciding_band, row_norms
+from fireset.fire_sets import fire_sets_by_sample
 
 _WINDOW = 8  # coordinates that a winner-take-all hash compares, as in SLIDE
 _HASHES = {"simhash": 8, "winner-take-all": 3}  # K by default: 256 and 512 buckets
@@ -54,6 +54,7 @@ class HashingEngine(ListEngine):
     """
 
     name = "hashing"
+    summary = "active neurons from hash tables as in SLIDE, for comparison: misses some that fire"
     exact = False
 
     def __init__(
@@ -70,42 +71,26 @@ class HashingEngine(ListEngine):
             raise InputError(f"family must be one of {', '.join(_HASHES)}; got {family!r}")
         outcomes = 2 if family == "simhash" else _WINDOW
         hashes = _HASHES[family] if hashes == "auto" else hashes
-        _check_count("hashes", hashes)
+        whole_number("hashes", hashes, 1)
         if outcomes ** int(hashes) > _MOST_CODES:
             raise InputError(f"hashes must make at most {_MOST_CODES:.0e} codes with {family}, got {hashes}")
-        _check_count("tables", tables)
-        _check_count("rehash_every", rehash_every)
-        growth = isinstance(rehash_growth, Real) and not isinstance(rehash_growth, bool)
-        if not (growth and 1 <= float(rehash_growth) < np.inf):
+        whole_number("tables", tables, 1)
+        whole_number("rehash_every", rehash_every, 1)
+        if not (is_number(rehash_growth) and float(rehash_growth) >= 1):
             raise InputError(f"rehash_growth must be a number of at least 1, got {rehash_growth!r}")
         self._family, self._hashes, self._tables = family, int(hashes), int(tables)
         self._rehash_every, self._rehash_growth, self._seed = int(rehash_every), float(rehash_growth), seed
 
-    def index_for(self, network, n_samples: int) -> None:  # noqa: ARG002 - has tables of its own
-        return None
-
-    def recall(self, rows: np.ndarray | None = None) -> float:
-        """Share of the pairs that fire at the current weights which the buckets hold; 1 where nothing fires.
-
-        Looks at every neuron for these rows (all by default), for O(rows · m · d): a measurement, no part of training.
-        """
-        rows = np.arange(len(self._X)) if rows is None else np.asarray(rows)
-        true = self._network.fire_sets(self._X[rows]).nnz
-        if not true:
-            return 1.0
-        counts = np.diff(self.fire_sets().indptr)
-        return min(1.0, int(counts[rows].sum()) / true)  # in float32 rounding may find one more
-
     def _first_lists(self) -> None:
         rng = np.random.default_rng(self._seed)
-        d = self._network.n_features
+        d = self.network.n_features
         if self._family == "simhash":
-            self._planes = rng.standard_normal((self._tables * self._hashes, d)).astype(self._network.dtype)
+            self._planes = rng.standard_normal((self._tables * self._hashes, d)).astype(self.network.dtype)
         else:
             size = min(_WINDOW, d)
             keys = rng.random((self._tables, self._hashes, d))
             self._windows = np.argsort(keys, axis=2)[:, :, :size].copy()  # without repetition
-        self._codes_of_samples = self._hashed(self._X)
+        self._codes_of_samples = self._hashed(self.X)
         self._radii[:] = np.inf  # nothing is certified, so nothing is violated
         self._wait = float(self._rehash_every)
         self._until_rehash = self._rehash_every
@@ -122,13 +107,11 @@ class HashingEngine(ListEngine):
 
     def _rehash(self) -> None:
         """Hash all weights, and find the active neurons of every sample."""
-        from scipy.sparse import csr_array
-
         from fireset.kernels.hashing import bucket_members
 
         self._set_bands()
-        m, n = self._network.width, len(self._X)
-        codes = self._hashed(self._network.weights)
+        m, n = self.network.width, len(self.X)
+        codes = self._hashed(self.network.weights)
         order = np.argsort(codes, axis=1, kind="stable").astype(np.int32)
         begins, ends = (
             np.stack(
@@ -140,24 +123,23 @@ class HashingEngine(ListEngine):
             for side in ("left", "right")
         )
 
-        def find(lane: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, int]:
-            indptr = np.empty(lane[1] - lane[0] + 1, np.int64)
-            most = int((ends - begins)[:, slice(*lane)].sum(axis=0).clip(max=m).sum())
+        def find(span: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, int]:
+            indptr = np.empty(span[1] - span[0] + 1, np.int64)
+            most = int((ends - begins)[:, slice(*span)].sum(axis=0).clip(max=m).sum())
             members = np.empty(most, np.int32)
-            looked = bucket_members(order, begins, ends, *lane, np.full(m, -1), indptr, members)
-            return indptr, members[: indptr[-1]], looked
+            visited = bucket_members(order, begins, ends, *span, np.full(m, -1), indptr, members)
+            return indptr, members[: indptr[-1]], visited
 
-        parts = run(find, lanes(n))
+        parts = parallel_map(find, ranges(n))
         starts = np.cumsum([0, *(len(members) for _, members, _ in parts)])
         indptr = np.concatenate([[0], *(own[1:] + at for (own, _, _), at in zip(parts, starts, strict=False))])
         ids = np.concatenate([members for _, members, _ in parts])
-        by_sample = csr_array((np.ones(len(ids), bool), ids, indptr), shape=(n, m))
-        self._look_at_all(by_sample)
-        self.work.nodes_visited += sum(looked for _, _, looked in parts)
+        self._look_at_all(fire_sets_by_sample(indptr, ids, m))
+        self.work.nodes_visited += sum(visited for _, _, visited in parts)
         self.work.refreshes += m
 
     def _set_bands(self) -> None:
-        network = self._network
+        network = self.network
         norms = row_norms(network.weights)
         self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
 
@@ -174,15 +156,10 @@ class HashingEngine(ListEngine):
             else:
                 winner_codes(tile, self._windows, codes, lo)
 
-        run(hash_tile, range(0, len(vectors), _TILE), uses_blas=True)
+        parallel_map(hash_tile, range(0, len(vectors), _TILE), uses_blas=True)
         if self._family == "simhash":
             self.work.inner_products += len(vectors) * len(self._planes)
         return codes
 
     def _audit_some(self) -> None:
         """Nothing is certified, so there is nothing to audit; ``recall`` says what is missed."""
-
-
-def _check_count(name: str, value) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")

@@ -4,38 +4,36 @@ For each neuron there is a list of samples outside of which it cannot fire. How 
 the engines differ in: ``data_search.py`` searches the data for a neuron, ``weight_search.py`` the weights for a sample.
 """
 
-from abc import ABC, abstractmethod
-from math import erfc, sqrt
-from numbers import Real
+from abc import abstractmethod
+from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fireset.engines.base import EngineWork, Step
+from fireset._util.checks import is_number
+from fireset._util.errors import CertificateError, InputError
+from fireset._util.parallel import parallel_map, ranges
+from fireset._util.rounding import deciding_band, dot_slack, row_norms
+from fireset.engines.base import Engine
 from fireset.engines.candidate_lists import CandidateLists, aligned_outputs, aligned_rows, sample_blocks
-from fireset.errors import CertificateError, InputError
+from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.engines.tangent import TangentOperator
+from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 from fireset.hsr import HalfSpaceIndex, Report
-from fireset.parallel import lanes, run
-from fireset.rounding import deciding_band, dot_slack, row_norms
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _AUDITS = 4096  # every neuron is audited once in about so many passes
 _AUDITED_PAIRS = 1 << 20
+_UNKNOWN_SPEED = 1e-300  # as good as 0, but not 0: ``backward`` skips neurons of speed 0 as having no velocity either
 
 
 def check_radius(radius: float | str) -> float | str:
     """ "auto" or a number of at least 0."""
-    number = isinstance(radius, Real) and not isinstance(radius, bool)
-    if radius != "auto" and not (number and 0 <= float(radius) < np.inf):
+    if radius != "auto" and not (is_number(radius) and float(radius) >= 0):
         raise InputError(f"radius must be 'auto' or a number of at least 0, got {radius!r}")
     return radius
-
-
-def fired_share(threshold: float) -> float:
-    """P(z > threshold), the share of the pairs that are above it at initialization."""
-    return 0.5 * erfc(threshold / sqrt(2.0))
 
 
 class SampleBlock(NamedTuple):
@@ -46,15 +44,10 @@ class SampleBlock(NamedTuple):
     lists: CandidateLists
 
 
-class ListEngine(ABC):
+class ListEngine(Engine):
     """Runs both passes over the candidate lists, block by block, neuron by neuron, on all cores."""
 
-    name: str
-    exact = True
     _blocks: list[SampleBlock]
-
-    def __init__(self) -> None:
-        self.work = EngineWork()
 
     def _in_blocks(self) -> bool:
         """Whether the samples may be cut into blocks."""
@@ -68,8 +61,8 @@ class ListEngine(ABC):
     def _renew_lists(self) -> None:
         """Make the lists hold for the weights as they are now; called after every step."""
 
-    def start(self, network, X: np.ndarray) -> None:
-        self._network, self._X = network, X
+    def _prepare(self) -> None:
+        network, X = self.network, self.X
         rows = aligned_rows(X)
         self._blocks = [
             SampleBlock(slice(lo, hi), rows[lo:hi], CandidateLists(network.width, network.dtype))
@@ -79,151 +72,188 @@ class ListEngine(ABC):
         self._next_audit = 0
         m = network.width
         self._radii = np.zeros(m)  # what the list certifies, in units of inner products
-        self._reaches = np.zeros(m)  # what of it is used up
+        self._drifts = np.zeros(m)  # what of it is used up
         self._speeds = np.full(m, np.inf)  # bound on the last ‖Δw_r‖; not known yet, so nobody is at rest
-        self._misses = np.zeros(m, np.int32)  # near misses looked at since the list was made
+        self._near_misses = np.zeros(m, np.int32)  # looked at since the list was made
         self._bands = np.zeros(m, network.dtype)
         self._forward_done = False
         self._diverged = False  # a weight is not finite any more: nothing can be found, and nothing needs to be
         self._first_lists()
 
     def forward(self) -> np.ndarray:
-        from fireset.kernels.candidates import forward
+        from fireset.kernels.candidates import Certificates, forward
 
-        network = self._network
+        network = self.network
         if self._diverged:
-            return np.full((len(self._X), network.n_outputs), np.nan)
+            return np.full((len(self.X), network.n_outputs), np.nan)
         threshold = network.dtype.type(network.threshold)
+        certificates = Certificates(self._radii, self._drifts, self._bands)
+        neurons = network.weights, network.signs, threshold
 
-        def lane_sum(lane: tuple[int, int]):
-            # A lane adds up in the network's precision, lanes are added up in float64.
-            sums = aligned_outputs(np.zeros((len(self._X), network.n_outputs), network.dtype))
+        def span_sum(span: tuple[int, int]):
+            sums = self._zero_sums()
             counted = [
-                forward(
-                    rows,
-                    network.weights,
-                    network.signs,
-                    threshold,
-                    lists.starts,
-                    lists.counts,
-                    lists.samples,
-                    lists.references,
-                    self._radii,
-                    self._reaches,
-                    self._bands,
-                    lists.looked,
-                    lists.pending,
-                    lists.fired(lane, void=True),
-                    lists.fired_starts,
-                    lists.fired_counts,
-                    sums[samples],
-                    *lane,
-                )
+                forward(rows, *neurons, lists.arrays(), certificates, lists.scratch(span), sums[samples], *span)
                 for samples, rows, lists in self._blocks
             ]
-            return sums.reshape(len(sums), -1)[:, : network.n_outputs], np.array(counted)
+            return sums, np.array(counted)
 
-        parts = run(lane_sum, lanes(network.width))
+        parts = parallel_map(span_sum, ranges(network.width))
         for _, counted in parts:
             violated = counted[:, 2].max()
             if violated >= 0:
                 raise CertificateError(
-                    f"neuron {violated} has used {self._reaches[violated]:.3g} of its radius "
+                    f"neuron {violated} has used {self._drifts[violated]:.3g} of its radius "
                     f"{self._radii[violated]:.3g} and was not refreshed"
                 )
         self.work.inner_products += sum(int(counted[:, 0].sum()) for _, counted in parts)
         self.work.fired_pairs = sum(int(counted[:, 1].sum()) for _, counted in parts)
         self._forward_done = True
         self._audit_some()
-        return np.asarray(sum(sums.astype(np.float64) for sums, _ in parts)) / sqrt(network.width)
+        return self._total([sums for sums, _ in parts]) / sqrt(network.width)
 
-    def descend(self, residual: np.ndarray, step: Step) -> None:
-        from fireset.kernels.candidates import add_gradients, backward, take_steps
+    def _zero_sums(self) -> np.ndarray:
+        """For the neurons of one range, which add up in the network's precision."""
+        return aligned_outputs(np.zeros((len(self.X), self.network.n_outputs), self.network.dtype))
 
+    def _total(self, sums: list[np.ndarray]) -> np.ndarray:
+        """What the ranges added up, added up in float64; (n, c)."""
+        return np.asarray(sum(part.astype(np.float64) for part in sums)).reshape(len(self.X), -1)[
+            :, : self.network.n_outputs
+        ]
+
+    def _ensure_forward(self) -> None:
+        """Have the fired pairs of the current weights noted."""
         if not self._forward_done:
             self.forward()
-        network = self._network
-        dtype = network.dtype.type
-        residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
-        velocity = step.velocity_for(network.weights)
-        rule = dtype(step.rate), dtype(step.momentum), step.nesterov
 
-        def descend_lane(lane: tuple[int, int]) -> None:
-            if len(self._blocks) > 1:
-                descend_lane_in_blocks(lane)
-                return
+    def _aligned_residual(self, residual: np.ndarray) -> np.ndarray:
+        return aligned_outputs((residual / sqrt(self.network.width)).astype(self.network.dtype))
+
+    def gradient(self, residual: np.ndarray) -> RowGradients:
+        self._ensure_forward()
+        network = self.network
+        rows = np.full_like(network.weights, np.nan if self._diverged else 0.0)
+        fired, uncounted = np.zeros(network.width, np.int64), np.zeros(network.width, np.int32)
+        if not self._diverged:
+            residual = self._aligned_residual(residual)
+
+            def span_gradient(span: tuple[int, int]) -> None:
+                gradients = self._span_gradients(span, residual, fired, uncounted)
+                rows[slice(*span)] = gradients[:, : network.n_features]
+
+            parallel_map(span_gradient, ranges(network.width))
+        neurons = np.flatnonzero(fired) if not self._diverged else np.arange(network.width)
+        return RowGradients(neurons, rows[neurons])
+
+    def _span_gradients(
+        self, span: tuple[int, int], residual: np.ndarray, fired_counts: np.ndarray, near_misses: np.ndarray
+    ) -> np.ndarray:
+        """G_r for the neurons of a range, aligned as the rows are.
+
+        How many samples each fires for, and how many near misses were looked at, is added to the last two.
+        """
+        from fireset.kernels.candidates import add_gradients
+
+        gradients = np.zeros((span[1] - span[0], self._blocks[0].rows.shape[1]), self.network.dtype)
+        signs = self.network.signs
+        for samples, rows, lists in self._blocks:
+            own = lists.arrays(), lists.fired(span)
+            add_gradients(rows, signs, residual[samples], *own, near_misses, gradients, *span)
+            fired_counts[slice(*span)] += lists.fired_counts[slice(*span)]
+        return gradients
+
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        from fireset.kernels.candidates import backward, take_steps
+
+        self._ensure_forward()
+        network = self.network
+        residual = self._aligned_residual(residual)
+        velocity, arguments = rule.velocity_of(network.weights), rule.arguments(network.dtype)
+        moving = network.weights, velocity
+
+        def step_span(span: tuple[int, int]) -> None:
             _, rows, lists = self._blocks[0]
-            backward(
-                rows,
-                network.weights,
-                velocity,
-                network.signs,
-                residual,
-                lists.looked,
-                lists.fired(lane),
-                lists.fired_starts,
-                lists.fired_counts,
-                *rule,
-                self._speeds,
-                self._misses,
-                *lane,
-            )
+            own = lists.arrays(), lists.fired(span)
+            backward(rows, *moving, network.signs, residual, *own, arguments, self._speeds, self._near_misses, *span)
 
-        def descend_lane_in_blocks(lane: tuple[int, int]) -> None:
-            some = slice(*lane)
-            gradients = np.zeros((lane[1] - lane[0], self._blocks[0].rows.shape[1]), network.dtype)
-            fired_counts = np.zeros(lane[1] - lane[0], np.int64)
-            for samples, rows, lists in self._blocks:
-                add_gradients(
-                    rows,
-                    network.signs,
-                    residual[samples],
-                    lists.looked,
-                    lists.fired(lane),
-                    lists.fired_starts,
-                    lists.fired_counts,
-                    self._misses,
-                    gradients,
-                    *lane,
-                )
-                fired_counts += lists.fired_counts[some]
-            take_steps(network.weights, velocity, gradients, fired_counts, *rule, self._speeds, *lane)
+        def step_span_in_blocks(span: tuple[int, int]) -> None:
+            fired_counts = np.zeros(network.width, np.int64)
+            gradients = self._span_gradients(span, residual, fired_counts, self._near_misses)
+            take_steps(*moving, gradients, fired_counts[slice(*span)], arguments, self._speeds, *span)
 
-        run(descend_lane, lanes(network.width))
+        parallel_map(step_span if len(self._blocks) == 1 else step_span_in_blocks, ranges(network.width))
+        self._follow_weights()
+
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
+        self._speeds[:] = _UNKNOWN_SPEED
+        self._speeds[neurons] = np.maximum(distances, _UNKNOWN_SPEED)
+        self._follow_weights()
+
+    def _follow_weights(self) -> None:
+        """After all weights have moved by at most ``_speeds``: the certificates and lists follow."""
         self._forward_done = False
         if not np.isfinite(self._speeds).all():
             self._diverged = True
             return
         # The surplus pays for the rounding of the product and of the sum, however small the step is beside it.
-        self._reaches += self._speeds * (self._sample_norm * (1 + 1e-9))
-        self._reaches *= 1 + 4.5e-16 * (self._speeds > 0)
+        self._drifts += self._speeds * (self._sample_norm * (1 + 1e-9))
+        self._drifts *= 1 + 4.5e-16 * (self._speeds > 0)
         self._renew_lists()
+
+    def tangent_operator(self) -> TangentOperator:
+        from fireset.kernels.candidates import spread_linear, tangent
+
+        self._ensure_forward()
+        network = self.network
+        if self._diverged:
+            return lambda direction: np.full(direction.shape, np.nan)
+
+        def product(direction: np.ndarray) -> np.ndarray:
+            direction = aligned_outputs(direction.astype(network.dtype))
+            uncounted = np.zeros(network.width, np.int32)  # near misses are those of a step
+
+            def span_product(span: tuple[int, int]) -> np.ndarray:
+                sums = self._zero_sums()
+                if len(self._blocks) == 1:
+                    _, rows, lists = self._blocks[0]
+                    tangent(rows, network.signs, direction, lists.arrays(), lists.fired(span), sums, *span)
+                    return sums
+                linear = self._span_gradients(span, direction, np.zeros(network.width, np.int64), uncounted)
+                for samples, rows, lists in self._blocks:
+                    own = lists.arrays(), lists.fired(span)
+                    spread_linear(rows, network.signs, linear, *own, sums[samples], *span)
+                return sums
+
+            return self._total(parallel_map(span_product, ranges(network.width))) / network.width
+
+        return product
 
     def _look_at_all(self, by_sample: "csr_array") -> None:
         """Lists that are looked at whole: of these pairs, n × m."""
         for k, block in enumerate(self._blocks):
             by_neuron = by_sample[block.samples].tocsc()
-            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, self._network.dtype)
+            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, self.network.dtype)
             self._blocks[k] = block._replace(lists=lists)
 
-    def fire_sets(self):
+    def fire_sets(self) -> "csr_array":
         """n × m, from the lists; looks at nothing outside them."""
-        from scipy.sparse import csc_array, csr_array, vstack
+        from scipy.sparse import csr_array, vstack
 
         if self._diverged:
-            return self._network.fire_sets(self._X)
-        if not self._forward_done:
-            self.forward()
-        everyone = np.arange(self._network.width)
-        columns = []
-        for samples, _, lists in self._blocks:
-            indptr = np.concatenate([[0], np.cumsum(lists.fired_counts, dtype=np.int64)])
-            ids = lists.fired_samples(everyone)
-            shape = samples.stop - samples.start, self._network.width
-            columns.append(csc_array((np.ones(len(ids), bool), ids, indptr), shape=shape))
-        fired = csr_array(vstack(columns))
-        fired.sort_indices()
-        return fired
+            return self.network.fire_sets(self.X)
+        self._ensure_forward()
+        everyone = np.arange(self.network.width)
+        return csr_array(
+            vstack(
+                [
+                    fire_sets_by_neuron(
+                        list_offsets(lists.fired_counts), lists.fired_samples(everyone), samples.stop - samples.start
+                    )
+                    for samples, _, lists in self._blocks
+                ]
+            )
+        )
 
     def _searched(self, index: HalfSpaceIndex, normals: np.ndarray, thresholds: np.ndarray) -> Report:
         """Ask the index, and count its work as ours."""
@@ -238,23 +268,23 @@ class ListEngine(ABC):
 
         Costs O(d·n) for each neuron. In float32 samples within rounding distance of the threshold are let pass.
         """
-        if not self._forward_done:
-            self.forward()
-        neurons = np.arange(self._network.width) if neurons is None else np.asarray(neurons)
-        at_once = max(1, _AUDITED_PAIRS // max(1, len(self._X)))
-        # In ``run`` so that BLAS keeps to one thread: its workers go on spinning on cores that the kernels need.
-        run(self._audit, [neurons[lo : lo + at_once] for lo in range(0, len(neurons), at_once)], uses_blas=True)
+        self._ensure_forward()
+        neurons = np.arange(self.network.width) if neurons is None else np.asarray(neurons)
+        at_once = max(1, _AUDITED_PAIRS // max(1, len(self.X)))
+        parts = [neurons[lo : lo + at_once] for lo in range(0, len(neurons), at_once)]
+        # With one BLAS thread each: BLAS workers would go on spinning on cores that the kernels need.
+        parallel_map(self._audit, parts, uses_blas=True)
         self.work.audited += len(neurons)
 
     def _audit(self, neurons: np.ndarray) -> None:
         from fireset.kernels.firing import activate
 
-        network = self._network
+        network = self.network
         W = network.weights[neurons]
         norms = row_norms(W)
-        excess = W @ self._X.T
+        excess = W @ self.X.T
         bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        activate(excess, W, self._X, network.dtype.type(network.threshold), bands)
+        activate(excess, W, self.X, network.dtype.type(network.threshold), bands)
         excess[self._listed_pairs(neurons)] = 0  # what is left are fired pairs that the lists do not have
         doubt = np.zeros(len(neurons), network.dtype)
         if network.dtype == np.float32:
@@ -268,8 +298,8 @@ class ListEngine(ABC):
             )
 
     def _audit_some(self) -> None:
-        m = self._network.width
-        share = max(1, min(-(-m // _AUDITS), _AUDITED_PAIRS // max(1, len(self._X))))
+        m = self.network.width
+        share = max(1, min(-(-m // _AUDITS), _AUDITED_PAIRS // max(1, len(self.X))))
         self.audit(np.sort((self._next_audit + np.arange(min(share, m))) % m))
         self._next_audit = (self._next_audit + share) % m
 

@@ -6,7 +6,7 @@ The listing, line by line::
     for t = 1 … T:
         S_i ← hsr.Query(x_i, b)            for i ∈ [n]      _search, before each forward pass
         forward pass only on S_i                            ListEngine.forward
-        gradient only on S_i, update of ∪ S_i               ListEngine.descend
+        gradient only on S_i, update of ∪ S_i               ListEngine.step
         hsr.Delete(w_r(t)), hsr.Add(w_r(t+1))               _renew_lists, by ``index.move``
 
 With ``radius=0`` this is done to the letter. With a radius R the index may hold a neuron where it was some steps ago,
@@ -21,16 +21,19 @@ Deviations from the listing:
 4. The distance to where the index has a neuron is bounded by the path length Σ‖Δw_r‖.
 """
 
-from math import exp, pi, sqrt
+from math import sqrt
 
 import numpy as np
 
-from fireset.engines.list_engine import ListEngine, check_radius, fired_share
+from fireset._util.gaussian import density, upper_tail
+from fireset._util.rounding import deciding_band, dot_slack, row_norms
+from fireset.engines.list_engine import ListEngine, check_radius
+from fireset.fire_sets import fire_sets_by_sample
 from fireset.hsr import build, check_kind, choose
-from fireset.rounding import deciding_band, dot_slack, row_norms
 
 _MOVE = 200.0  # cost of moving a neuron in the index, in candidates looked at; measured: 2 µs beside 10 ns
 _ITERATIONS = 50  # of a run, to choose an index by
+_LISTED_PAIR_BYTES = 24  # as reported, by sample, and by neuron
 _MEMORY = 0.9  # of the mean speed, from one step to the next
 
 
@@ -48,21 +51,25 @@ class WeightSearchEngine(ListEngine):
     """
 
     name = "weights"
+    summary = "Algorithm 1: search the weights for each sample, in an index that follows them within a radius"
 
     def __init__(self, radius: float | str = "auto", index: str = "auto"):
         super().__init__()
         self._wanted_radius = check_radius(radius)
         self._kind = check_kind(index, dynamic=True)
 
-    def index_for(self, network, n_samples: int) -> str:
-        """The kind of index that ``start`` builds."""
+    def index_kind(self, network, n_samples: int) -> str:
         if self._kind != "auto":
             return self._kind
-        output = network.width * fired_share(network.threshold)
+        output = network.width * upper_tail(network.threshold)
         return choose(network.width, network.n_features, output=output, queries=_ITERATIONS * n_samples)
 
+    def memory_bytes(self, network, n_samples: int) -> float:
+        fired = n_samples * network.width * upper_tail(network.threshold)
+        return 2.0 * network.weights.nbytes + _LISTED_PAIR_BYTES * fired
+
     def _first_lists(self) -> None:
-        self._index = build(self._network.weights, self.index_for(self._network, len(self._X)))
+        self._index = build(self.network.weights, self.index_kind(self.network, len(self.X)))
         self._radius = 0.0 if self._wanted_radius == "auto" else float(self._wanted_radius)
         self._mean_speed = -1.0
         self._search()
@@ -70,23 +77,21 @@ class WeightSearchEngine(ListEngine):
     def _renew_lists(self) -> None:
         if self._wanted_radius == "auto":
             self._radius = self._balanced_radius()
-        due = np.flatnonzero(self._reaches > self._radius)
-        self._index.move(due, self._network.weights[due])
-        self._reaches[due] = 0.0
+        due = np.flatnonzero(self._drifts > self._radius)
+        self._index.move(due, self.network.weights[due])
+        self._drifts[due] = 0.0
         self.work.refreshes += len(due)
         self._search()
 
     def _balanced_radius(self) -> float:
         mean = float(self._speeds.mean()) * self._sample_norm
         self._mean_speed = mean if self._mean_speed < 0 else _MEMORY * self._mean_speed + (1 - _MEMORY) * mean
-        density = exp(-(self._network.threshold**2) / 2) / sqrt(2 * pi)
-        return sqrt(_MOVE * self._mean_speed / (max(1, len(self._X)) * max(density, 1e-6)))
+        near = max(density(self.network.threshold), 1e-6)
+        return sqrt(_MOVE * self._mean_speed / (max(1, len(self.X)) * near))
 
     def _search(self) -> None:
         """S_i for all i, and from them the lists of the neurons."""
-        from scipy.sparse import csr_array
-
-        network, X = self._network, self._X
+        network, X = self.network, self.X
         norms = row_norms(network.weights)
         self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
         largest = norms.max() + self._radius / max(self._sample_norm, 1e-300)
@@ -94,7 +99,5 @@ class WeightSearchEngine(ListEngine):
         # Without a radius the index has the last word: it holds the weights as they are, and decides as we do.
         widened = self._radius + 2 * slack if self._radius > 0 else 0.0
         found = self._searched(self._index, X, np.full(len(X), network.threshold - widened))
-        marks = np.ones(len(found.ids), bool)
-        by_sample = csr_array((marks, found.ids, found.indptr), shape=(len(X), network.width))
         self._radii[:] = self._radius
-        self._look_at_all(by_sample)
+        self._look_at_all(fire_sets_by_sample(found.indptr, found.ids, network.width))

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.errors import InputError
-from fireset.parallel import run
-from fireset.rounding import deciding_band, dot_slack, row_norms
+from fireset._util.errors import InputError
+from fireset._util.parallel import parallel_map
+from fireset._util.rounding import deciding_band, dot_slack, row_norms
 
 _MOST_IDS = 2**31 - 1  # ids are kept in 32 bits
 _LONG = 1 << 18  # ids from which on it pays to copy them on several cores
@@ -25,7 +25,7 @@ class Report(NamedTuple):
     """Answers to a batch of queries: query k found ``ids[indptr[k]:indptr[k+1]]``, with these values.
 
     Ids are 32-bit integers, which take half the room. A value is the computed ⟨normal, point⟩: within
-    ``fireset.rounding.dot_slack`` of the true one.
+    ``fireset._util.rounding.dot_slack`` of the true one.
     """
 
     indptr: np.ndarray
@@ -128,7 +128,7 @@ class HalfSpaceIndex(ABC):
         def answer(start: int) -> Answers:
             return self._answer(Queries(*(part[start : start + size] for part in queries)), with_values, ordered)
 
-        found = run(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
+        found = parallel_map(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
         self.work.queries += len(queries.normals)
         self.work.nodes_visited += sum(f.nodes_visited for f in found)
         self.work.points_tested += sum(f.points_tested for f in found)
@@ -147,13 +147,13 @@ class HalfSpaceIndex(ABC):
             self._release(found[block])
 
         if len(ids) > _LONG:
-            run(put_together, range(len(found)))
+            parallel_map(put_together, range(len(found)))
         else:
             for block in range(len(found)):
                 put_together(block)
         return Report(indptr, ids, values)
 
-    def _release(self, answers: Answers) -> None:  # noqa: B027 - most have nothing to release
+    def _release(self, answers: Answers) -> None:
         """The answers of a block have been copied; what held them may be used again."""
 
     def _checked_queries(self, normals, thresholds) -> Queries:

@@ -4,7 +4,7 @@ from inspect import signature
 
 import numpy as np
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
 from fireset.hsr import cost
 from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.convex_layers import ConvexLayersIndex

@@ -14,7 +14,7 @@ points within that distance of the line are tested: a query along a line that ma
 
 import numpy as np
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
 from fireset.hsr.base import Answers, HalfSpaceIndex, Queries, sort_answers
 
 _ANSWERS = 1 << 20  # ids found by a block before its answers are put together

@@ -4,8 +4,10 @@ Nanoseconds on one core, for points like a Gaussian cloud, the weights of a fres
 by ``benchmarks/bench_index.py`` on 2026-11-16 (AVX-512, float32); what counts is their ratios.
 """
 
-from math import erfc, exp, log, pi, sqrt
+from math import exp, log, pi, sqrt
 from statistics import NormalDist
+
+from fireset._util.gaussian import upper_tail
 
 _SCAN_POINT, _SCAN_COORDINATE = (
     0.65,
@@ -25,7 +27,7 @@ _LEAF = 24.0
 
 def usual_output(n: int) -> float:
     """What the paper's threshold b = √(0.4 ln n) leaves above it of n Gaussian points."""
-    return 0.5 * n * erfc(sqrt(0.2 * log(max(n, 2))))
+    return n * upper_tail(sqrt(0.4 * log(max(n, 2))))
 
 
 def scan_query(n: int, d: int) -> float:

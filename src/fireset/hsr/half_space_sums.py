@@ -6,7 +6,8 @@ boundary are looked at. A query costs O(boxes on the boundary) instead of O(poin
 
 import numpy as np
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
+from fireset._util.parallel import parallel_map, ranges
 from fireset.hsr.base import Queries
 from fireset.kernels.partition_tree import FAN, Tree
 from fireset.kernels.partition_tree_sums import (
@@ -19,7 +20,6 @@ from fireset.kernels.partition_tree_sums import (
     sum_entries,
     totals_of_leaves,
 )
-from fireset.parallel import lanes, run
 
 _ENTRIES = 1 << 16  # of the half-spaces worked on at a time, besides room for one of any size
 
@@ -50,7 +50,7 @@ def sums_above(tree: Tree, queries: Queries, values: np.ndarray, work: np.ndarra
             sum_entries(tree.buckets, entries, masks, ends, first, stop, values, totals, mine)
         return counted
 
-    work += np.sum(run(add, lanes(len(sums))), axis=0)
+    work += np.sum(parallel_map(add, ranges(len(sums))), axis=0)
     return sums
 
 
@@ -66,7 +66,7 @@ def spread_above(tree: Tree, queries: Queries, rows: np.ndarray, ids: int, work:
             spread_entries(tree.buckets, entries, masks, ends, first, stop, mine, shares, spread)
         return shares, spread, counted
 
-    parts = run(add, lanes(len(rows)))
+    parts = parallel_map(add, ranges(len(rows)))
     shares, spread = (np.sum([part[k] for part in parts], axis=0) for k in range(2))
     push_down(tree.nodes, order, shares)
     hand_out(tree.nodes, tree.buckets, order, shares, spread)
@@ -80,7 +80,7 @@ def _order(tree: Tree) -> np.ndarray:
 
 
 def _split(tree: Tree, queries: Queries, part: tuple[int, int], counted: np.ndarray):
-    """(first, stop, entries, masks, ends) of the queries of a lane, numbered from its first, some at a time."""
+    """(first, stop, entries, masks, ends) of the queries of a span, numbered from its first, some at a time."""
     mine = Queries(*(each[part[0] : part[1]] for each in queries))
     room = len(tree.nodes) + len(tree.buckets) + _ENTRIES
     entries, masks = np.empty(room, np.int32), np.empty(room, np.int64)

@@ -27,7 +27,7 @@ O(r^⌊d/2⌋) facets.
 
 import numpy as np
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
 from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
 from fireset.hsr.hull_hierarchy_build import build
 

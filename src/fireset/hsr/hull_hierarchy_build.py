@@ -6,9 +6,9 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from fireset.errors import InputError
-from fireset.parallel import one_blas_thread, run
-from fireset.rounding import dot_slack, row_norms
+from fireset._util.errors import InputError
+from fireset._util.parallel import one_blas_thread, parallel_map
+from fireset._util.rounding import dot_slack, row_norms
 
 _FIRST_SAMPLE = 16  # points in the first sample for ρ = 3, doubled for every further dimension, as lists get longer
 _LARGEST_FIRST_SAMPLE = 512
@@ -255,7 +255,7 @@ def _facet_lists(
         return np.concatenate(parts)
 
     blocks = np.array_split(np.arange(len(facets)), min(len(facets), _BLOCKS))
-    lists = np.concatenate(run(search, blocks))
+    lists = np.concatenate(parallel_map(search, blocks))
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]), lists
 
 

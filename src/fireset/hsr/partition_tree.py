@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fireset._util.parallel import parallel_map
 from fireset.hsr.base import Answers, DynamicIndex, Queries, sort_answers
-from fireset.parallel import run
 
 if TYPE_CHECKING:
     from fireset.kernels.partition_tree import Tree
@@ -81,7 +81,7 @@ class PartitionTreeIndex(DynamicIndex):
         def build(task: int) -> None:
             build_subtree(*tree._replace(tops=ends[task].copy()), rows, ids, *tasks[task])
 
-        run(build, range(count))
+        parallel_map(build, range(count))
         tree.tops[:] -= needed.sum(axis=0)
 
     def _empty_tree(self, nodes: int, leaves: int, most_ids: int) -> "Tree":

@@ -8,15 +8,14 @@ most n samples in all.) Rounding and rows whose norms differ a little are what t
 
 import numpy as np
 
-from fireset.kernels.compiling import part, vector
+from fireset.kernels.compiling import inlined, vectorized
 from fireset.kernels.firing import deciding_dot
-from fireset.kernels.steps import take_step
 
 TURN = 2 * np.pi
 DOUBT = 1e-14  # in an angle: several roundings of numbers up to 2π
 
 
-@part
+@inlined
 def _rank(angles, table, angle):
     """How many sorted angles lie below ``angle``, n more for each turn."""
     n = angles.shape[0]
@@ -35,7 +34,7 @@ def _rank(angles, table, angle):
     return np.int64(turns) * n + low
 
 
-@part
+@inlined
 def _half_width(level, near, far):
     """The angle whose cosine is ``level / radius``, the radius being ``near``, or below 0 ``far``; −1 where none is."""
     radius = near if level >= 0 else far
@@ -45,7 +44,7 @@ def _half_width(level, near, far):
     return -1.0 if cosine >= 1 else np.pi if cosine <= -1 else np.arccos(cosine)
 
 
-@vector
+@vectorized
 def locate(angles, table, rows, shortest, longest, W, threshold, slacks, arcs, lo, hi):
     """``arcs`` of neurons lo … hi−1; returns the number of pairs that fire and of those that were asked one by one.
 
@@ -85,7 +84,7 @@ def locate(angles, table, rows, shortest, longest, W, threshold, slacks, arcs, l
     return fired, asked
 
 
-@vector
+@vectorized
 def spread(rows, W, signs, threshold, arcs, order, linear, constant, steps, extra, lo, hi):
     """Have neurons ``order[lo:hi]`` add a_rc (⟨linear_r, x⟩ + constant) to all samples that they fire for.
 
@@ -116,14 +115,14 @@ def spread(rows, W, signs, threshold, arcs, order, linear, constant, steps, extr
                         extra[i, c] += np.float64(signs[r, c]) * value
 
 
-@part
+@inlined
 def _add_step(steps, place, c, sign, x, y, constant):
     steps[place, c, 0] += sign * x
     steps[place, c, 1] += sign * y
     steps[place, c, 2] += sign * constant
 
 
-@vector
+@vectorized
 def received(rows, places, steps, extra, scale, result):
     """What every sample received from all lanes, times ``scale``; sorted sample p is sample ``places[p]``."""
     outputs = extra.shape[2]
@@ -139,7 +138,7 @@ def received(rows, places, steps, extra, scale, result):
             result[places[p], c] = scale * (x * rows[p, 0] + y * rows[p, 1] + constant + alone)
 
 
-@vector
+@vectorized
 def prefix_sums(rows, places, pushes, sums):
     """``sums[p] = Σ_{q < p} pushes[places[q]] x_q``, (n + 1, c, 2)."""
     for c in range(pushes.shape[1]):
@@ -152,7 +151,7 @@ def prefix_sums(rows, places, pushes, sums):
             sums[p + 1, c, 0], sums[p + 1, c, 1] = x, y
 
 
-@vector
+@vectorized
 def gather(rows, places, W, signs, threshold, arcs, sums, pushes, order, gradients, lo, hi):
     """``gradients[r] = Σ_i fired (Σ_c a_rc pushes_ic) x_i`` for neurons ``order[lo:hi]``, from prefix sums."""
     n = rows.shape[0]
@@ -183,14 +182,7 @@ def gather(rows, places, W, signs, threshold, arcs, sums, pushes, order, gradien
         gradients[r, 0], gradients[r, 1] = x, y
 
 
-@vector
-def descend(W, V, gradients, rate, momentum, nesterov, lo, hi):
-    """``take_step`` for neurons lo … hi−1; their gradients are overwritten."""
-    for r in range(lo, hi):
-        take_step(W, V, r, gradients[r], rate, momentum, nesterov)
-
-
-@vector
+@vectorized
 def list_samples(rows, places, W, threshold, arcs, starts, samples, lo, hi):
     """Write the samples that neurons lo … hi−1 fire for, from ``starts[r]`` on, which becomes where they end."""
     n = rows.shape[0]

@@ -1,6 +1,6 @@
 """How kernels are compiled: lazily, for the types they meet, cached on disk, without the GIL.
 
-Two kinds. ``strict`` kernels keep the order of operations as written: they decide who fires. ``vector`` kernels let
+Two kinds. ``strict`` kernels keep the order of operations as written: they decide who fires. ``vectorized`` kernels let
 LLVM regroup sums and use fused multiply-add, which is what lets it use wide registers; NaN and infinity keep their
 meaning in both, so that a diverging run is seen and not computed away.
 """
@@ -12,6 +12,6 @@ _REGROUPED = {"reassoc", "contract", "nsz"}
 
 # False has to be said: a kernel without a word on it inherits the flags of the kernel that first calls it.
 strict = numba.njit(**_OPTIONS, fastmath=False)
-vector = numba.njit(**_OPTIONS, fastmath=_REGROUPED)
+vectorized = numba.njit(**_OPTIONS, fastmath=_REGROUPED)
 # For a part of a kernel that is called for every neuron: the call alone would cost as much as a short list.
-part = numba.njit(**_OPTIONS, fastmath=_REGROUPED, forceinline=True)
+inlined = numba.njit(**_OPTIONS, fastmath=_REGROUPED, forceinline=True)

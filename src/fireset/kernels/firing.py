@@ -13,7 +13,7 @@ import numpy as np
 from numba import float64
 from numba.extending import intrinsic
 
-from fireset.kernels.compiling import strict, vector
+from fireset.kernels.compiling import strict, vectorized
 
 
 @intrinsic
@@ -41,7 +41,7 @@ def difference(a, b):
     return np.float64(a) - np.float64(b)
 
 
-@vector
+@vectorized
 def settle(H, W, X, thresholds, bands):
     """Replace every ``H[r, i] ≈ ⟨w_r, x_i⟩`` that lies within ``bands[r]`` of ``thresholds[r]`` by the deciding value.
 
@@ -61,7 +61,7 @@ def settle(H, W, X, thresholds, bands):
                     row[i] = deciding_dot(W[r], X[i])
 
 
-@vector
+@vectorized
 def activate(H, W, X, threshold, bands):
     """Turn pre-activations ``H[r, i] ≈ ⟨w_r, x_i⟩`` into ``σ_b`` in place; positive exactly where the neuron fires.
 

@@ -5,13 +5,13 @@ Layout of ``facets``, ``incident`` and of lists: ``fireset.kernels.hull_hierarch
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 
 INCOMPLETE, COMPLETE, STRICTLY_COMPLETE = range(3)
 EPS = float(np.finfo(np.float64).eps)
 
 
-@vector
+@vectorized
 def project(facets, chosen, count, direction, weights, rest, basis, triangle):
     """Least squares: the weights for which Σ_i weights[i] · (normal of facet chosen[i]) comes nearest to ``direction``.
 
@@ -54,7 +54,7 @@ def project(facets, chosen, count, direction, weights, rest, basis, triangle):
     return True
 
 
-@vector
+@vectorized
 def rebalance(facets, chosen, count, direction, weights, trial, rest, basis, triangle):
     """The inner loop of Lawson and Hanson: drop facets until the least-squares weights of the others are positive.
 
@@ -86,7 +86,7 @@ def rebalance(facets, chosen, count, direction, weights, trial, rest, basis, tri
     return 0
 
 
-@vector
+@vectorized
 def certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch):
     """Whether every point outside a node's list has ⟨direction, x̂⟩ ≤ ``limit``, shown by weak duality.
 

@@ -21,7 +21,7 @@ Kernels are handed the arrays they need, one by one: a tuple of arrays would cou
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.hull_certificate import EPS, INCOMPLETE, STRICTLY_COMPLETE, certify
 from fireset.kernels.masks import LANES, above_bits, first_bit
@@ -32,7 +32,7 @@ MOST_LEVELS = 64  # of all families together, roots included
 POINT, STEP_START, STEP_END, FACET_START, FACET_END, LIST_START, LIST_SPLIT, LIST_END = range(8)  # columns of ``nodes``
 
 
-@vector
+@vectorized
 def products(points, members, lo, hi, normal, values):
     """``values[i] = ⟨normal, points[members[lo + i]]⟩`` for i < hi − lo. Cost O(d · (hi − lo))."""
     d = normal.shape[0]
@@ -61,7 +61,7 @@ def products(points, members, lo, hi, normal, values):
         values[p - lo] = total
 
 
-@vector
+@vectorized
 def walk(points, normal, threshold, nodes, steps, step_points, path, values):
     """Follow the extreme vertices in direction ``normal`` through every family, while they do not pass ``threshold``.
 
@@ -95,7 +95,7 @@ def walk(points, normal, threshold, nodes, steps, step_points, path, values):
     return count, looked
 
 
-@vector
+@vectorized
 def choose(direction, limit, radius, nodes, incident, facets, path, length, chosen, scratch):
     """The finest list on the path proven complete up to ``limit``: (its start, split and end, facets looked at).
 
@@ -115,7 +115,7 @@ def choose(direction, limit, radius, nodes, incident, facets, path, length, chos
     return nodes[0, LIST_START], nodes[0, LIST_SPLIT], nodes[0, LIST_END], looked
 
 
-@vector
+@vectorized
 def decide(points, members, lo, hi, normal, threshold, band, values):
     """Replace every value within ``band`` of the threshold, or not a number, by what ``deciding_dot`` says."""
     unsure = 0
@@ -127,7 +127,7 @@ def decide(points, members, lo, hi, normal, threshold, band, values):
                 values[p] = deciding_dot(normal, points[members[lo + p]])
 
 
-@vector
+@vectorized
 def collect(members, start, lo, hi, tested, threshold, ids, values, used):
     """Append members lo … hi−1 whose value, ``tested`` from member ``start`` on, is above; returns the new ``used``.
 
@@ -148,7 +148,7 @@ def collect(members, start, lo, hi, tested, threshold, ids, values, used):
     return used
 
 
-@vector
+@vectorized
 def merge(ids, values, middle):
     """Make one ascending run of two, the second of which starts at ``middle``; ``values`` go along if there are any."""
     with_values = values.shape[0] > 0
@@ -170,7 +170,7 @@ def merge(ids, values, middle):
             a += 1
 
 
-@vector
+@vectorized
 def report(
     points,
     normals,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 from fireset.kernels.hull_certificate import EPS
 from fireset.kernels.hull_hierarchy import (
     FAMILIES,
@@ -19,7 +19,7 @@ from fireset.kernels.hull_hierarchy import (
 NEAR, BEYOND = 1, 2  # marks
 
 
-@vector
+@vectorized
 def find_beyond(
     reduced, new_facets, first, last, radius, nodes, steps, step_points, incident, facets, members, found, counts
 ):
@@ -54,7 +54,7 @@ def find_beyond(
     return last, used
 
 
-@vector
+@vectorized
 def unite(facet_starts, facet_lists, incident_starts, incident, marks, bounds, members):
     """Lists of nodes from lists of facets: who lies beyond, or near, some facet at the node.
 
@@ -93,7 +93,7 @@ def unite(facet_starts, facet_lists, incident_starts, incident, marks, bounds, m
     return used
 
 
-@vector
+@vectorized
 def link(lo, hi, nodes, members, next_nodes, bounds, steps):
     """Steps of nodes lo … hi−1 to those of the family's next sample, ``next_nodes[i]`` being that of point i or −1.
 

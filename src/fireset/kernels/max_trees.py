@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 
 FAN = 8  # children of a node
 
@@ -47,7 +47,7 @@ def nodes_above(leaves: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.
     return np.concatenate(nodes), np.concatenate(children)
 
 
-@vector
+@vectorized
 def set_leaves(forest, trees, leaves, values, nodes, children):
     """Leaf ``leaves[j]`` of tree ``trees[k]`` becomes ``values[k, j]``; then the inner nodes above are made true.
 
@@ -70,7 +70,7 @@ def set_leaves(forest, trees, leaves, values, nodes, children):
             tree[nodes[q]] = largest
 
 
-@vector
+@vectorized
 def leaves_above(tree, levels, threshold, found, spare):
     """Walk down from the root to all leaves > threshold, and all that are NaN; ascending.
 
@@ -97,7 +97,7 @@ def leaves_above(tree, levels, threshold, found, spare):
     return found, count, visited
 
 
-@vector
+@vectorized
 def forward(forest, levels, signs, threshold, trees_are_neurons, fired, starts, counts, sums, used, lo, hi):
     """Add a_r σ_b(⟨w_r, x_i⟩) of all pairs in trees lo … hi−1 to ``sums`` (n, c), and note who fired.
 
@@ -131,7 +131,7 @@ def forward(forest, levels, signs, threshold, trees_are_neurons, fired, starts, 
     return hi, used, visited_total
 
 
-@vector
+@vectorized
 def turn(fired, starts, counts, places, turned, lo, hi):
     """Lists by tree become lists by leaf: every tree of lo … hi−1 goes to ``turned[places[leaf]]`` of its leaves.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.masks import columns_above_16, columns_above_32, first_bit, prefetch
 
@@ -42,7 +42,7 @@ class Tree(NamedTuple):
     tops: np.ndarray  # (2,) int64
 
 
-@vector
+@vectorized
 def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, bands, first, found, stack, counts, work):
     """Answer queries first, first + 1, … while ``found`` has room for the largest answer; returns the next query.
 
@@ -113,7 +113,7 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
     return normals.shape[0]
 
 
-@vector
+@vectorized
 def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
     """An int64 whose bit k says whether point k of a leaf lies above; the last word on it."""
     everyone = (np.int64(1) << buckets[leaf, FILLED]) - 1
@@ -131,7 +131,7 @@ def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
     return above
 
 
-@vector
+@vectorized
 def _report_all(nodes, buckets, child, found, end, stack, depth):
     """Append all ids below a child; the stack is free from ``depth`` on. Writes up to LEAF entries too many."""
     stack[depth] = child
@@ -151,7 +151,7 @@ def _report_all(nodes, buckets, child, found, end, stack, depth):
     return end
 
 
-@vector
+@vectorized
 def values_of(coordinates, places, normals, counts, ids, values):
     """``values[p] = ⟨normal, point ids[p]⟩`` for the answers of all queries, query after query."""
     begin = 0

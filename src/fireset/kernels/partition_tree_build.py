@@ -6,13 +6,13 @@ are dealt to as few children as possible, evenly, so that the nodes below are ne
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 from fireset.kernels.partition_tree import BUCKETS, BUILT, COUNT, FAN, FILLED, LEAF, NODES, PARENT, PLACE, SIZE
 
 FILL = 24
 
 
-@vector
+@vectorized
 def plant(nodes, free_nodes, tops, rows, ids, leaves, tasks):
     """Make the root, node 0, of a new tree of all ``rows``, which are reordered with their ``ids``.
 
@@ -22,7 +22,7 @@ def plant(nodes, free_nodes, tops, rows, ids, leaves, tasks):
     return _make_node(nodes, free_nodes, tops, rows, ids, -1, 0, rows.shape[0], leaves, tasks, 0)
 
 
-@vector
+@vectorized
 def build_subtree(
     boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, rows, ids, parent, begin, end, leaves
 ):
@@ -47,7 +47,7 @@ def build_subtree(
             waiting = _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, tasks, waiting)
 
 
-@vector
+@vectorized
 def _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, tasks, waiting):
     """Make an inner node and append its children to ``tasks``; returns how many are waiting there then."""
     tops[NODES] -= 1
@@ -69,7 +69,7 @@ def _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, t
     return waiting
 
 
-@vector
+@vectorized
 def part_count(leaves):
     """Children of a node above so many leaves: as few as can hold them when all nodes below are full."""
     unit = 1
@@ -78,7 +78,7 @@ def part_count(leaves):
     return (leaves + unit - 1) // unit
 
 
-@vector
+@vectorized
 def cut_into(rows, ids, begin, end, leaves, parts, ends):
     """Cut ``rows[begin:end]`` into parts, ``ends[k] … ends[k+1]−1``, by halving along the widest coordinate."""
     lowest = np.empty(rows.shape[1], rows.dtype)
@@ -106,7 +106,7 @@ def cut_into(rows, ids, begin, end, leaves, parts, ends):
         waiting += 2
 
 
-@vector
+@vectorized
 def _select(rows, ids, begin, end, middle, j):
     """Reorder so that coordinate j is ≤ that of ``rows[middle]`` before ``middle`` and ≥ after (Hoare's FIND)."""
     low, high = begin, end - 1
@@ -132,12 +132,12 @@ def _select(rows, ids, begin, end, middle, j):
             return
 
 
-@vector
+@vectorized
 def _median(a, b, c):
     return max(min(a, b), min(max(a, b), c))
 
 
-@vector
+@vectorized
 def find_box(rows, begin, end, lowest, highest):
     """Smallest and largest coordinates of ``rows[begin:end]``, which is not empty."""
     for j in range(rows.shape[1]):
@@ -149,7 +149,7 @@ def find_box(rows, begin, end, lowest, highest):
             highest[j] = value if value > highest[j] else highest[j]
 
 
-@vector
+@vectorized
 def set_box(boxes, parent, lowest, highest):
     box = boxes[parent // FAN]
     d = lowest.shape[0]
@@ -158,7 +158,7 @@ def set_box(boxes, parent, lowest, highest):
         box[d + j, parent % FAN] = lowest[j]
 
 
-@vector
+@vectorized
 def make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end):
     tops[BUCKETS] -= 1
     leaf = free_buckets[tops[BUCKETS]]

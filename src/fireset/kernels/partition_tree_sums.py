@@ -8,14 +8,13 @@ that is cut, with a mask of its columns above. Numbers that belong to points are
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 from fireset.kernels.leaf_vectors import add_excess, add_weighted
 from fireset.kernels.masks import columns_above_16, count_bits, first_bit
 from fireset.kernels.partition_tree import COUNT, FAN, FILLED, LEAF, PARENT, PLACE, SIZE, leaf_bits
-from fireset.kernels.steps import take_step
 
 
-@vector
+@vectorized
 def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthest, nearest, stack, entries, masks, end):
     """Write the entries of the half-space ⟨x, ·⟩ > threshold from ``end`` on; returns (new end, nodes, points tested).
 
@@ -62,7 +61,7 @@ def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthes
     return end, visited, tested
 
 
-@vector
+@vectorized
 def split_many(
     boxes, nodes, coordinates, buckets, normals, thresholds, slacks, bands, first, entries, masks, ends, work
 ):
@@ -97,7 +96,7 @@ def split_many(
     return normals.shape[0]
 
 
-@vector
+@vectorized
 def forward(
     boxes,
     nodes,
@@ -165,7 +164,7 @@ def forward(
     return hi, end
 
 
-@vector
+@vectorized
 def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end, shares, totals, visits):
     """Add a_rc (⟨w, x⟩ − b) to the entries of neuron r's half-space; returns the pairs that fire in leaves cut."""
     d = w.shape[0]
@@ -186,25 +185,24 @@ def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end,
     return fired
 
 
-@vector
-def backward(coordinates, W, V, signs, turns, entries, masks, ends, sums, weights, rate, momentum, nesterov, lo, hi):
-    """One gradient step on neurons ``turns[lo:hi]``, one lane, whose entries start at 0.
+@vectorized
+def gradients(coordinates, signs, turns, entries, masks, ends, sums, weights, rows, lo, hi):
+    """``rows[r] = Σ_c a_rc Σ_{i fired} e_ic x_i`` for neurons ``turns[lo:hi]``, one range, whose entries start at 0.
 
-    ``G_r = Σ_c a_rc Σ_{i fired} e_ic x_i``: from ``sums[child, c]`` (d numbers) for a child wholly inside, from the
-    residuals ``weights`` (leaves, c, LEAF) for the points above of a leaf that is cut. Cost O(d) for each entry.
+    From ``sums[child, c]`` (d numbers) for a child wholly inside, from the residuals ``weights`` (leaves, c, LEAF) for
+    the points above of a leaf that is cut. Cost O(d) for each entry.
     """
-    d = W.shape[1]
-    gradient = np.empty(d, W.dtype)
+    gradient = np.empty(rows.shape[1], rows.dtype)
     begin = 0
     for k in range(lo, hi):
         r = turns[k]
         _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, weights, gradient)
-        if ends[k] > begin or V.shape[0] > 0:
-            take_step(W, V, r, gradient, rate, momentum, nesterov)
+        for j in range(rows.shape[1]):
+            rows[r, j] = gradient[j]
         begin = ends[k]
 
 
-@vector
+@vectorized
 def _gather(coordinates, signs, r, entries, masks, begin, end, sums, weights, gradient):
     """``gradient = Σ_c a_rc Σ_{i fired} weights_ic x_i`` from the entries of neuron r."""
     gradient[:] = 0
@@ -219,7 +217,7 @@ def _gather(coordinates, signs, r, entries, masks, begin, end, sums, weights, gr
                 add_weighted(coordinates, ~entry, weights, c, masks[p], sign, gradient)
 
 
-@vector
+@vectorized
 def tangent(coordinates, signs, turns, entries, masks, ends, sums, weights, shares, totals, visits, lo, hi):
     """``J Jᵀ v`` of neurons ``turns[lo:hi]``, v in ``sums`` and ``weights``: gathered, and handed out again."""
     gradient = np.empty(coordinates.shape[1], coordinates.dtype)
@@ -232,7 +230,7 @@ def tangent(coordinates, signs, turns, entries, masks, ends, sums, weights, shar
         begin = ends[k]
 
 
-@vector
+@vectorized
 def descending(nodes, order):
     """Write the nodes of a tree to ``order``, parents before their children; returns how many there are."""
     order[0] = 0
@@ -248,7 +246,7 @@ def descending(nodes, order):
     return count
 
 
-@vector
+@vectorized
 def push_down(nodes, order, shares):
     """Add what belongs to a child that is a node to all of its own children, from the root down."""
     for v in order:
@@ -258,7 +256,7 @@ def push_down(nodes, order, shares):
                 shares[FAN * v + c] += shares[above]
 
 
-@vector
+@vectorized
 def gather_up(nodes, order, sums):
     """The sums of a child that is a node are those of its own children together, from the leaves up."""
     for k in range(order.shape[0] - 1, -1, -1):
@@ -270,7 +268,7 @@ def gather_up(nodes, order, sums):
                 sums[above] += sums[FAN * v + c]
 
 
-@vector
+@vectorized
 def pairs_inside(nodes, buckets, order, visits):
     """Σ visits[child] · points below it: the pairs that fire as parts of a child wholly inside."""
     pairs = 0
@@ -281,7 +279,7 @@ def pairs_inside(nodes, buckets, order, visits):
     return pairs
 
 
-@vector
+@vectorized
 def predictions_of(coordinates, buckets, shares, totals, scale, predictions, lo, hi):
     """Predictions of the points in leaves lo … hi−1: their totals of all lanes, and the linear function of their leaf.
 
@@ -305,7 +303,7 @@ def predictions_of(coordinates, buckets, shares, totals, scale, predictions, lo,
                 predictions[buckets[leaf, p], c] = line[p] * scale
 
 
-@vector
+@vectorized
 def leaf_sums(coordinates, buckets, rows, weights, sums, lo, hi):
     """``weights[leaf, c, p]`` = row of the point's id, and ``sums[child, c, j] = Σ_p weights[leaf, c, p] x_pj``."""
     d = coordinates.shape[1]
@@ -321,7 +319,7 @@ def leaf_sums(coordinates, buckets, rows, weights, sums, lo, hi):
                 sums[above, c, j] = total
 
 
-@vector
+@vectorized
 def totals_of_leaves(nodes, buckets, order, values, totals):
     """``totals[child, c]`` = Σ of the values (ids, c) of a leaf's points, for all children that are leaves."""
     for v in order:
@@ -335,7 +333,7 @@ def totals_of_leaves(nodes, buckets, order, values, totals):
                     totals[FAN * v + column, c] = total
 
 
-@vector
+@vectorized
 def sum_entries(buckets, entries, masks, ends, first, stop, values, totals, sums):
     """``sums[q] += Σ values[i]`` over half-spaces first … stop−1 of ``split_many``; ``totals`` has the children's."""
     begin = 0
@@ -354,7 +352,7 @@ def sum_entries(buckets, entries, masks, ends, first, stop, values, totals, sums
         begin = ends[q]
 
 
-@vector
+@vectorized
 def spread_entries(buckets, entries, masks, ends, first, stop, rows, shares, spread):
     """The adjoint: add ``rows[q]`` to the points of half-space q, or to ``shares[child]`` where a child is inside."""
     begin = 0
@@ -373,7 +371,7 @@ def spread_entries(buckets, entries, masks, ends, first, stop, rows, shares, spr
         begin = ends[q]
 
 
-@vector
+@vectorized
 def hand_out(nodes, buckets, order, shares, spread):
     """Add the share of every leaf to its points."""
     for v in order:

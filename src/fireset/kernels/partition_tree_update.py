@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 from fireset.kernels.masks import first_bit, row_above_16
 from fireset.kernels.partition_tree import BUCKETS, BUILT, COUNT, FAN, FILLED, LEAF, NODES, PARENT, PLACE, SIZE
 from fireset.kernels.partition_tree_build import FILL, build_subtree, cut_into, find_box, make_leaf, set_box
@@ -11,7 +11,7 @@ GROWTH = 1.5  # a subtree that has grown by this factor since it was made may be
 DONE, NEEDS_ROOM, NEEDS_NEW_TREE = 0, 1, 2  # what becomes of an insertion
 
 
-@vector
+@vectorized
 def insert(
     boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, ids, points, first, rows, row_ids
 ):
@@ -42,14 +42,14 @@ def insert(
     return ids.shape[0], DONE
 
 
-@vector
+@vectorized
 def delete(boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, ids):
     """Delete points that are there. Cost O(LEAF · d + log n) boxes each."""
     for p in range(ids.shape[0]):
         _delete_one(boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, ids[p])
 
 
-@vector
+@vectorized
 def move(boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, ids, points, first, rows, row_ids):
     """Move points first, first + 1, …; returns the first one that was deleted and could not be inserted again.
 
@@ -87,7 +87,7 @@ def move(boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, t
     return ids.shape[0]
 
 
-@vector
+@vectorized
 def _insert_one(
     boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, identity, point, rows, row_ids, growth
 ):
@@ -120,7 +120,7 @@ def _insert_one(
     return DONE
 
 
-@vector
+@vectorized
 def _leaf_for(boxes, nodes, point, growth):
     """The leaf whose boxes, from the root on, have to grow least to take the point; −1 if there is none.
 
@@ -141,7 +141,7 @@ def _leaf_for(boxes, nodes, point, growth):
         node = np.int64(child)
 
 
-@vector
+@vectorized
 def _least_growth(boxes, size, node, point, growth):
     d = point.shape[0]
     zero = point.dtype.type(0)
@@ -157,7 +157,7 @@ def _least_growth(boxes, size, node, point, growth):
     return best
 
 
-@vector
+@vectorized
 def _add_above(boxes, nodes, parent, point):
     """One point more below ``parent`` and all above it, and boxes that hold it."""
     d = point.shape[0]
@@ -170,7 +170,7 @@ def _add_above(boxes, nodes, parent, point):
         parent = nodes[node, PARENT]
 
 
-@vector
+@vectorized
 def _insert_by_rebuilding(
     boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, leaf, identity, point, rows, row_ids
 ):
@@ -216,7 +216,7 @@ def _insert_by_rebuilding(
     return DONE
 
 
-@vector
+@vectorized
 def _split_leaf(boxes, nodes, coordinates, buckets, places, free_buckets, tops, leaf, identity, point, rows, row_ids):
     """The parent has a column left: two leaves in place of one that is full, and the new point in one of them."""
     d = point.shape[0]
@@ -249,7 +249,7 @@ def _split_leaf(boxes, nodes, coordinates, buckets, places, free_buckets, tops, 
     return DONE
 
 
-@vector
+@vectorized
 def _take_apart(nodes, coordinates, buckets, free_nodes, free_buckets, tops, top, rows, row_ids):
     """Copy all points below ``top`` to ``rows`` and give its nodes and leaves back; returns how many points."""
     count = 0
@@ -273,7 +273,7 @@ def _take_apart(nodes, coordinates, buckets, free_nodes, free_buckets, tops, top
     return count
 
 
-@vector
+@vectorized
 def _delete_one(boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, identity):
     place = places[identity]
     places[identity] = -1
@@ -301,7 +301,7 @@ def _delete_one(boxes, nodes, coordinates, buckets, places, free_nodes, free_buc
         _fit_boxes(boxes, nodes, coordinates, buckets, leaf)
 
 
-@vector
+@vectorized
 def _remove_leaf(boxes, nodes, buckets, free_nodes, free_buckets, tops, leaf):
     """Take an empty leaf out, and every node that loses its last child by that, except the root."""
     free_buckets[tops[BUCKETS]] = leaf
@@ -327,7 +327,7 @@ def _remove_leaf(boxes, nodes, buckets, free_nodes, free_buckets, tops, leaf):
         parent = nodes[node, PARENT]
 
 
-@vector
+@vectorized
 def _fit_boxes(boxes, nodes, coordinates, buckets, leaf):
     """Fit the boxes of a leaf that is not empty, and of all above it, to its points."""
     points = coordinates[leaf]
@@ -346,7 +346,7 @@ def _fit_boxes(boxes, nodes, coordinates, buckets, leaf):
         _fit_above(boxes, nodes, node)
 
 
-@vector
+@vectorized
 def _fit_above(boxes, nodes, node):
     """Fit the box around ``node`` to the boxes of its children, and so on upwards while anything changes."""
     d = boxes.shape[1] // 2

@@ -1,10 +1,10 @@
 """Reading off a block of inner products which of them lie above a threshold."""
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 from fireset.kernels.masks import LANES, above_bits, count_bits, first_bit
 
 
-@vector
+@vectorized
 def count_above(H, thresholds, counts):
     """``counts[k]`` = how many entries of row k of H lie above ``thresholds[k]``."""
     for k in range(H.shape[0]):
@@ -19,7 +19,7 @@ def count_above(H, thresholds, counts):
         counts[k] = found
 
 
-@vector
+@vectorized
 def collect_above(H, thresholds, first, places, values):
     """Write ``first`` + column and value of the entries above each row's threshold, row after row.
 
@@ -47,7 +47,7 @@ def collect_above(H, thresholds, first, places, values):
                 values[p] = row[places[p] - first]
 
 
-@vector
+@vectorized
 def join(starts, counts, places, values, all_places, all_values):
     """Copy what one tile found for query k, ``counts[k]`` entries, to ``starts[k]`` on in the arrays of all tiles."""
     with_values = all_values.shape[0] > 0

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 
 FEW = 32
 
 
-@vector
+@vectorized
 def sort_short(ids, counts):
     """Sort every run of ``ids`` of at most ``FEW`` entries; run k has ``counts[k]``. By insertion, in place."""
     begin = 0
@@ -24,7 +24,7 @@ def sort_short(ids, counts):
         begin = end
 
 
-@vector
+@vectorized
 def to_rows(ids, ends, counts, which, rows):
     """Copy the runs ``which`` of ``ids``, each of ``counts`` entries up to ``ends``, to rows, filled up at the end."""
     for k in range(which.shape[0]):
@@ -35,7 +35,7 @@ def to_rows(ids, ends, counts, which, rows):
             rows[k, p] = np.iinfo(np.int32).max
 
 
-@vector
+@vectorized
 def from_rows(ids, ends, counts, which, rows):
     """The reverse of ``to_rows``."""
     for k in range(which.shape[0]):

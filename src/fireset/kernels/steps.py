@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import vector
+from fireset.kernels.compiling import vectorized
 from fireset.kernels.firing import difference
 
-RESTLESS = 1e-300  # a speed that is as good as none, and is not 0
+RESTLESS = 1e-300  # the speed of a neuron that has velocity but did not move by a whole float
 
 
-@vector
+@vectorized
 def take_step(W, V, r, gradient, rate, momentum, nesterov):
     """Move w_r along −``gradient``, which is overwritten; returns a bound on ‖Δw_r‖.
 
@@ -21,12 +21,12 @@ def take_step(W, V, r, gradient, rate, momentum, nesterov):
     zero = rate - rate
     rolling = False
     if V.shape[0] > 0:
-        small = True  # asked this way round a NaN is not
+        small = True
         for j in range(d):
             V[r, j] = momentum * V[r, j] + gradient[j]
-            small &= abs(V[r, j]) < zero + 1e-30
+            small &= abs(V[r, j]) < zero + 1e-30  # false for a NaN, which must stay visible
         rolling = not small
-        if small:  # let a neuron at rest be at rest: subnormal numbers are slow
+        if small:  # a velocity that decays for ever would end in subnormal numbers, which are slow
             for j in range(d):
                 V[r, j] = zero
         if nesterov:
@@ -44,3 +44,10 @@ def take_step(W, V, r, gradient, rate, momentum, nesterov):
     if squares == 0.0:
         return RESTLESS if rolling else 0.0
     return np.sqrt(squares) * (1.0 + (d + 8) * 2.3e-16)
+
+
+@vectorized
+def step_rows(W, V, neurons, gradients, rate, momentum, nesterov, speeds, lo, hi):
+    """``speeds[k]`` is that of ``take_step`` for ``neurons[k]``, lo ≤ k < hi; ``gradients`` are overwritten."""
+    for k in range(lo, hi):
+        speeds[k] = take_step(W, V, neurons[k], gradients[k], rate, momentum, nesterov)

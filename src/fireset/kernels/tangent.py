@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import part, vector
+from fireset.kernels.compiling import inlined, vectorized
 
 
-@part
+@inlined
 def _pull(X, signs, indptr, samples, pushes, r, t):
     """``t = Σ_i fired (Σ_c a_rc pushes_ic) x_i`` for neuron r, which fires for ``samples[indptr[r]:indptr[r+1]]``."""
     zero = X.dtype.type(0)
@@ -20,7 +20,7 @@ def _pull(X, signs, indptr, samples, pushes, r, t):
             t[j] += push * x[j]
 
 
-@vector
+@vectorized
 def tangent_product(X, signs, indptr, samples, direction, product, lo, hi):
     """Add the share of neurons lo … hi−1 in ``J Jᵀ direction`` to ``product`` (both (n, c); product in float64).
 
@@ -44,7 +44,17 @@ def tangent_product(X, signs, indptr, samples, direction, product, lo, hi):
                 product[i, c] += np.float64(signs[r, c] * total)
 
 
-@vector
+@vectorized
+def row_gradients(X, signs, indptr, samples, residual, gradients, lo, hi):
+    """``gradients[r] = Σ_i fired (Σ_c a_rc e_ic) x_i`` for neurons lo … hi−1, e the residual (n, c): √m ∂L/∂w_r.
+
+    Column r of the fire sets is ``samples[indptr[r]:indptr[r+1]]``. Cost O(d · fired pairs).
+    """
+    for r in range(lo, hi):
+        _pull(X, signs, indptr, samples, residual, r, gradients[r])
+
+
+@vectorized
 def gradient_squares(X, signs, indptr, samples, residual, squares, lo, hi):
     """``squares[r] = ‖Σ_i fired (Σ_c a_rc e_ic) x_i‖²`` for neurons lo … hi−1, e the residual (n, c): m ‖∂L/∂w_r‖².
 
@@ -60,7 +70,7 @@ def gradient_squares(X, signs, indptr, samples, residual, squares, lo, hi):
         squares[r] = total
 
 
-@vector
+@vectorized
 def count_shared(left_indptr, left_samples, right_indptr, right_samples, counts, lo, hi):
     """Add to ``counts[i, j]`` the neurons lo … hi−1 that have i on the left and j on the right.
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
 from fireset.quantum.circuits import index_qubits, require_qiskit
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
 from fireset.quantum.search import Searches, make_schedule
 
 if TYPE_CHECKING:

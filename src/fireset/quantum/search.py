@@ -27,12 +27,12 @@ N need not be a power of two: amplitudes are uniform over N items. (Circuits pad
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, sqrt
-from numbers import Integral, Real
 
 import numpy as np
 
-from fireset.errors import InputError
-from fireset.parallel import lanes, run
+from fireset._util.checks import is_number, is_whole_number
+from fireset._util.errors import InputError
+from fireset._util.parallel import parallel_map, ranges
 
 Seed = int | np.random.SeedSequence | np.random.Generator
 
@@ -209,14 +209,14 @@ def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float =
     starts, counts = indptr[:-1].copy(), np.diff(indptr)
     order = marked.copy()
     found, iterations, measurements, verdict = (np.empty(len(counts), np.int64) for _ in range(4))
-    parts = lanes(len(counts))
+    parts = ranges(len(counts))
     generators = np.random.default_rng(seed).spawn(len(parts))
 
-    def search_lane(task) -> None:
-        lane, generator = task
-        search(n_items, sizes, starts, counts, order, generator, found, iterations, measurements, verdict, *lane)
+    def search_span(task) -> None:
+        span, generator = task
+        search(n_items, sizes, starts, counts, order, generator, found, iterations, measurements, verdict, *span)
 
-    run(search_lane, zip(parts, generators, strict=True))
+    parallel_map(search_span, zip(parts, generators, strict=True))
     ends = np.concatenate([[0], np.cumsum(found)])
     owners = np.repeat(np.arange(len(counts)), found)
     measured = order[starts[owners] + np.arange(ends[-1]) - ends[owners]]
@@ -224,9 +224,9 @@ def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float =
 
 
 def _check(n_items, failure_probability) -> tuple[int, float]:
-    if isinstance(n_items, bool) or not isinstance(n_items, Integral) or not 1 <= int(n_items) <= _MOST_ITEMS:
+    if not is_whole_number(n_items) or not 1 <= int(n_items) <= _MOST_ITEMS:
         raise InputError(f"n_items must be a whole number from 1 to 2**50, got {n_items!r}")
-    if not isinstance(failure_probability, Real) or not 0.0 < float(failure_probability) < 1.0:
+    if not is_number(failure_probability) or not 0.0 < float(failure_probability) < 1.0:
         raise InputError(f"failure_probability must lie between 0 and 1, got {failure_probability!r}")
     return int(n_items), float(failure_probability)
 

@@ -1,9 +1,10 @@
 """The shifted neural tangent kernel, the paper's constants (``bounds``), and a certificate for a run."""
 
+from fireset.engines.tangent import largest_eigenvalue
 from fireset.theory import bounds
 from fireset.theory.certificate import Certificate
 from fireset.theory.claims import Assumption, CertificateReport, Claim
-from fireset.theory.kernel import dual_kernel, fire_set_kernel, largest_eigenvalue, shifted_ntk
+from fireset.theory.kernel import dual_kernel, fire_set_kernel, shifted_ntk
 from fireset.theory.probability import both_above
 from fireset.theory.regression import KernelRegression
 from fireset.theory.separation import Separation, measure_separation

@@ -18,7 +18,8 @@ from math import exp, inf, log, log1p, pi, sqrt
 
 import numpy as np
 
-from fireset.theory.probability import upper_tail, within
+from fireset._util.gaussian import upper_tail
+from fireset.theory.probability import within
 from fireset.theory.spectrum import Spectrum
 
 _MOST_TERMS = 1_000_000  # of the Hermite series: 0.3 s

@@ -15,13 +15,13 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil, isfinite
-from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from fireset.errors import InputError
+from fireset._util.checks import whole_number
+from fireset._util.errors import InputError
 from fireset.theory.claims import CertificateReport
 from fireset.theory.kernel import fire_set_kernel, shifted_ntk
 from fireset.theory.run_claims import Measured, report
@@ -40,8 +40,8 @@ _MOST_ROWS_FOR_SPECTRA = 2000
 _BARS = 40  # of the movement histogram
 
 
-class _Pass(Protocol):
-    """What of ``fireset.training.Progress`` is used."""
+class _Progress(Protocol):
+    """What of ``fireset.training.progress.Progress`` is used; theory lies below training and cannot import it."""
 
     @property
     def record(self) -> Any: ...
@@ -77,8 +77,8 @@ class Certificate:
     """
 
     def __init__(self, *, every: int | None = None, failure: float = 0.01):
-        if every is not None and (not isinstance(every, Integral) or every < 1):
-            raise InputError(f"every must be a whole number of at least 1, got {every!r}")
+        if every is not None:
+            whole_number("every", every, 1)
         if not 0.0 < failure < 1.0:
             raise InputError(f"failure must lie between 0 and 1, got {failure!r}")
         self._every, self._failure = every, failure
@@ -86,7 +86,7 @@ class Certificate:
         self.seconds = 0.0  # spent here, the preparation included
         self.start_seconds = 0.0  # of these, on the preparation
 
-    def __call__(self, progress: _Pass) -> None:
+    def __call__(self, progress: _Progress) -> None:
         started = time.perf_counter()
         if self._measured is None:
             self._start(progress)
@@ -105,7 +105,7 @@ class Certificate:
         measured = replace(self._measured, separation=self._measured.separation.called(numbers))
         return report(measured, self._failure, self.seconds, self.start_seconds)
 
-    def _start(self, progress: _Pass) -> None:
+    def _start(self, progress: _Progress) -> None:
         """Everything about the data and the initial network."""
         self._rows = np.flatnonzero(progress.weight > 0)  # validation rows ride along without weight
         network = progress.network
@@ -135,7 +135,7 @@ class Certificate:
         self._first_kernel: np.ndarray | None = None
         self._measured = measured
 
-    def _see(self, progress: _Pass) -> None:
+    def _see(self, progress: _Progress) -> None:
         measured = self._measured
         assert measured is not None
         t, rate = progress.record.iteration, progress.record.learning_rate
@@ -156,7 +156,7 @@ class Certificate:
         if t % measured.every == 0 or t == progress.max_iter:
             self._look(progress, progress.engine.fire_sets()[self._rows] if fired is None else fired, err)
 
-    def _look(self, progress: _Pass, fired, err: np.ndarray) -> None:
+    def _look(self, progress: _Progress, fired, err: np.ndarray) -> None:
         """Counts, movement and gradient at the current weights; the step that follows is split afterwards."""
         measured, network = self._measured, progress.network
         assert measured is not None
@@ -186,7 +186,7 @@ class Certificate:
         if t < progress.max_iter:
             self._before = _Step(t, fired, err, network.weights.copy(), float(gradient @ gradient))
 
-    def _finish_step(self, progress: _Pass, fired, err: np.ndarray) -> None:
+    def _finish_step(self, progress: _Progress, fired, err: np.ndarray) -> None:
         """The step after a look: who flipped, and B₁ … B₄."""
         measured, step, network = self._measured, self._before, progress.network
         assert measured is not None
@@ -244,7 +244,7 @@ def _histogram(movement: np.ndarray) -> tuple[list[float], list[int]]:
     return [float(10 ** ((a + b) / 2)) for a, b in pairwise(edges)], counts.tolist()
 
 
-def _why_not_descent(progress: _Pass, rows: np.ndarray) -> str:
+def _why_not_descent(progress: _Progress, rows: np.ndarray) -> str:
     """Why the claims about descent say nothing about this run; empty if they do."""
     if progress.network.n_outputs > 1:
         return f"the network has {progress.network.n_outputs} outputs: the paper's has one"

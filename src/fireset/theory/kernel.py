@@ -1,13 +1,11 @@
-"""The kernels of gradient descent: H^cts in closed form, H(t) and H(t)^⊥ from fire sets, and the top of H(t)."""
-
-from collections.abc import Callable
+"""The kernels of gradient descent: H^cts in closed form, H(t) and H(t)^⊥ from fire sets."""
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from fireset.errors import InputError
-from fireset.parallel import lanes, run
-from fireset.rounding import row_norms
+from fireset._util.errors import InputError
+from fireset._util.parallel import parallel_map, ranges
+from fireset._util.rounding import row_norms
 from fireset.theory.probability import both_above
 
 _BLOCK = 512  # rows of a tile of H^cts: its temporaries stay in the cache
@@ -43,7 +41,7 @@ def shifted_ntk(
 
     starts = range(0, len(X), _BLOCK)
     ends = range(0, len(others), _BLOCK)
-    run(fill, [(i, j) for i in starts for j in ends if Z is not None or i <= j], uses_blas=True)
+    parallel_map(fill, [(i, j) for i in starts for j in ends if Z is not None or i <= j], uses_blas=True)
     return kernel
 
 
@@ -100,15 +98,15 @@ def _shared(X: np.ndarray, left: csr_array, right: csr_array) -> np.ndarray:
     X = np.asarray(X, np.float64)
     n, m = right.shape  # pyright: ignore[reportGeneralTypeIssues]
     one, other = left.tocsc(), right.tocsc()
-    # A table of counts for each lane, as long as they are small; whole numbers add up to the same in any order.
-    parts = lanes(m) if 4 * n * n <= _SMALL_TABLE else [(0, m)]
+    # A table of counts for each range, as long as they are small; whole numbers add up to the same in any order.
+    parts = ranges(m) if 4 * n * n <= _SMALL_TABLE else [(0, m)]
 
-    def count(lane: tuple[int, int]) -> np.ndarray:
+    def count(span: tuple[int, int]) -> np.ndarray:
         counts = np.zeros((n, n), np.int32)
-        count_shared(one.indptr, one.indices, other.indptr, other.indices, counts, *lane)
+        count_shared(one.indptr, one.indices, other.indptr, other.indices, counts, *span)
         return counts
 
-    tables = run(count, parts)
+    tables = parallel_map(count, parts)
     counts = tables[0]
     for table in tables[1:]:
         counts += table
@@ -116,65 +114,3 @@ def _shared(X: np.ndarray, left: csr_array, right: csr_array) -> np.ndarray:
     kernel *= counts
     kernel /= m
     return kernel
-
-
-def largest_eigenvalue(
-    X: np.ndarray, signs: np.ndarray, fire_sets: csr_array, sample_weight: np.ndarray | None = None, **limits
-) -> float:
-    """λ_max of the fire-set kernel (1/m) J Jᵀ over all outputs, by power iteration from a fixed start.
-
-    With one output and no weights this is H(t). With sample weights it is that of D^½ H D^½. A product costs two
-    passes over the fired pairs, O(d · fired), and needs no n × n matrix. ``limits`` are those of ``power_iteration``.
-    """
-    return power_iteration(fire_set_product(X, signs, fire_sets), X, signs.shape[1], sample_weight, **limits)
-
-
-def fire_set_product(X: np.ndarray, signs: np.ndarray, fire_sets: csr_array) -> Callable[[np.ndarray], np.ndarray]:
-    """The map v ↦ (1/m) J Jᵀ v for v (n, c), in float64; J as the fire sets have it."""
-    from fireset.kernels.tangent import tangent_product
-
-    n, m = len(X), len(signs)
-    columns = fire_sets.tocsc()
-
-    def product(direction: np.ndarray) -> np.ndarray:
-        direction = direction.astype(X.dtype)
-
-        def lane_product(lane: tuple[int, int]) -> np.ndarray:
-            share = np.zeros((n, signs.shape[1]))
-            tangent_product(X, signs, columns.indptr, columns.indices, direction, share, *lane)
-            return share
-
-        return np.sum(run(lane_product, lanes(m)), axis=0) / m
-
-    return product
-
-
-def power_iteration(
-    product: Callable[[np.ndarray], np.ndarray],
-    X: np.ndarray,
-    outputs: int,
-    sample_weight: np.ndarray | None = None,
-    *,
-    tolerance: float = 1e-3,
-    max_products: int = 60,
-) -> float:
-    """λ_max of D^½ H D^½, D the sample weights, from products with H; a lower bound.
-
-    Ends when the estimate has stopped moving by more than ``tolerance``.
-    """
-    root = np.ones(len(X)) if sample_weight is None else np.sqrt(sample_weight)
-    # A start that depends on the rows, not on their order or number: a row of weight 2 acts as two rows. The constant
-    # is near the top vector where all inner products are positive, as on most real data; the rest meets the others.
-    spread = np.random.default_rng(0).standard_normal((X.shape[1], outputs))
-    vector = root[:, None] * (1.0 + X.astype(np.float64) @ spread)
-    estimate = 0.0
-    for _ in range(max_products):
-        size = float(np.linalg.norm(vector))
-        if size == 0.0:
-            return 0.0
-        vector /= size
-        vector = product(vector * root[:, None]) * root[:, None]
-        previous, estimate = estimate, float(np.linalg.norm(vector))
-        if abs(estimate - previous) <= tolerance * estimate:
-            break
-    return estimate

@@ -1,8 +1,10 @@
 """Gaussian probabilities behind the kernels and the bounds, right in the tails."""
 
-from math import erf, exp, pi, sqrt
+from math import erf, pi, sqrt
 
 import numpy as np
+
+from fireset._util.gaussian import density
 
 _WEAK = 1e-2  # Owen's difference is used where it keeps all but two digits
 _STEP = 0.16  # of the double-exponential rule: fewer nodes show in the 14th digit
@@ -79,18 +81,6 @@ def _rule() -> tuple[np.ndarray, np.ndarray]:
     tau = np.arange(_REACH[0], _REACH[1] + _STEP / 2, _STEP)
     t = np.exp(tau - np.exp(-tau))
     return t, _STEP * t * (1.0 + np.exp(-tau)) * np.exp(-t)
-
-
-def upper_tail(threshold: float) -> float:
-    """Φ(−b) = P(z > b): the share of the neurons that fire for a row at initialization."""
-    from scipy.special import ndtr
-
-    return float(ndtr(-threshold))
-
-
-def density(z: float) -> float:
-    """The standard normal density φ(z)."""
-    return exp(-z * z / 2.0) / sqrt(2.0 * pi)
 
 
 def within(centre: float, radius: float) -> float:

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from fireset.parallel import run
+from fireset._util.parallel import parallel_map
 from fireset.theory.kernel import correlations, unit_rows
 
 _BLOCK = 1024
@@ -52,7 +52,7 @@ def measure_separation(X: np.ndarray) -> Separation:
         return min(_by_tree(X, opposite=False), _by_tree(X, opposite=True), key=lambda found: found.distance)
     starts = range(0, len(X), _BLOCK)
     tiles = [(i, j) for i in starts for j in starts if i <= j]
-    return min(run(lambda tile: _in_tile(X, *tile), tiles, uses_blas=True), key=lambda found: found.distance)
+    return min(parallel_map(lambda tile: _in_tile(X, *tile), tiles, uses_blas=True), key=lambda found: found.distance)
 
 
 def _by_tree(X: np.ndarray, *, opposite: bool) -> Separation:

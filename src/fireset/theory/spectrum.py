@@ -1,11 +1,11 @@
 """The ends of a kernel's spectrum: all of it for small n, a Krylov method on a Cholesky factor for large n."""
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
 
-from fireset.errors import InputError
+from fireset._util.errors import InputError
+from fireset._util.system_memory import available_bytes
 
 _SMALL = 1500  # rows up to which a dense solver takes about a second
 _TOLERANCE = 1e-10  # of the Krylov method, relative
@@ -104,7 +104,7 @@ def smallest_eigenvalue(kernel: np.ndarray) -> float:
 def check_memory(n: int) -> None:
     """Refuse a kernel of n rows that does not fit: 8 n² bytes."""
     needed = 8.0 * n * n
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else np.inf
+    free = available_bytes()
     if needed > 0.9 * free:
         raise InputError(
             f"the kernel of {n:,} rows takes {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; "

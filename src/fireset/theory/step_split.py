@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 
-from fireset.parallel import lanes, run
+from fireset._util.parallel import parallel_map, ranges
+from fireset.fire_sets import fire_sets_of_pairs
 
 _NUMBERS_AT_ONCE = 1 << 22
 
@@ -19,17 +20,17 @@ def doubtful_pairs(weights: np.ndarray, X: np.ndarray, threshold: float, radius:
     X = X.astype(np.float64, copy=False)
     at_once = max(1, _NUMBERS_AT_ONCE // len(X))
 
-    def lane_pairs(lane: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def span_pairs(span: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
-        for lo in range(lane[0], lane[1], at_once):
-            block = weights[lo : min(lo + at_once, lane[1])].astype(np.float64, copy=False)
+        for lo in range(span[0], span[1], at_once):
+            block = weights[lo : min(lo + at_once, span[1])].astype(np.float64, copy=False)
             neurons, samples = np.nonzero(np.abs(block @ X.T - threshold) < radius)
             found.append((samples, neurons + lo))
         return found
 
-    pairs = [pair for found in run(lane_pairs, lanes(len(weights)), uses_blas=True) for pair in found]
+    pairs = [pair for found in parallel_map(span_pairs, ranges(len(weights)), uses_blas=True) for pair in found]
     samples, neurons = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
-    return coo_array((np.ones(len(samples), bool), (samples, neurons)), shape=(len(X), len(weights))).tocsr()
+    return fire_sets_of_pairs(samples, neurons, (len(X), len(weights)))
 
 
 def flipped_pairs(before: csr_array, after: csr_array) -> csr_array:
@@ -55,9 +56,9 @@ def gradient_norms(X: np.ndarray, signs: np.ndarray, fire_sets: csr_array, resid
     columns = fire_sets.tocsc()
     squares = np.empty(m)
     residual, signs = np.ascontiguousarray(residual, np.float64), signs.astype(np.float64, copy=False)
-    run(
-        lambda lane: gradient_squares(X, signs, columns.indptr, columns.indices, residual, squares, *lane),
-        lanes(m),
+    parallel_map(
+        lambda span: gradient_squares(X, signs, columns.indptr, columns.indices, residual, squares, *span),
+        ranges(m),
     )
     return np.sqrt(squares / m)
 

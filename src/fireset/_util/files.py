@@ -1,0 +1,155 @@
+"""Writing so that nothing is lost, and reading model files as the untrusted input they are.
+
+A model file is a safetensors file: plain arrays, no code. Its metadata holds one JSON text under ``fireset``
+with the format's version and whatever describes the model besides arrays.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
+
+FORMAT_VERSION = 1
+_KEY = "fireset"
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Refuse a place that cannot be written, before hours of work go into the file. Leaves no trace."""
+    target = _target(path)
+    try:
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; moved into place if the block ends well, removed otherwise."""
+    from safetensors import SafetensorError  # what safetensors makes of a full disk
+
+    target = _target(path)
+    temporary = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
+        os.replace(temporary, target)
+        sync_folder(target.parent)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the system write down which files a folder holds: without it, a renamed file may be lost with the power."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened, and renaming writes it down
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def file_digest(path: str | os.PathLike) -> bytes:
+    """Sixteen bytes that tell whether a file is the one that was written (BLAKE2b)."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+
+
+def _target(path: str | os.PathLike) -> Path:
+    """The file that ``path`` leads to, existing or not. A link is followed: its end is replaced, not it."""
+    try:
+        target = Path(path).resolve()
+        folder, anything, ordinary = target.is_dir(), target.exists(), target.is_file()
+        home = target.parent.is_dir()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
+    if folder:
+        raise InputError(f"cannot write {path}: it is a folder; add the name of a file")
+    if anything and not ordinary:  # moving a file over /dev/null would destroy it
+        raise InputError(f"cannot write {path}: it is a device or a pipe; give an ordinary file")
+    if not home:
+        raise InputError(
+            f"cannot write {path}: there is no folder {Path(path).parent}; create it or choose another place"
+        )
+    return target
+
+
+def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], description: dict[str, Any]) -> None:
+    """Write arrays and a JSON-able description as one safetensors file, atomically."""
+    from safetensors.numpy import save_file
+
+    text = json.dumps({"version": FORMAT_VERSION, **description})
+    with atomic_path(path) as temporary:
+        save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, temporary, {_KEY: text})
+
+
+def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what ``write_model`` wrote. Refuses other, damaged and newer files with one clear line."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    try:
+        if not path.exists():
+            raise InputError(f"no such model file: {path}")
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise InputError(f"{path} is not a file; give a model file that `fireset train` wrote")
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(_KEY)
+            if text is None:
+                raise InputError(f"{path} is not a fireset model (a safetensors file without fireset's header)")
+            description = _description(path, text)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is not a fireset model, or is damaged ({_reason(error)})") from error
+    return arrays, description
+
+
+def _description(path: Path, text: str) -> dict[str, Any]:
+    try:
+        description = json.loads(text, parse_int=_whole_number)
+        version = description["version"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: its header cannot be read") from error
+    if not isinstance(description, dict) or not isinstance(version, int) or version < 1:
+        raise InputError(f"{path} is damaged: its header cannot be read")
+    if version > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version}; this fireset reads up to {FORMAT_VERSION}: upgrade fireset"
+        )
+    return description
+
+
+def _whole_number(digits: str) -> int:
+    """No setting and no label is larger than 64 bits, and float() fails on a number that is much larger."""
+    number = int(digits)
+    if abs(number) >= 2**64:
+        raise ValueError(f"{len(digits)} digits are too many")
+    return number
+
+
+def _reason(error: Exception) -> str:
+    """One line: the system's words where it has some."""
+    text = getattr(error, "strerror", None) or str(error)
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

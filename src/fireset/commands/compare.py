@@ -1,0 +1,348 @@
+"""Every engine on the same table, the same first network and the same steps, in one process, in turns.
+
+The clock runs only during steps: compiling, preprocessing, measuring recall and memory are apart. Contenders take turns
+of a few iterations, so that whatever else the machine does meets all of them, with a short rest before each turn: BLAS
+workers of one contender spin on for a while, and would sit on a core that the next one needs.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fireset._util.checks import whole_number
+from fireset._util.errors import InputError
+from fireset.commands.contenders import Contender, Problem, TimedStep, make_contender, peak_memory
+from fireset.commands.peers import PEERS, installed
+from fireset.commands.places import spare_inputs
+from fireset.commands.stages import StageBar
+from fireset.commands.verdict import Crossover, Row, Scaling, contest, crossover, verdict
+from fireset.engines.registry import ENGINES, engine_class
+from fireset.estimators import estimator_for
+from fireset.network import ShiftedReLUNetwork
+from fireset.reporting import check_report
+from fireset.tables.encoder import one_line
+from fireset.tables.problem import TableProblem
+from fireset.training.signals import interruptible
+
+_TURNS = 10  # at least, if there are as many iterations
+_LONGEST_TURN = 10
+_REST = 0.05  # seconds before a turn
+_HOPELESS = 1e6  # times the first loss
+_DOUBLINGS = 5  # widths below the one asked for, to find the crossover
+_SMALLEST_WIDTH = 64
+_SHORT_RUN = 5  # timed steps at each of these widths
+
+
+@dataclass
+class Run:
+    """One contender's part: its row of the table, and what every step of it saw."""
+
+    row: Row
+    contender: Contender | None = None
+    steps: list[TimedStep] = field(default_factory=list)
+    last_loss: float | None = None  # after all steps
+    reached: int = 0  # steps that ended with a finite loss and no error
+
+    @property
+    def alive(self) -> bool:
+        return self.contender is not None and self.row.reason is None
+
+    def losses(self) -> list[float]:
+        return [taken.loss for taken in self.steps] + ([] if self.last_loss is None else [self.last_loss])
+
+
+@dataclass
+class Comparison:
+    """All that a comparison found."""
+
+    problem: Problem
+    iterations: int  # asked for
+    runs: list[Run]
+    scaling: list[Scaling] = field(default_factory=list)
+    crossing: Crossover | None = None
+    interrupted: bool = False
+
+    @property
+    def rows(self) -> list[Row]:
+        return [run.row for run in self.runs]
+
+    def sentence(self) -> str:
+        return verdict(self.rows, self.problem.network.width, self.iterations, self.crossing)
+
+    def trained(self) -> np.ndarray | None:
+        """The weights of the dense engine, or of the first exact one that ran, as they are now."""
+        for run in sorted(self.runs, key=lambda run: run.row.name != "dense"):
+            if run.contender is not None and run.steps and run.row.kind in ("dense", "preprocessed"):
+                return run.contender.weights()
+        return None
+
+
+def compare_table(
+    file: Path,
+    target: str,
+    *,
+    engines: str | None,
+    width: int,
+    iterations: int,
+    dtype: str,
+    seed: int,
+    report: Path | None,
+    verbose: bool,
+    **reading: Any,
+) -> dict[str, Any]:
+    """Read a table, run the contenders, write the report if asked for; returns what to show."""
+    names = chosen_names(engines)
+    whole_number("iterations", iterations, 1)
+    if report is not None:
+        spare_inputs(report, file, flag="--report")
+        check_report(report)
+    table = TableProblem.read(file, target, **reading)
+    estimator = estimator_for(table.task, width=width, dtype=dtype, random_state=seed)
+    prepared = estimator.prepare(table.X, table.y)
+    network = estimator.network_
+    X = network.check_rows(prepared.rows)
+    with interruptible() as interrupted, StageBar("comparing", shown=verbose) as bar:
+        bar.say("choosing the learning rate")
+        problem = Problem(X, prepared.targets, network, _rate(network, X))
+        found = compare(problem, names, iterations, seed=seed, interrupted=interrupted, say=bar.say)
+    summary: dict[str, Any] = {
+        "task": table.task,
+        "samples": len(X),
+        "coordinates": X.shape[1],
+        "outputs": network.n_outputs,
+        "width": network.width,
+        "threshold": network.threshold,
+        "dtype": str(network.dtype),
+        "learning_rate": problem.rate,
+        "iterations": iterations,
+        "interrupted": found.interrupted,
+        "contenders": [row.to_dict() for row in found.rows],
+        "scaling": [
+            {"name": s.name, "widths": s.widths, "seconds": s.seconds, "exponent": s.exponent, "gaps": s.gaps}
+            for s in found.scaling
+        ],
+        "crossover": None if found.crossing is None else {"how": found.crossing.how, "width": found.crossing.width},
+        "verdict": found.sentence(),
+    }
+    if report is not None:
+        from fireset.commands.compare_report import write_comparison
+
+        facts = {k: v for k, v in summary.items() if isinstance(v, (str, int, float)) and k != "verdict"}
+        settings = {"file": file.name, "target": target, "seed": seed, "engines": names, **reading, **facts}
+        write_comparison(report, found, settings)
+        summary["report"] = str(report)
+    return summary
+
+
+def compare(
+    problem: Problem,
+    names: list[str],
+    iterations: int,
+    *,
+    seed: int = 0,
+    interrupted: threading.Event,
+    say: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Run the contenders of these names ``iterations`` steps each, and the crossover's short runs.
+
+    When ``interrupted`` is set, what has been measured until then is returned.
+    """
+    found = Comparison(problem, iterations, [_entered(name) for name in names])
+    for run in found.runs:
+        if interrupted.is_set():
+            break
+        say(f"{run.row.name}: compiling and measuring memory")
+        _attempt(run, lambda run=run: _prepare(run, problem))
+    if not interrupted.is_set():
+        _race(found, interrupted, say)
+    found.interrupted = interrupted.is_set()
+    for run in found.runs:
+        if run.alive and not run.steps:
+            run.row.reason = "interrupted before its first step"
+    _fill_rows(found)
+    pair = contest(found.rows)
+    if pair is not None and not found.interrupted:
+        engines = [run.row.name for run in found.runs if run.alive and run.row.name not in PEERS]
+        _scale(found, list(dict.fromkeys([pair[0].name, *engines])), seed, interrupted, say)
+        curves = {s.name: s for s in found.scaling}
+        if pair[0].name in curves and pair[1].name in curves:
+            found.crossing = crossover(curves[pair[0].name], curves[pair[1].name])
+        found.interrupted = interrupted.is_set()
+    return found
+
+
+def chosen_names(asked: str | None) -> list[str]:
+    """Contenders from the user's words; the dense engine, which all are held against, is always the first.
+
+    By default all engines but the quantum ones, which are simulations and run only when asked for by name, and those
+    peers that are installed.
+    """
+    known = sorted(ENGINES)
+    if asked is None:
+        names = [name for name in known if not engine_class(name).simulated] + installed()
+    else:
+        names = [name.strip() for name in asked.split(",") if name.strip()]
+        allowed = [*known, *PEERS]
+        for name in names:
+            if name not in allowed:
+                raise InputError(f"engines must be names from {', '.join(allowed)}, separated by commas; got {name!r}")
+    return list(dict.fromkeys(["dense", *names]))
+
+
+def _entered(name: str) -> Run:
+    try:
+        contender = make_contender(name)
+    except Exception as error:
+        return Run(Row(name, "preprocessed", reason=_reason(error)))
+    return Run(Row(name, contender.kind), contender)
+
+
+def _attempt(run: Run, work: Callable[[], None]) -> None:
+    """A contender that fails, in whatever way, is a row with its reason; the others go on."""
+    if not run.alive:
+        return
+    try:
+        work()
+    except Exception as error:
+        run.row.reason = _reason(error)
+
+
+def _prepare(run: Run, problem: Problem) -> None:
+    assert run.contender is not None
+    started = time.perf_counter()
+    run.contender.compile(problem)
+    run.row.compile_seconds = time.perf_counter() - started
+    run.row.peak_megabytes = peak_memory(run.contender, problem)
+    started = time.perf_counter()
+    run.contender.start(problem)
+    run.row.preprocessing_seconds = time.perf_counter() - started if run.contender.preprocesses else 0.0
+
+
+def _race(found: Comparison, interrupted: threading.Event, say: Callable[[str], None]) -> None:
+    """All steps, in turns; after each turn, how far everyone is from the dense engine's weights."""
+    first = found.problem.network.weights.astype(np.float64)
+    done = 0
+    turn = min(_LONGEST_TURN, -(-found.iterations // _TURNS))
+    while done < found.iterations:
+        turn = min(turn, found.iterations - done)
+        for run in found.runs:
+            say(f"{done}/{found.iterations} iterations, {run.row.name}'s turn")
+            time.sleep(_REST if run.alive else 0)
+            for _ in range(turn):
+                if interrupted.is_set():
+                    return
+                _attempt(run, lambda run=run: _step(run))
+        done += turn
+        _measure_distances(found.runs, first, done)
+    for run in found.runs:
+        if interrupted.is_set():
+            return
+        _attempt(run, lambda run=run: _end(run))
+
+
+def _step(run: Run) -> None:
+    assert run.contender is not None
+    taken = run.contender.step()
+    run.steps.append(taken)
+    if not (isfinite(taken.loss) and taken.loss <= _HOPELESS * max(run.steps[0].loss, 1e-300)):
+        run.row.reason = f"diverged in iteration {len(run.steps) - 1}"
+        return
+    run.reached = len(run.steps)
+
+
+def _end(run: Run) -> None:
+    """The loss after the last step: that of one more step, which is not timed."""
+    assert run.contender is not None
+    run.last_loss = run.contender.step().loss
+
+
+def _measure_distances(runs: list[Run], first: np.ndarray, done: int) -> None:
+    dense = next((run for run in runs if run.row.name == "dense" and run.alive), None)
+    if dense is None or dense.contender is None:
+        return
+    reference = dense.contender.weights().astype(np.float64)
+    way = float(np.linalg.norm(reference - first))
+    for run in runs:
+        if run.alive and run.reached == done and run.contender is not None:
+            off = float(np.linalg.norm(run.contender.weights() - reference))
+            share = off / way if way > 0 else 0.0
+            run.row.distance_to_dense = max(share, run.row.distance_to_dense or 0.0)
+
+
+def _fill_rows(found: Comparison) -> None:
+    """The means, and the loss of all after as many steps as all have done."""
+    ran = [run for run in found.runs if run.alive]
+    common = min((len(run.losses()) for run in ran), default=0)
+    dense = next((run for run in ran if run.row.name == "dense"), None)
+    for run in ran:
+        row, steps = run.row, run.steps
+        row.seconds_per_iteration = float(np.mean([taken.seconds for taken in steps]))
+        row.inner_products = float(np.mean([taken.inner_products for taken in steps]))
+        fired = [taken.fired_pairs for taken in steps if taken.fired_pairs is not None]
+        recalls = [taken.recall for taken in steps if taken.recall is not None]
+        row.fired_pairs = float(np.mean(fired)) if fired else None
+        if recalls:
+            row.recall = float(np.mean(recalls))
+        elif row.kind in ("dense", "preprocessed") and row.name not in PEERS:
+            row.recall = 1.0  # by the definition of exact, which the tests check in every iteration
+        row.final_loss = run.losses()[common - 1]
+    if dense is not None and dense.row.seconds_per_iteration is not None:
+        for run in ran:
+            if run.row.seconds_per_iteration:
+                run.row.speed_up = dense.row.seconds_per_iteration / run.row.seconds_per_iteration
+
+
+def _scale(found: Comparison, names: list[str], seed: int, interrupted: threading.Event, say) -> None:
+    """Short runs at widths that double up to the one asked for."""
+    widest = found.problem.network.width
+    widths = sorted({widest >> k for k in range(_DOUBLINGS + 1) if widest >> k >= _SMALLEST_WIDTH} | {widest})
+    curves = {run.row.name: Scaling(run.row.name, run.row.kind) for run in found.runs if run.row.name in names}
+    for width in widths:
+        X, y, given = found.problem.X, found.problem.y, found.problem.network
+        network = ShiftedReLUNetwork.initialize(
+            width, given.n_features, given.n_outputs, seed=seed, dtype=str(given.dtype)
+        )
+        problem = Problem(X, y, network, _rate(network, X))
+        for name in names:
+            if interrupted.is_set():
+                break
+            say(f"width {width:,}, {name}")
+            try:
+                seconds = _short_run(name, problem)
+            except Exception as error:  # a gap in its curve; at the width asked for, it ran
+                curves[name].gaps[width] = _reason(error)
+                continue
+            curves[name].widths.append(width)
+            curves[name].seconds.append(seconds)
+    found.scaling = [curve for curve in curves.values() if len(curve.widths) > 1]
+
+
+def _short_run(name: str, problem: Problem) -> float:
+    contender = make_contender(name)
+    contender.compile(problem)
+    contender.start(problem)
+    contender.step()  # first touches of memory are nobody's step
+    time.sleep(_REST)
+    return float(np.median([contender.step().seconds for _ in range(_SHORT_RUN)]))
+
+
+def _rate(network: ShiftedReLUNetwork, X: np.ndarray) -> float:
+    """η = 1/(2 λ_max) of the fire-set kernel, half of what ``learning_rate="auto"`` starts with; the same for all.
+
+    Training may turn back when the loss has grown; here everyone keeps to one rate, while λ_max grows with what fires.
+    """
+    from fireset.engines.tangent import largest_eigenvalue
+
+    top = largest_eigenvalue(X, network.signs, network.fire_sets(X))
+    return 0.5 / top if top > 0 else 1.0
+
+
+def _reason(error: Exception) -> str:
+    text = one_line(error) or type(error).__name__
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,163 @@
+"""What a training run leaves besides its model: a page, a history file, TensorBoard events."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset._util.files import atomic_path, check_writable
+from fireset.commands.places import spare_inputs
+from fireset.commands.report_parts import fire_maps, fired_section, part_of, shown_neurons
+from fireset.engines import Engine
+from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.network import ShiftedReLUNetwork
+from fireset.reporting import check_report, write_page
+from fireset.reporting.figures import Figure, Section, Series, Table
+from fireset.training.progress import Progress
+from fireset.training.result import TrainingResult
+from fireset.training.tensorboard import TensorBoardLog
+
+_RECALL_ROWS = 200
+
+
+class Records:
+    """Checks all places before training, listens in on it through ``callbacks``, and writes afterwards."""
+
+    def __init__(self, file: Path, target: str, *, report: Path | None, history: Path | None, tensorboard: Path | None):
+        self._file, self._target = file, target
+        self._report, self._history, self._tensorboard = report, history, tensorboard
+        spare_inputs(report, file, flag="--report")
+        spare_inputs(history, file, flag="--history")
+        if report is not None:
+            check_report(report)
+        if history is not None:
+            if history.suffix not in (".csv", ".json"):
+                raise InputError(f"--history {history} must end in .csv or .json")
+            check_writable(history)
+        self._stack = ExitStack()
+        self._before: ShiftedReLUNetwork | None = None
+        self._engine: Engine | None = None
+        self.callbacks: list[Any] = [self._see]
+
+    def __enter__(self) -> "Records":
+        if self._tensorboard is not None:
+            self.callbacks.append(self._stack.enter_context(TensorBoardLog(self._tensorboard)))
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stack.close()
+
+    def _see(self, progress: Progress) -> None:
+        self._engine = progress.engine
+        if self._before is None:
+            self._before = part_of(progress.network, shown_neurons(progress.network.width))
+
+    def written(
+        self,
+        estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
+        X: np.ndarray,
+        training: dict[str, Any],
+        more: Sequence[Section] = (),
+    ) -> dict[str, Any]:
+        """Write what was asked for, with ``more`` at the end of the page; returns what to show of it."""
+        shown: dict[str, Any] = {}
+        engine = self._engine
+        if engine is not None and not engine.exact and not engine.simulated:  # say what it missed
+            engine.forward()
+            shown["recall"] = engine.recall(np.arange(min(_RECALL_ROWS, len(X))))
+        result = estimator.result_
+        if self._history is not None:
+            with atomic_path(self._history) as temporary:
+                text = result.history.to_csv() if self._history.suffix == ".csv" else result.history.to_json()
+                temporary.write_text(text, encoding="utf-8")
+            shown["history"] = str(self._history)
+        if self._tensorboard is not None:
+            shown["tensorboard"] = str(self._tensorboard)
+        if self._report is not None:
+            assert self._before is not None
+            facts = {**{k: v for k, v in training.items() if k != "settings"}, **shown}
+            network = estimator.network_
+            after = part_of(network, shown_neurons(network.width))
+            maps = fire_maps(self._before, after, network.check_rows(estimator.sphere_(X)))
+            fired = fired_section(network, [(result.engine, result.history.column("fired_fraction").tolist())])
+            sections = [
+                _summary(facts),
+                _losses(result),
+                Section(fired.heading, fired.paragraphs, figures=[*fired.figures, *maps]),
+                _work(result, len(X) * network.width),
+                *more,
+            ]
+            settings = {"file": self._file.name, "target": self._target, **training["settings"]}
+            write_page(self._report, f"Training on {self._file.name}", sections, settings=settings)
+            shown["report"] = str(self._report)
+        return shown
+
+
+def _summary(facts: dict[str, Any]) -> Section:
+    rows = [[key.replace("_", " "), _fact(key, value)] for key, value in facts.items()]
+    return Section("How it went", tables=[Table(["what", "value"], rows)])
+
+
+def _fact(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, float):
+        if key.endswith(("fraction", "accuracy", "recall")):
+            return f"{value:.2%}"
+        return f"{value:.3f} s" if key.endswith("seconds") else f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _losses(result: TrainingResult) -> Section:
+    history = result.history
+    losses = {"training": history.column("loss").tolist()}
+    if history[0].validation_loss is not None:
+        losses["validation"] = history.column("validation_loss").tolist()
+    alt = f"The loss goes from {history[0].loss:.4g} to {history[-1].loss:.4g} in {len(history) - 1} iterations."
+    figures = [
+        Figure(
+            f"Loss against {what}", label, "loss", [Series(name, x, y) for name, y in losses.items()], alt, log_y=True
+        )
+        for what, label, x in (
+            ("iteration", "iteration", list(range(len(history)))),
+            ("time", "seconds since training began", history.column("seconds").tolist()),
+        )
+    ]
+    return Section("Loss", figures=figures)
+
+
+def _work(result: TrainingResult, pairs: int) -> Section:
+    history = result.history
+    looked = history.column("inner_products") / pairs
+    refreshed = history.column("refreshes")
+    iterations = list(range(len(history)))
+    return Section(
+        "Work",
+        [
+            f"Inner products that the engine {result.engine} computed in each iteration, beside those of a dense "
+            "program, which computes all of them; and neurons whose candidates were searched for anew."
+        ],
+        figures=[
+            Figure(
+                "Inner products computed",
+                "iteration",
+                "share of all pairs",
+                [
+                    Series(result.engine, iterations, looked.tolist()),
+                    Series("dense", [0, max(1, len(history) - 1)], [1.0, 1.0], "dashed"),
+                ],
+                f"In the mean {looked.mean():.2%} of all pairs are looked at, where a dense program looks at all.",
+                log_y=True,
+            ),
+            Figure(
+                "Neurons refreshed",
+                "iteration",
+                "neurons",
+                [Series(result.engine, iterations, refreshed.tolist())],
+                f"In the mean {refreshed.mean():,.0f} neurons are searched for anew in an iteration.",
+            ),
+        ],
+    )

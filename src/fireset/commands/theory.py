@@ -1,0 +1,251 @@
+"""What the convergence theorem asks for on a table, and what practice needs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from math import inf, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset._util.gaussian import upper_tail
+from fireset.commands.models import scores
+from fireset.estimators import ShiftedReLUClassifier, estimator_for
+from fireset.reporting.figures import Figure, Section, Series, Table
+from fireset.tables.problem import TableProblem
+from fireset.theory import KernelRegression, bounds, measure_separation, shifted_ntk
+from fireset.theory.claims import finite
+from fireset.theory.spectrum import Factor, Spectrum, check_memory
+
+FAILURE = 0.01  # ρ
+ACCURACY = 0.01  # ε in T, and the share of ‖err(0)‖ that practice is asked to reach
+ALPHA = 0.2  # of the corollary; b = √(0.4 ln m)
+_ALL_EIGENVALUES = 1500  # rows up to which all of them are computed
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What was found, by name, and all eigenvalues of H^cts for a figure (none for many rows)."""
+
+    summary: dict[str, Any]
+    eigenvalues: list[float]
+
+
+def theory_table(
+    file: Path,
+    target: str,
+    *,
+    task: str,
+    holdout: float,
+    drop: list[str],
+    categorical: list[str],
+    impute: bool,
+    settings: dict[str, Any],
+    report: Path | None,
+    say: Callable[[str], None] | None,
+) -> Theory:
+    """Read a table as ``train`` would, and compute δ, λ, the theorem's constants and the kernel regression's score.
+
+    Takes n³/3 operations and 8 n² bytes for n rows; ``say`` is told what is going on where that takes seconds.
+    """
+    if report is not None:
+        import_module("fireset.reporting").check_report(report)
+    if not 0 <= holdout < 1:
+        raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
+    problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
+    estimator = estimator_for(problem.task, **settings)
+    kept, held = problem.hold_out(holdout, settings["random_state"])
+    check_memory(len(kept))
+    prepared = estimator.prepare(problem.X[kept], problem.y[kept])
+    rows, targets, network = prepared.rows, prepared.targets, estimator.network_
+    n, m, b = len(rows), network.width, network.threshold
+
+    def tell(text: str) -> None:
+        if say is not None and n > _ALL_EIGENVALUES:
+            say(text)
+
+    tell(f"separation of {n:,} rows")
+    apart = measure_separation(rows).called(kept + 1)  # counted from 1, as messages about tables count
+    tell(f"the kernel, {8e-9 * n * n:.1f} GB")
+    kernel = shifted_ntk(rows, b)
+    tell("its eigenvalues")
+    eigenvalues, factor, spectrum = _decompose(kernel)
+    if spectrum.largest <= 0:
+        raise InputError(f"threshold {b:g} is so high that no neuron ever fires: H^cts is 0; give a lower --threshold")
+    smallest = 0.0 if spectrum.singular else spectrum.smallest
+    error = float(np.linalg.norm(targets - network.predict(rows)))
+
+    low, high = bounds.eigenvalue_bounds(n, b, apart.distance)
+    share = bounds.tail_share(b)
+    rate = 1.0 / spectrum.largest
+    summary: dict[str, Any] = {
+        "task": problem.task,
+        "rows": n,
+        "coordinates": rows.shape[1],
+        "outputs": network.n_outputs,
+        "width": m,
+        "threshold": b,
+        "separation": apart.distance,
+        "closest_rows": None if apart.pair is None else list(apart.pair),
+        "closest_rows_are_opposite": apart.opposite,
+        "lambda": spectrum.smallest,
+        "lambda_rounding": spectrum.rounding,
+        "lambda_is_zero": spectrum.singular,
+        "lambda_lower_bound": low,
+        "lambda_hermite_bound": bounds.hermite_bound(n, b, apart.distance),
+        "lambda_upper_bound": high,
+        "lambda_max": spectrum.largest,
+        "initial_error": error,
+        "theorem_learning_rate": bounds.learning_rate(n, smallest),
+        "theorem_sparse_learning_rate": bounds.sparse_learning_rate(n, smallest, 2.0 * share),
+        "theorem_radius": bounds.paper_radius(n, smallest),
+        "theorem_iterations": bounds.iterations(n, smallest, ACCURACY),
+        "theorem_width": bounds.width_for_movement(n, smallest, error),
+        "theorem_kernel_width": bounds.discrete_width(n, smallest, FAILURE),
+        "lemma_width": bounds.width_lemma(n, smallest, b, FAILURE),
+        "corollary_width": bounds.width_corollary(n, apart.distance, FAILURE, ALPHA),
+        "movement_bound": bounds.movement_bound(n, m, smallest, error),
+        "fired_fraction": upper_tail(b),
+        "fired_bound_fraction": min(1.0, 2.0 * share),
+        "sparsity_failure": bounds.sparsity_failure(n, m, b),
+        "practical_learning_rate": rate,
+        "practical_iterations": log(1.0 / ACCURACY) / (rate * smallest) if smallest > 0 else inf,
+        "operations": bounds.iteration_costs(n, m, rows.shape[1], b),
+    }
+    if n <= _ALL_EIGENVALUES:
+        with_bias = shifted_ntk(rows, b, trained_bias=True)
+        summary["lambda_trained_bias"] = float(np.linalg.eigvalsh(with_bias)[0])
+    if len(held):
+        tell("kernel regression")
+        regression = KernelRegression(b).fit(rows, targets, factor=factor)
+        outputs = regression.predict(estimator.sphere_(problem.X[held]))
+        summary["held_out_rows"] = len(held)
+        found = scores(problem.task, problem.y[held], _answers(estimator, outputs))
+        summary |= {f"kernel_regression_{name}": value for name, value in found.items()}
+    return Theory(finite(summary), eigenvalues)
+
+
+def _decompose(kernel: np.ndarray) -> tuple[list[float], Factor, Spectrum]:
+    """All eigenvalues where that is cheap; a factor; both ends. The kernel is overwritten."""
+    n = len(kernel)
+    if n > _ALL_EIGENVALUES:
+        factor = Factor(kernel, overwrite=True)
+        return [], factor, factor.spectrum()
+    values = np.linalg.eigvalsh(kernel)
+    eps = float(np.finfo(np.float64).eps)
+    spectrum = Spectrum(float(values[0]), float(values[-1]), n * eps * float(values[-1]))
+    return values[::-1].tolist(), Factor(kernel, overwrite=True), spectrum
+
+
+def _answers(estimator, outputs: np.ndarray) -> np.ndarray:
+    """Outputs of a network as the estimator's predictions."""
+    if not isinstance(estimator, ShiftedReLUClassifier):
+        return (outputs * estimator.target_scale_ + estimator.target_mean_)[:, 0]
+    return outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(int)
+
+
+def theory_tables(found: Theory) -> list[tuple[str, Table]]:
+    """What ``theory_table`` found, for people: headings and tables."""
+    s = found.summary
+    columns = ("quantity", "value", "meaning")
+    pair = s["closest_rows"]
+    side = "opposite" if s["closest_rows_are_opposite"] else "the same"
+    if pair is None:
+        nearest = "one row: no pair"
+    elif s["separation"] == 0:
+        nearest = f"rows {pair[0]} and {pair[1]} are {side}: λ = 0, and the theorem says nothing"
+    else:
+        nearest = f"between row {pair[0]} and {'minus ' if s['closest_rows_are_opposite'] else ''}row {pair[1]}"
+    data = [
+        ("n", f"{s['rows']:,}", "rows to train on"),
+        ("d", f"{s['coordinates']:,}", "coordinates of a row, the constant one included"),
+        ("δ", _number(s["separation"]), f"separation, {nearest}"),
+        ("λ", "0" if s["lambda_is_zero"] else _number(s["lambda"]), "smallest eigenvalue of H^cts"),
+        ("", _number(s["lambda_lower_bound"]), "the theorem's lower bound, e^(−b²/2) δ/(100 n²)"),
+        ("", _number(s["lambda_hermite_bound"]), "a sharper one, from the Hermite series (0: says nothing)"),
+        ("", _number(s["lambda_upper_bound"]), "the theorem's upper bound, e^(−b²/2)"),
+        ("λ_max", _number(s["lambda_max"]), "largest eigenvalue"),
+    ]
+    if "lambda_trained_bias" in s:
+        data.append(("", _number(s["lambda_trained_bias"]), "λ if thresholds were trained, too"))
+    asked = [
+        ("η", _number(s["theorem_learning_rate"]), "learning rate, λ/(4n²)"),
+        ("", _number(s["theorem_sparse_learning_rate"]), "with sparsity put to use, λ/(16 p² n²)"),
+        ("R", _number(s["theorem_radius"]), "radius within which neurons have to stay, λ/(12n)"),
+        ("T", _number(s["theorem_iterations"]), f"iterations, λ⁻² n² ln(n/ε), ε = {ACCURACY:g}"),
+        ("m", _number(s["theorem_width"]), "neurons, so that D < R: 2304 λ⁻⁴ n³ ‖err(0)‖²"),
+        ("", _number(s["lemma_width"]), f"the convergence lemma, constant 1, ρ = {FAILURE:g}"),
+        ("", _number(s["theorem_kernel_width"]), "for λ_min(H^dis) ≥ 3λ/4 alone"),
+        ("", _number(s["corollary_width"]), f"the corollary, α = {ALPHA:g}, constant 1"),
+    ]
+    practice = [
+        ("m", f"{s['width']:,}", "neurons (--width)"),
+        ("b", f"{s['threshold']:.4g}", "threshold"),
+        ("fired", f"{s['fired_fraction']:.2%}", "of all pairs are expected to fire"),
+        ("", f"{s['fired_bound_fraction']:.2%}", "the sparsity lemma's bound, 2 e^(−b²/2)"),
+        ("D", _number(s["movement_bound"]), "bound on how far a neuron moves, at this width"),
+        ("η", _number(s["practical_learning_rate"]), "learning rate that descends, 1/λ_max"),
+        ("T", _number(s["practical_iterations"]), f"iterations until the slowest part of the error is {ACCURACY:.0%}"),
+    ]
+    practice += _scored(s)
+    whose = {"dense": "every pair", "weights": "Algorithm 1", "data": "Algorithm 2", "quantum": "either of the two"}
+    costs = [(name, _number(value), whose[name]) for name, value in s["operations"].items()]
+    return [
+        ("The data and their kernel", Table(columns, data)),
+        ("What the theorem asks for", Table(columns, asked)),
+        ("What practice needs", Table(columns, practice)),
+        ("Operations of one iteration, constants left out", Table(columns, costs)),
+    ]
+
+
+def _scored(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = summary.get("held_out_rows", 0)
+    what = f"of kernel regression, the infinitely wide network, on {rows:,} rows held out"
+    names = {"accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
+    found = {name: summary.get(f"kernel_regression_{name}") for name in names}
+    return [
+        (names[name], f"{value:.2%}" if name == "accuracy" else _number(value), what)
+        for name, value in found.items()
+        if value is not None
+    ]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+
+
+def theory_sections(found: Theory) -> list[Section]:
+    """The same as sections of a page, with the spectrum of H^cts."""
+    s = found.summary
+    sections = [Section(heading, tables=[table]) for heading, table in theory_tables(found)]
+    if found.eigenvalues:
+        ranks = list(range(1, len(found.eigenvalues) + 1))
+        ends = [1, len(ranks)]
+        series = [
+            Series("eigenvalues of H^cts", ranks, found.eigenvalues, "line"),
+            Series("upper bound on the smallest, e^(−b²/2)", ends, [s["lambda_upper_bound"]] * 2, "dashed"),
+            Series("lower bound, e^(−b²/2) δ/(100 n²)", ends, [s["lambda_lower_bound"]] * 2, "dashed"),
+        ]
+        if s["lambda_hermite_bound"] > 0:
+            series.append(Series("sharper lower bound", ends, [s["lambda_hermite_bound"]] * 2, "dashed"))
+        figure = Figure(
+            "Eigenvalues of H^cts",
+            "rank",
+            "eigenvalue",
+            series,
+            f"The eigenvalues fall from {s['lambda_max']:.3g} to {s['lambda']:.3g}; the bounds on the smallest one are "
+            f"drawn as dashed lines.",
+            log_y=True,
+        )
+        sections[0] = Section(sections[0].heading, tables=sections[0].tables, figures=[figure])
+    return sections
+
+
+def write_theory_page(path: Path, file: Path, found: Theory, settings: dict[str, Any]) -> None:
+    """A page with what ``theory_table`` found."""
+    title = f"What the theorem asks for on {file.name}"
+    import_module("fireset.reporting").write_page(path, title, theory_sections(found), settings=settings)

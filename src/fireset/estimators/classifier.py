@@ -1,0 +1,139 @@
+"""Classification."""
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from fireset._util.errors import InputError
+from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
+from fireset.training.losses import probabilities
+
+
+def _has_probabilities(self) -> bool:
+    if self.loss != "log_loss":
+        raise AttributeError(f"predict_proba needs loss='log_loss', got loss={self.loss!r}")
+    return True
+
+
+class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
+    """Classification by a very wide shifted-ReLU network, trained exactly on the neurons that fire.
+
+    Parameters
+    ----------
+    loss : "squared_error" or "log_loss"
+        Squared error on codes ±1 (one output for two classes, else one for each class), as in the paper; or log loss,
+        which gives ``predict_proba``.
+
+    The other parameters and the attributes are those of ``ShiftedReLURegressor``; ``classes_`` holds the labels.
+    """
+
+    def __init__(
+        self,
+        width=10_000,
+        *,
+        loss="squared_error",
+        threshold="paper",
+        engine="auto",
+        learning_rate="auto",
+        momentum=0.9,
+        nesterov=True,
+        max_iter=300,
+        tol=1e-4,
+        early_stopping=False,
+        validation_fraction=0.1,
+        patience=20,
+        bias=1.0,
+        dtype="float32",
+        warm_start=False,
+        random_state=None,
+        verbose=False,
+    ):
+        self.width = width
+        self.loss = loss
+        self.threshold = threshold
+        self.engine = engine
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.bias = bias
+        self.dtype = dtype
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
+        """Train on rows X (n, p) and labels y (n,); the keywords are those of ``fireset.train``."""
+        self._train(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
+        return self
+
+    def prepare(self, X, y, sample_weight=None) -> PreparedRows:
+        """What ``fit`` does before it trains ``network_``, as the regressor's."""
+        self._check_settings()
+        again = self.warm_start and hasattr(self, "network_")
+        X, y, weight = self._checked(X, y, sample_weight, reset=not again)
+        if not again:
+            self._begin_classification(X, np.unique(y), weight)
+        codes = self._codes(y)
+        return PreparedRows(self.sphere_(X), self._to_targets(codes), weight, codes)
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """One plain gradient step on one batch, as the regressor's. The first call needs all ``classes``."""
+        self._check_settings()
+        first = not hasattr(self, "network_")
+        X, y, weight = self._checked(X, y, sample_weight, reset=first)
+        if first:
+            if classes is None:
+                raise InputError("classes must be given in the first call of partial_fit")
+            self._begin_classification(X, np.unique(classes), weight)
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise InputError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
+        self._step(X, self._to_targets(self._codes(y)), weight)
+        return self
+
+    def decision_function(self, X) -> np.ndarray:
+        """The network's outputs: (n,) for two classes, else (n, classes)."""
+        outputs = self._outputs(X)
+        return outputs[:, 0] if len(self.classes_) == 2 else outputs
+
+    def predict(self, X) -> np.ndarray:
+        """The label with the largest output."""
+        scores = self.decision_function(X)
+        codes = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[codes]
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X) -> np.ndarray:
+        """Probability of each class, (n, classes). Only with ``loss="log_loss"``."""
+        p = probabilities(self._outputs(X))
+        return np.hstack([1 - p, p]) if p.shape[1] == 1 else p
+
+    def _checked(self, X, y, sample_weight, *, reset: bool):
+        X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        check_classification_targets(y)
+        return np.asarray(X), np.asarray(y), self._check_weight(sample_weight, X)
+
+    def _begin_classification(self, X, classes, weight) -> None:
+        if len(classes) < 2:
+            raise InputError(f"y must hold at least 2 classes, got 1 class: {classes.tolist()[0]!r}")
+        self.classes_ = classes
+        self._begin(X, weight, 1 if len(classes) == 2 else len(classes))
+
+    def _codes(self, y) -> np.ndarray:
+        codes = np.searchsorted(self.classes_, y)
+        known = self.classes_[np.minimum(codes, len(self.classes_) - 1)] == y
+        if not known.all():
+            raise InputError(
+                f"y holds the class {y[~known].tolist()[0]!r}, which is not among the classes of the first fit"
+            )
+        return codes
+
+    def _to_targets(self, codes) -> np.ndarray:
+        one_hot = codes[:, None] == (np.ones(1) if len(self.classes_) == 2 else np.arange(len(self.classes_)))
+        return one_hot.astype(np.float64) if self.loss == "log_loss" else 2.0 * one_hot - 1.0

@@ -1,0 +1,36 @@
+"""Who fires for whom, as sparse arrays: S_{i,fire} by sample, S̃_{r,fire} by neuron."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+def fire_sets_by_sample(indptr: np.ndarray, neurons: np.ndarray, width: int) -> "csr_array":
+    """Boolean n × m array whose row i holds ``neurons[indptr[i]:indptr[i+1]]``, in the order given."""
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(len(neurons), bool), neurons, indptr), shape=(len(indptr) - 1, width))
+
+
+def fire_sets_by_neuron(indptr: np.ndarray, samples: np.ndarray, n_samples: int) -> "csr_array":
+    """The same from lists by neuron, ``samples[indptr[r]:indptr[r+1]]``: n × m, rows sorted. Cost O(pairs + n)."""
+    fired = fire_sets_by_sample(indptr, samples, n_samples).T.tocsr()
+    fired.sort_indices()
+    return fired
+
+
+def fire_sets_of_pairs(samples: np.ndarray, neurons: np.ndarray, shape: tuple[int, int]) -> "csr_array":
+    """The same from single pairs, in any order, each given once."""
+    from scipy.sparse import coo_array
+
+    fired = coo_array((np.ones(len(neurons), bool), (samples, neurons)), shape=shape).tocsr()
+    fired.sort_indices()
+    return fired
+
+
+def list_offsets(counts: np.ndarray) -> np.ndarray:
+    """Where lists of these lengths begin and end when they follow one another: 0, counts[0], counts[0] + counts[1] …"""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])

@@ -1,5 +1,0 @@
-"""Pages to look at: one self-contained HTML file with figures, tables and what is needed to repeat the run."""
-
-from fireset.report.page import check_report, write_page
-
-__all__ = ["check_report", "write_page"]

@@ -1,0 +1,217 @@
+"""Draws the plain data of ``fireset.reporting.figures`` as one HTML file that asks nobody for anything.
+
+Plotly is inlined once, and a content security policy forbids every request. Text of the caller (column names, file
+names) is untrusted: Jinja escapes it in the page, ``_plain`` escapes it for Plotly, which reads a little HTML itself.
+The look is in ``page.css``, the drawing in ``page.js``; both follow the light or dark preference of the reader.
+"""
+
+import datetime
+import html
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fireset._util.errors import InputError
+from fireset._util.files import atomic_path, check_writable
+from fireset._util.parallel import thread_count
+from fireset.reporting.figures import Figure, HeatMap, Section, Series
+
+_HERE = Path(__file__).parent
+_MOST_ROWS = 40  # of a figure's data, shown as a table; longer series are thinned evenly
+_MOST_CELLS = 400  # of a heat map's
+_VERSIONS = ("fireset", "numpy", "scipy", "numba", "scikit-learn", "torch", "jax")
+_NUMBER = re.compile(r"^[-−+]?[\d., ]+(e[-+]?\d+)?\s?(%|×|s|ms|MB|GB|kB|times)?$")
+
+
+def check_report(path: str | PathLike) -> None:
+    """Refuse, before hours of work go into a page, a place that cannot be written or an installation that cannot."""
+    _libraries()
+    check_writable(path)
+
+
+def write_page(
+    path: Path, title: str, sections: Sequence[Section], *, settings: Mapping[str, Any] | None = None
+) -> None:
+    """Write a page, atomically: title, sections, and at the end what is needed to repeat the run.
+
+    Parameters
+    ----------
+    path : Path
+        The HTML file; replaced if it exists.
+    title : str
+        The heading of the page, and what the browser calls it.
+    sections : sequence of Section
+        In the order of reading. All text is plain text.
+    settings : mapping, optional
+        Names and values shown in the last section, before the versions of what was used.
+
+    The file has about 5 MB: Plotly is inside, once, so that the page can be opened anywhere, for ever.
+    """
+    jinja2, plotly_source = _libraries()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    environment.globals["numeric_columns"] = _numeric_columns
+    drawn, shown = [], []
+    for section in sections:
+        figures = []
+        for figure in section.figures:
+            figures.append(_described(figure, len(drawn)))
+            drawn.append(_heat_map(figure) if isinstance(figure, HeatMap) else _figure(figure))
+        shown.append({"section": section, "id": f"section-{len(shown) + 1}", "figures": figures})
+    text = environment.get_template("page.html").render(
+        title=title,
+        sections=shown,
+        drawn=drawn,
+        repeat=[(str(name), _shown(value)) for name, value in {**(settings or {}), **_versions()}.items()],
+        style=(_HERE / "page.css").read_text(encoding="utf-8"),
+        script=(_HERE / "page.js").read_text(encoding="utf-8"),
+        plotly=plotly_source if drawn else "",
+    )
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+
+
+def _libraries():
+    """Jinja and the source of Plotly, which are an extra."""
+    try:
+        import jinja2
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise InputError(
+            f"a report needs plotly and jinja2, and {error.name} is missing; install them with "
+            "pip install 'fireset[report]'"
+        ) from error
+    return jinja2, get_plotlyjs()
+
+
+def _colors(figure: Figure) -> list[int]:
+    """A colour for each series; a dashed one that follows points is their fit, and has theirs."""
+    colors: list[int] = []
+    for k, series in enumerate(figure.series):
+        fit = k > 0 and series.look == "dashed" and figure.series[k - 1].look == "points"
+        colors.append(colors[-1] if fit else max(colors, default=-1) + 1)
+    return colors
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    """What page.js needs to draw series."""
+    words = any(isinstance(x, str) for series in figure.series for x in series.x)
+    return {
+        "kind": "series",
+        "x_label": _plain(figure.x_label),
+        "y_label": _plain(figure.y_label),
+        "x_type": "category" if words else "log" if figure.log_x else "linear",
+        "y_type": "log" if figure.log_y else "linear",
+        "series": [
+            {
+                "name": _plain(series.name),
+                "x": [_plain(x) if isinstance(x, str) else _finite(x) for x in series.x],
+                "y": [_finite(y) for y in series.y],
+                "look": series.look,
+                "color": color,
+            }
+            for series, color in zip(figure.series, _colors(figure), strict=True)
+        ],
+    }
+
+
+def _heat_map(figure: HeatMap) -> dict[str, Any]:
+    return {
+        "kind": "heat map",
+        "x_label": _plain(figure.x_label),
+        "y_label": _plain(figure.y_label),
+        "values": [[_finite(value) for value in row] for row in figure.values],
+    }
+
+
+def _described(figure: Figure | HeatMap, number: int) -> dict[str, Any]:
+    """What the page says about a figure in words and numbers, for whoever does not see it or wants the values."""
+    if isinstance(figure, HeatMap):
+        names, tables = [], [_cells_table(figure)]
+    else:
+        names = [(s.name, s.look, color) for s, color in zip(figure.series, _colors(figure), strict=True)]
+        tables = [_points(figure, series) for series in figure.series]
+    return {"number": number, "title": figure.title, "alt": figure.alt, "names": names, "tables": tables}
+
+
+def _points(figure: Figure, series: Series) -> dict[str, Any]:
+    """The points of a series as a table, thinned when there are many."""
+    count = len(series.y)
+    last = _MOST_ROWS - 1
+    chosen = range(count) if count <= _MOST_ROWS else [k * (count - 1) // last for k in range(_MOST_ROWS)]
+    return {
+        "caption": series.name + ("" if len(chosen) == count else f" ({len(chosen)} of {count:,} points)"),
+        "columns": [figure.x_label, figure.y_label],
+        "rows": [[_shown(series.x[k]), _shown(series.y[k])] for k in chosen],
+    }
+
+
+def _cells_table(figure: HeatMap) -> dict[str, Any]:
+    """A small matrix whole, a large one by its size, extremes and mean."""
+    values = [[float(value) for value in row] for row in figure.values]
+    rows, columns = len(values), max(map(len, values), default=0)
+    flat = [value for row in values for value in row]
+    if rows * columns <= _MOST_CELLS:
+        return {
+            "caption": f"{rows} × {columns} values",
+            "columns": [f"{figure.y_label} \\ {figure.x_label}", *map(str, range(columns))],
+            "rows": [[str(k), *map(_shown, row)] for k, row in enumerate(values)],
+        }
+    mean = sum(flat) / len(flat)
+    facts = {"rows": rows, "columns": columns, "least": min(flat), "mean": mean, "largest": max(flat)}
+    return {
+        "caption": f"{rows} × {columns} values, summed up",
+        "columns": ["what", "value"],
+        "rows": [[name, _shown(value)] for name, value in facts.items()],
+    }
+
+
+def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold numbers and nothing else; gaps do not count."""
+    cells = [[row[k] for row in rows if row[k]] for k in range(len(columns))]
+    return [bool(column) and all(_NUMBER.match(cell) for cell in column) for column in cells]
+
+
+def _plain(text: object) -> str:
+    """Text for Plotly, which reads tags and entities: as it stands, nothing meant."""
+    return html.escape(str(text), quote=False)
+
+
+def _finite(value: Any) -> float | None:
+    """A number for JSON; a gap where there is none (a loss that overflowed)."""
+    number = float(value)
+    return number if isfinite(number) else None
+
+
+def _shown(value: Any) -> str:
+    """A value for people."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "not given"}[value]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value)) or "none"
+    number = float(value)
+    if number.is_integer() and abs(number) < 1e15:
+        return f"{number:,.0f}"
+    return f"{number:.6g}"
+
+
+def _versions() -> dict[str, str]:
+    """The versions and the machine, in so far as they matter for the figures."""
+    versions = {"Python": platform.python_version()}
+    for name in _VERSIONS:
+        with suppress(metadata.PackageNotFoundError):  # an extra that is not installed
+            versions[name] = metadata.version(name)
+    return {
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "machine": f"{platform.system()} {platform.machine()}, {thread_count()} threads",
+        "date": datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z"),
+    }

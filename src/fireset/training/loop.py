@@ -1,0 +1,353 @@
+"""The training loop: ``train`` runs it, ``Trainer`` can be driven an iteration at a time.
+
+An iteration is a forward pass, what the solvers, callbacks and stopping rules make of it, and a step::
+
+    checkpoint, if one is due
+    evaluate        forward pass, loss, residual, record            Trainer.evaluate
+    stop?           callbacks, stopping rules, signals              Trainer.run
+    step            the solver moves the weights                    training/solvers/
+
+The loop knows no engine and no solver by name.
+"""
+
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset._util.parallel import one_blas_thread
+from fireset.distributed.shard import NetworkShard
+from fireset.engines.base import Engine
+from fireset.network import ShiftedReLUNetwork
+from fireset.training.best_weights import BestWeights
+from fireset.training.checkpoint import CheckpointFolder, Checkpoints
+from fireset.training.history import History, Iteration, WorkCounter
+from fireset.training.losses import Loss, get_loss
+from fireset.training.plan import Plan, shard_of
+from fireset.training.problem import TrainingProblem
+from fireset.training.progress import Callback, Progress
+from fireset.training.result import TrainingResult
+from fireset.training.signals import interruptible, terminable
+from fireset.training.solvers import Evaluation, GradientDescent, Solver, SolverContext
+from fireset.training.stopping import Stopping, StopReason, reason_of_rank, stop_rank
+
+
+def train(
+    network: ShiftedReLUNetwork | NetworkShard,
+    X,
+    y,
+    *,
+    callbacks: Sequence[Callback] = (),
+    **settings,
+) -> TrainingResult:
+    """Train ``network`` in place, by full-batch gradient descent unless another ``solver`` is given.
+
+    ``train(network, X, y, callbacks=…, **settings)`` is ``Trainer(network, X, y, **settings).run(callbacks)``: the
+    settings, with what they mean, are those of ``Trainer``.
+
+    Parameters
+    ----------
+    callbacks
+        Called with a ``Progress`` after each forward pass; one that returns True ends training.
+
+    Inside an initialized process group of torch.distributed all workers train this one network together, each some of
+    its neurons (``fireset.distributed``). All must call ``train`` with the same arguments.
+
+    Ctrl-C ends training after the current iteration and keeps the network (with validation, the best one; without, the
+    current one unless a step has just made it worse than twice the best); a second Ctrl-C ends at once.
+    """
+    return Trainer(network, X, y, **settings).run(callbacks)
+
+
+class Trainer:
+    """Trains a network in place: all at once with ``run``, or an iteration at a time.
+
+    >>> trainer = Trainer(network, X, y, engine="data")     # checks, chooses, preprocesses
+    >>> for _ in range(100):
+    ...     record = trainer.step()                         # loss, fired pairs, work, seconds
+    >>> result = trainer.finish()                           # the best weights are in the network
+
+    Parameters
+    ----------
+    X : (n, d) array
+        Rows of norm 1. ``any_norm=True`` allows others: exactness is kept, but the paper's thresholds assume norm 1.
+    y : (n,) or (n, c) array
+    engine : str or Engine
+        "auto", a name that ``fireset engines`` lists, or an engine object such as ``create("data", radius=0)``.
+    solver : Solver, optional
+        How the weights are moved; by default ``GradientDescent(learning_rate, momentum, nesterov)``.
+    loss : str or Loss
+        "squared_error" (the paper's ½ Σ (u − y)²), "log_loss", or an object (``fireset.training.losses.Loss``).
+    learning_rate : "auto", "theory" or a number
+        "auto" starts from 1/λ_max of the fire-set kernel, and halves when a step makes the loss grow.
+    momentum, nesterov
+        Heavy-ball or Nesterov momentum; 0 is the paper's plain descent. With learning_rate="auto" a growing loss
+        first stops the momentum, then halves the rate.
+    max_iter : int
+    tol : float
+        Stop when the loss is below tol times the first loss, or improves by less than tol of itself over 10
+        iterations. 0 runs all ``max_iter`` iterations.
+    sample_weight : (n,) array, optional
+    validation : (X, y), optional
+        Stop when the loss there has not improved for ``patience`` iterations; the weights of the best iteration are
+        kept. The rows ride along in the engine with residual 0, at the price of their fired pairs.
+    checkpoint : Checkpoints, optional
+        Write checkpoints, and go on from one. SIGTERM then writes one more and ends training as "terminated".
+    memory : int or str, optional
+        Bytes that this process may take, such as "12G"; by default what the system has free. Where the lists of the
+        data engine would take more they are made in blocks, at the price of a pass over all pairs in each iteration.
+
+    Attributes
+    ----------
+    history : History
+    engine : Engine
+    problem : TrainingProblem
+    """
+
+    def __init__(
+        self,
+        network: ShiftedReLUNetwork | NetworkShard,
+        X,
+        y,
+        *,
+        engine: str | Engine = "auto",
+        solver: Solver | None = None,
+        loss: str | Loss = "squared_error",
+        learning_rate: float | str = "auto",
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        max_iter: int = 500,
+        tol: float = 1e-6,
+        sample_weight=None,
+        validation: tuple[Any, Any] | None = None,
+        patience: int = 20,
+        any_norm: bool = False,
+        checkpoint: Checkpoints | None = None,
+        memory: int | str | None = None,
+    ):
+        self._stopping = Stopping(max_iter, tol, patience)
+        self._solver = solver or GradientDescent(learning_rate, momentum, nesterov)
+        self._loss = get_loss(loss)
+        self._whole, self._any_norm = network, any_norm
+        shard = shard_of(network)
+        self._network = shard.local
+        self.problem = TrainingProblem.check(
+            self._network, X, y, sample_weight=sample_weight, validation=validation, any_norm=any_norm
+        )
+        self._loss.check_targets(self.problem.targets)
+        self._plan = Plan.make(
+            shard, len(self.problem.X), engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
+        )
+        self.engine = self._plan.engine
+        self.history = History()
+        self._clock = _Clock()
+        with self._clock.running():
+            self._start(checkpoint)
+        self.start_seconds = self._clock.seconds
+        # After a crash, time goes on from where the checkpoint was written.
+        self._clock = _Clock(self.history[-1].seconds if self.history else 0.0)
+
+    def _start(self, checkpoint: Checkpoints | None) -> None:
+        """The preprocessing; the state of a checkpoint, if there is one to go on from; the solver's start."""
+        self._counter = WorkCounter(self.engine)
+        self._best = BestWeights(self._network, by_validation=self.problem.has_validation)
+        self._context = SolverContext(self._network, self.engine, self.problem, self._loss, self._best, self.history)
+        self._folder = self._checkpoint_folder(checkpoint)
+        self.resumed_at = len(self.history) if self._folder is not None and self._folder.load() else None
+        if self.resumed_at is not None and self._stopping.max_iter < self.resumed_at:
+            raise InputError(
+                f"max_iter must be at least {self.resumed_at}, the iteration of the checkpoint, got "
+                f"{self._stopping.max_iter}"
+            )
+        with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
+            self.engine.start(self._network, self.problem.X)
+            if self.resumed_at is None:
+                self._solver.start(self._context)
+                # When resumed, they belong to the next iteration, as in a run that was not interrupted.
+                self._counter.skip(self.engine, oracle_queries=False)
+
+    def _checkpoint_folder(self, checkpoint: Checkpoints | None) -> CheckpointFolder | None:
+        group, problem, network = self._plan.group, self.problem, self._network
+        fingerprints = problem.fingerprints() if checkpoint or group.size > 1 else {}
+        for name, digest in fingerprints.items():
+            group.check_same(name, bytes.fromhex(digest).ljust(16))
+        if checkpoint is None:
+            return None
+        settings = {
+            "loss": self._loss.name,
+            **self._solver.settings(),
+            "tol": self._stopping.tol,
+            "patience": self._stopping.patience,
+            "engine": self.engine.name,
+            "dtype": str(network.dtype),
+            "width": self._plan.shard.width,
+            "outputs": network.n_outputs,
+            "threshold": network.threshold,
+            **fingerprints,
+        }
+        return CheckpointFolder(checkpoint, self._plan.shard, self._context, self._solver, settings)
+
+    # One iteration
+
+    def step(self, callbacks: Iterable[Callback] = ()) -> Iteration:
+        """One iteration: evaluate, tell the callbacks, move the weights; returns what was seen before they moved."""
+        with self._guarded():
+            self._checkpoint_if_due()
+            progress = self.evaluate()
+            for callback in callbacks:
+                callback(progress)
+            self._move(progress)
+        return progress.record
+
+    def evaluate(self) -> Progress:
+        """The forward pass at the current weights, recorded as an iteration."""
+        engine, problem = self.engine, self.problem
+        u = engine.forward()
+        pairs = len(problem.X) * self._plan.shard.width
+        record = Iteration(
+            iteration=len(self.history),
+            loss=self._loss.value(u, problem.targets, problem.weight),
+            validation_loss=self._loss.value(u, problem.targets, problem.held_out) if problem.has_validation else None,
+            fired_fraction=engine.work.fired_pairs / pairs,
+            learning_rate=self._solver.learning_rate,
+            seconds=self._clock.seconds,
+            **self._counter.since_last(engine),
+        )
+        self.history.append(record)
+        self._best.update(record)
+        return Progress(
+            record,
+            self._network,
+            engine,
+            u,
+            self._loss.residual(u, problem.targets, problem.weight),
+            self._stopping.max_iter,
+            problem.X,
+            problem.targets,
+            problem.weight,
+            self._solver.momentum,
+        )
+
+    def _move(self, progress: Progress) -> None:
+        self._solver.step(Evaluation(progress.record, progress.predictions, progress.residual))
+
+    def _checkpoint_if_due(self) -> None:
+        iteration = len(self.history)
+        if self._folder is None or not self._folder.due(iteration) or iteration == self.resumed_at:
+            return
+        if self._save_checkpoint():
+            # As after a crash: sums are added in the order that lists are in.
+            self.engine.start(self._network, self.problem.X)
+
+    def _save_checkpoint(self) -> bool:
+        """Weights that are not finite any more are nothing to go on from; the next iteration deals with them."""
+        assert self._folder is not None
+        sound = self._plan.group.all_true(bool(np.isfinite(self._network.weights).all()))
+        if sound:
+            self._folder.save()
+        return sound
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What surrounds every iteration. A loss that overflows is dealt with; NumPy need not warn of it too."""
+        with (
+            self._clock.running(),
+            self._best.restored_on_error(),
+            np.errstate(over="ignore", invalid="ignore"),
+            one_blas_thread(),  # entered once, not in every pass
+        ):
+            yield
+
+    # All iterations
+
+    def run(self, callbacks: Sequence[Callback] = ()) -> TrainingResult:
+        """Iterate until a stopping rule, a callback or a signal ends it."""
+        with (
+            interruptible() as interrupted,
+            terminable() if self._folder else nullcontext(Event()) as terminated,
+            self._guarded(),
+        ):
+            while True:
+                self._checkpoint_if_due()
+                progress = self.evaluate()
+                reason = self._stop_reason(progress, callbacks, interrupted, terminated)
+                if reason in (None, StopReason.TERMINATED):
+                    self._move(progress)
+                if reason is StopReason.TERMINATED:
+                    self._save_checkpoint()
+                if reason is not None:
+                    return self.finish(reason)
+
+    def _stop_reason(
+        self, progress: Progress, callbacks: Sequence[Callback], interrupted: Event, terminated: Event
+    ) -> StopReason | None:
+        """Why to stop now, the same on all workers."""
+        asked = [bool(callback(progress)) for callback in callbacks]  # all are called, whoever asks to stop
+        reason = StopReason.CALLBACK if any(asked) else None
+        reason = reason or self._stopping.reason(
+            self.history,
+            self._best.best,
+            steady_since=self._solver.steady_since,
+            adaptive=self._solver.adaptive,
+        )
+        if interrupted.is_set():
+            reason = StopReason.INTERRUPTED
+        elif terminated.is_set() and not reason:
+            reason = StopReason.TERMINATED
+        reason = reason_of_rank(self._plan.group.all_reduce_max(stop_rank(reason)))
+        if reason in (None, StopReason.TERMINATED) and progress.record.iteration == self._stopping.max_iter:
+            return StopReason.MAX_ITER
+        return reason
+
+    def finish(self, reason: StopReason = StopReason.MAX_ITER) -> TrainingResult:
+        """Leave the best weights in the network, on all workers; returns how it went."""
+        best = self._best.finish()
+        self._plan.shard.gather_into(self._whole)
+        rate = self._solver.learning_rate
+        if reason is StopReason.DIVERGED:
+            warnings.warn(
+                f"the loss grew beyond all bounds at learning_rate={rate:.4g}; the network is that of iteration "
+                f"{best.iteration}. Use learning_rate='auto' or a smaller number",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return TrainingResult(
+            history=self.history,
+            stop_reason=reason,
+            engine=self.engine.name,
+            learning_rate=rate,
+            loss=best.loss,
+            best_iteration=best.iteration,
+            start_seconds=self.start_seconds,
+            compile_seconds=self._plan.compile_seconds,
+            blocks=self.engine.blocks,
+            resumed_at=self.resumed_at,
+        )
+
+
+class _Clock:
+    """Seconds spent inside ``running`` blocks, one inside another counted once."""
+
+    def __init__(self, before: float = 0.0):
+        self._before = before
+        self._since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self._before + (time.perf_counter() - self._since if self._since is not None else 0.0)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        if self._since is not None:
+            yield
+            return
+        self._since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._before, self._since = self.seconds, None

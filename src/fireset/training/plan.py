@@ -1,0 +1,55 @@
+"""What a run will be made of: which engine, on whose neurons, within which memory."""
+
+import time
+from dataclasses import dataclass
+
+from fireset.distributed.engine import DistributedEngine
+from fireset.distributed.process_group import ProcessGroup, current_group
+from fireset.distributed.shard import NetworkShard
+from fireset.engines.base import Engine
+from fireset.engines.registry import choose, create
+from fireset.network import ShiftedReLUNetwork
+from fireset.training.memory import within_memory
+from fireset.training.solvers.base import Solver
+from fireset.training.warmup import compile_kernels
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A network's part on this worker, and the engine that will train it, compiled and not started yet."""
+
+    shard: NetworkShard
+    engine: Engine
+    compile_seconds: float
+
+    @classmethod
+    def make(
+        cls,
+        shard: NetworkShard,
+        n_samples: int,
+        *,
+        engine: str | Engine,
+        solver: Solver,
+        max_iter: int,
+        memory: int | str | None,
+    ) -> "Plan":
+        """Choose the engine, fit it to the memory, and have its kernels compiled."""
+        started = time.perf_counter()
+        network = shard.local
+        if isinstance(engine, str):
+            engine = create(choose(network, n_samples, max_iter, shard.width) if engine == "auto" else engine)
+        engine = within_memory(engine, network, n_samples, solver_bytes=solver.extra_bytes(network), asked=memory)
+        if shard.group.size > 1:
+            engine = DistributedEngine(engine, shard)
+        index = engine.index_kind(network, n_samples)
+        compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1)
+        return cls(shard, engine, time.perf_counter() - started)
+
+    @property
+    def group(self) -> ProcessGroup:
+        return self.shard.group
+
+
+def shard_of(network: ShiftedReLUNetwork | NetworkShard) -> NetworkShard:
+    """The neurons of a network that this process trains."""
+    return NetworkShard.of(network, current_group())

@@ -1,0 +1,90 @@
+"""What callbacks are told after each forward pass, and a progress bar made of it."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fireset.engines.base import Engine
+from fireset.network import ShiftedReLUNetwork
+from fireset.training.history import Iteration
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is given. It may return True to stop."""
+
+    record: Iteration
+    network: ShiftedReLUNetwork  # this worker's neurons
+    engine: Engine
+    predictions: np.ndarray
+    residual: np.ndarray
+    max_iter: int
+    X: np.ndarray  # (n, d) as the engine has them, validation rows at the end
+    targets: np.ndarray  # (n, c)
+    weight: np.ndarray  # (n,); 0 for validation rows
+    momentum: float
+
+
+Callback = Callable[[Progress], bool | None]
+
+
+class ProgressBar:
+    """A callback for ``train``, for a ``with`` block: loss, fired fraction, time left, on standard error.
+
+    Without a terminal it prints a line now and then.
+    """
+
+    def __init__(self, title: str = "training"):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as Bar
+
+        self._console = Console(stderr=True)
+        self._bar = Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._title = title
+        self._task = self._bar.add_task(title, total=None, state="preparing (the first time, kernels are compiled)")
+        self._next_line = 0.0  # the first line comes at once: preparing has ended, training runs
+
+    def __enter__(self) -> "ProgressBar":
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        record = progress.record
+        state = f"loss {record.loss:.4g}  fired {record.fired_fraction:.2%}"
+        if record.validation_loss is not None:
+            state += f"  validation {record.validation_loss:.4g}"
+        if self._console.is_terminal:
+            self._bar.update(self._task, total=progress.max_iter, completed=record.iteration, state=state)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+            line = f"{self._title}: {record.iteration}/{progress.max_iter}  {state}"
+            if record.iteration:
+                left = (progress.max_iter - record.iteration) * record.seconds / record.iteration
+                line += f"  {left:.0f} s left at most"
+            print(line, file=sys.stderr, flush=True)

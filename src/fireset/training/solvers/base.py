@@ -1,0 +1,114 @@
+"""The contract between the training loop and a solver.
+
+The order of calls::
+
+    solver.start(context)             # once, after the engine's preprocessing; not when a checkpoint is resumed
+    solver.resume(context, numbers, velocity)  # instead of start, from a checkpoint
+    for each iteration:
+        evaluation = …                # the loop: forward pass, loss, residual, record, callbacks, stopping
+        solver.step(evaluation)       # moves the weights, and tells the engine
+
+A solver has one job, to move the weights. A mini-batch solver would choose rows in ``step``; one with a preconditioner
+would make it in ``start``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fireset.engines.base import Engine
+from fireset.network import ShiftedReLUNetwork
+from fireset.training.best_weights import BestWeights
+from fireset.training.history import History, Iteration
+from fireset.training.losses import Loss
+from fireset.training.problem import TrainingProblem
+
+
+@dataclass(frozen=True)
+class SolverContext:
+    """What a solver works with, the same objects through a whole run."""
+
+    network: ShiftedReLUNetwork  # this worker's neurons
+    engine: Engine
+    problem: TrainingProblem
+    loss: Loss
+    best: BestWeights
+    history: History
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The network at the current weights."""
+
+    record: Iteration
+    predictions: np.ndarray  # u, (n, c)
+    residual: np.ndarray  # ∂L/∂u, (n, c)
+
+
+class Solver(ABC):
+    """Moves the weights from one iteration to the next.
+
+    Attributes
+    ----------
+    name : str
+        What users type.
+    steady_since : int
+        Iteration since which the solver has left its own settings alone; plateaus are looked for from there on.
+    """
+
+    name: str
+    steady_since: int = 0
+
+    context: SolverContext
+
+    def start(self, context: SolverContext) -> None:
+        """Prepare for the first iteration. The engine has been started."""
+        self.context = context
+
+    @abstractmethod
+    def step(self, evaluation: Evaluation) -> None:
+        """Move the weights from where ``evaluation`` was made, by way of ``context.engine``."""
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether ``step`` deals with a loss that has grown. If not, a loss beyond all bounds ends the run."""
+        return False
+
+    @property
+    def learning_rate(self) -> float:
+        """What the history records as the step size."""
+        return 1.0
+
+    @property
+    def momentum(self) -> float:
+        """For whoever must know whether steps follow the gradient alone."""
+        return 0.0
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a checkpoint is resumed, by the names that users know."""
+        return {"solver": self.name}
+
+    def extra_bytes(self, network: ShiftedReLUNetwork) -> float:  # noqa: ARG002
+        """Memory that it keeps besides the weights."""
+        return 0.0
+
+    # Checkpoints
+
+    @property
+    def velocity(self) -> np.ndarray | None:
+        """State with a row for each neuron, (m, d), if there is any."""
+        return None
+
+    def numbers(self) -> dict[str, float]:
+        """The rest of its state."""
+        return {}
+
+    def check_numbers(self, numbers: Mapping[str, Any], iteration: int) -> None:
+        """Refuse what cannot be the ``numbers`` of a run before this iteration: they come from an untrusted file."""
+
+    def resume(self, context: SolverContext, numbers: Mapping[str, Any], velocity: np.ndarray | None) -> None:  # noqa: ARG002
+        """Go on as the solver did whose checked ``numbers`` and ``velocity`` these are; the engine starts after it."""
+        self.context = context

@@ -1,0 +1,102 @@
+"""Full-batch gradient descent, the paper's; with momentum where asked for, and a step size that gives way."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from fireset._util.checks import is_number
+from fireset._util.errors import InputError
+from fireset.engines.step_rule import StepRule
+from fireset.network import ShiftedReLUNetwork
+from fireset.training.solvers.base import Evaluation, Solver, SolverContext
+from fireset.training.step_size import StepSize, loss_grew
+
+
+class GradientDescent(Solver):
+    """``W ← W − η ∂L/∂W`` on the fired pairs, or its heavy-ball or Nesterov variant.
+
+    Parameters
+    ----------
+    learning_rate : "auto", "theory" or float
+        See ``StepSize``. With "auto" a growing loss first stops the momentum, then halves the rate.
+    momentum, nesterov
+        0 and False are the paper's plain descent.
+    """
+
+    name = "gradient"
+
+    def __init__(self, learning_rate: float | str = "auto", momentum: float = 0.0, nesterov: bool = False):
+        if not is_number(momentum) or not 0.0 <= float(momentum) < 1.0:
+            raise InputError(f"momentum must be at least 0 and below 1, got {momentum!r}")
+        self._step_size = StepSize(learning_rate)
+        self._rule = StepRule(0.0, float(momentum), bool(nesterov))
+
+    def start(self, context: SolverContext) -> None:
+        super().start(context)
+        self._rule.rate = self._step_size.choose(context.network, context.engine, context.loss, context.problem)
+
+    def step(self, evaluation: Evaluation) -> None:
+        engine, best = self.context.engine, self.context.best
+        if self.adaptive and loss_grew(self.context.history):
+            record = evaluation.record
+            lost = best.beyond_repair(record)
+            self._back_off(from_rest=lost or record.iteration == self.steady_since + 1)
+            self.steady_since = record.iteration + lost
+            if lost:
+                best.restore()
+                engine.start(engine.network, engine.X)
+                return
+        engine.step(evaluation.residual, self._rule)
+
+    def _back_off(self, *, from_rest: bool) -> None:
+        """After the loss has grown: let momentum start anew; if there was none to blame, halve the rate.
+
+        Stopping the velocity when the objective grows is adaptive restart (O'Donoghue and Candès 2015): growth under
+        momentum is mostly overshoot. Growth from rest, or beyond repair, is the rate's fault.
+        """
+        if not self._rule.momentum or from_rest:
+            self._rule.rate *= 0.5
+        self._rule.reset_velocity()
+
+    @property
+    def adaptive(self) -> bool:
+        return self._step_size.adaptive
+
+    @property
+    def learning_rate(self) -> float:
+        return self._rule.rate
+
+    @property
+    def momentum(self) -> float:
+        return self._rule.momentum
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "learning_rate": self._step_size.asked,
+            "momentum": self._rule.momentum,
+            "nesterov": self._rule.nesterov,
+        }
+
+    def extra_bytes(self, network: ShiftedReLUNetwork) -> float:
+        return float(network.weights.nbytes) if self._rule.momentum else 0.0
+
+    @property
+    def velocity(self) -> np.ndarray | None:
+        return self._rule.velocity
+
+    def numbers(self) -> dict[str, float]:
+        return {"rate": self._rule.rate, "settled": self.steady_since}
+
+    def check_numbers(self, numbers: Mapping[str, Any], iteration: int) -> None:
+        rate, steady_since = numbers.get("rate"), numbers.get("settled")
+        if not (isinstance(rate, float) and isfinite(rate) and rate > 0):
+            raise InputError(f"its learning rate is {str(rate)[:40]!r}")
+        if type(steady_since) is not int or not 0 <= steady_since <= iteration:
+            raise InputError(f"its rate was changed last in iteration {str(steady_since)[:40]!r}")
+
+    def resume(self, context: SolverContext, numbers: Mapping[str, Any], velocity: np.ndarray | None) -> None:
+        super().resume(context, numbers, velocity)
+        self._rule.rate, self.steady_since = numbers["rate"], numbers["settled"]
+        self._rule.velocity = velocity if self._rule.momentum else None

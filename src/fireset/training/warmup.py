@@ -1,0 +1,48 @@
+"""Compiling the kernels on a tiny problem, before anything is timed.
+
+The first time on a machine this takes seconds; later the compiled code is read from disk.
+"""
+
+from functools import cache
+
+import numpy as np
+
+from fireset.engines.registry import ENGINES, create
+from fireset.engines.step_rule import StepRule
+from fireset.hsr import build
+
+
+@cache
+def compile_kernels(engine: str, dtype, index: str | None = None, *, several_outputs: bool = False) -> None:
+    """Have all that training with this engine, precision and kind of index needs compiled and loaded.
+
+    One output and several have kernels of their own. Free the second time.
+    """
+    from fireset.network import ShiftedReLUNetwork
+
+    if engine not in ENGINES:
+        return  # an engine of the caller's own
+    if index:
+        compile_index(index, dtype)
+    for d in (1, 2) if engine == "sums" else (1,):  # samples on a circle have kernels of their own
+        network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype)
+        X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
+        tiny = create(engine)
+        tiny.start(network, X)
+        residual = tiny.forward()
+        tiny.approximate_tangent_operator()(residual)
+        tiny.step(residual, StepRule(0.1))
+        tiny.forward()
+        tiny.step(residual, StepRule(0.1, 0.9, True))
+
+
+@cache
+def compile_index(kind: str, dtype) -> None:
+    """The same for an index: build it, ask it and, if it can be changed, change it."""
+    points = np.random.default_rng(0).standard_normal((500, 2 if kind == "convex-layers" else 3)).astype(dtype)
+    index = build(points, kind)
+    index.report(points[:2], np.ones(2))
+    if index.dynamic:
+        index.move([1], points[:1])
+        index.delete([0])
+        index.add(points[:1])
