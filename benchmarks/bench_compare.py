@@ -24,7 +24,7 @@ from fireset import ShiftedReLUNetwork  # noqa: E402
 from fireset._util.parallel import one_blas_thread  # noqa: E402
 from fireset.commands.compare import compare_table  # noqa: E402
 from fireset.commands.compare_report import COLUMNS, cells  # noqa: E402
-from fireset.engines import Step, create  # noqa: E402
+from fireset.engines import StepRule, create  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
 from fireset.training.warmup import compile_kernels  # noqa: E402
 
@@ -87,7 +87,7 @@ def hashing(quick: bool) -> list[dict]:
                 seconds += time.perf_counter() - started
                 recalls.append(1.0 if hashes is None else engine.recall(np.arange(0, len(X), 10)))
                 started = time.perf_counter()
-                engine.descend(u - y, Step(rate))
+                engine.step(u - y, StepRule(rate))
                 seconds += time.perf_counter() - started
         believed = 0.5 * float(np.sum((engine.forward() - y) ** 2))
         rows.append(

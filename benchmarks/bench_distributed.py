@@ -40,10 +40,10 @@ def load(problem: str) -> tuple[ShiftedReLUNetwork, np.ndarray, np.ndarray]:
 
 def work_as_one(problem: str, iterations: int, out: Path) -> None:
     """A worker under torchrun: train, and write down what it did."""
-    from fireset.distributed.process_group import joined
+    from fireset.distributed.process_group import joined_group
 
     seen = []
-    with joined() as team:
+    with joined_group() as team:
         network, X, y = load(problem)
         X /= np.linalg.norm(X, axis=1, keepdims=True)
 

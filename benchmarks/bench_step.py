@@ -27,7 +27,7 @@ from parts import RESULTS, machine  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
 from fireset._util.parallel import one_blas_thread  # noqa: E402
-from fireset.engines import Step, create  # noqa: E402
+from fireset.engines import StepRule, create  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
 from fireset.training.warmup import compile_kernels  # noqa: E402
 
@@ -85,13 +85,13 @@ class DataEngine:
     name = "fireset, engine data"
 
     def __init__(self, network, X, y, rate):
-        self.y, self.step_rule = y, Step(rate)
+        self.y, self.step_rule = y, StepRule(rate)
         self.engine = create("data")
         self.engine.start(network, X)
 
     def step(self) -> float:
         residual = self.engine.forward() - self.y
-        self.engine.descend(residual, self.step_rule)
+        self.engine.step(residual, self.step_rule)
         return 0.5 * float(np.sum(residual**2))
 
 

@@ -25,7 +25,7 @@ from parts import run_parts  # noqa: E402
 
 from fireset import ShiftedReLUNetwork  # noqa: E402
 from fireset._util.parallel import one_blas_thread  # noqa: E402
-from fireset.engines import Step, choose, create  # noqa: E402
+from fireset.engines import StepRule, choose, create  # noqa: E402
 from fireset.training.warmup import compile_kernels  # noqa: E402
 
 RATE = 1e-10  # next to nothing: what is timed is a step, not a training, and no network may run away
@@ -50,7 +50,7 @@ def step_seconds(engine: str, network, X, y) -> float:
 
 def started(engine: str, network, X):
     one = create(engine)
-    compile_kernels(engine, network.dtype, one.index_for(network, len(X)))
+    compile_kernels(engine, network.dtype, one.index_kind(network, len(X)))
     with one_blas_thread():
         one.start(ShiftedReLUNetwork(network.weights.copy(), network.signs, network.threshold), X)
     return one
@@ -58,7 +58,7 @@ def started(engine: str, network, X):
 
 def timed_step(one, y) -> float:
     begun = time.perf_counter()
-    one.descend(one.forward() - y, Step(RATE))
+    one.step(one.forward() - y, StepRule(RATE))
     return time.perf_counter() - begun
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 from sklearn.model_selection import train_test_split
 
+from fireset import ShiftedReLURegressor
 from fireset.tables.problem import TableProblem
 
 ROWS = 4_000
@@ -47,7 +48,7 @@ def main() -> None:
         problem = TableProblem.read(file, "price", impute=True)
     print(f"{len(problem.y):,} rows, columns after encoding: {', '.join(problem.encoder.feature_names)}")
     kept, held = train_test_split(np.arange(len(problem.y)), test_size=0.2, random_state=0)
-    model = problem.estimator(width=asked.width, early_stopping=True, random_state=0, verbose=True)
+    model = ShiftedReLURegressor(width=asked.width, early_stopping=True, random_state=0, verbose=True)
     model.fit(problem.X[kept], problem.y[kept])
     predicted, true = model.predict(problem.X[held]), problem.y[held]
     history = model.result_.history

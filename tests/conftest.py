@@ -1,22 +1,67 @@
-"""Shared by all tests: Hypothesis settings, threads, and problem makers."""
+"""Shared by all tests: what is slow, Hypothesis profiles, threads, and problem makers."""
 
 import os
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "fireset",
+CI = os.environ.get("CI") == "true"
+
+# How many examples a test wants it says itself, for CI. While developing a quarter of them will do: they are drawn anew
+# in every run, so that many short runs look further than one long run; what fails is kept in .hypothesis and replayed.
+_COMMON = settings(
     deadline=None,  # kernels compile on first use
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    derandomize=True,
 )
-settings.load_profile("fireset")
+settings.register_profile("ci", _COMMON, derandomize=True, max_examples=100)
+settings.register_profile("dev", _COMMON, max_examples=25)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "dev")
+settings.load_profile(PROFILE)
 
 # Tests that run side by side have a core each: two threads in each of two processes mostly wait for one another.
 # ``test_parallel.py`` asks for several threads itself, and run without ``-n`` all tests use all cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    sweeps: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
+        if PROFILE == "dev":
+            _ask_for_fewer_examples(item)
+        if item.get_closest_marker("sweep"):
+            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in sweeps.values():
+        _thin(cases)
+
+
+def _thin(cases: list[pytest.Function]) -> None:
+    """Mark all as slow but one in ``every``, and those that it takes for each value of each parameter to occur.
+
+    Values count only where there are several parameters: the cases of one are all different.
+    """
+    marker = cases[0].get_closest_marker("sweep")
+    assert marker is not None
+    every, seen = marker.kwargs["every"], set()
+    for number, case in enumerate(cases):
+        values = set(case.callspec.indices.items())
+        several = len(values) > 1
+        if number % every == 0 or (several and not values <= seen):
+            seen |= values
+        else:
+            case.add_marker(pytest.mark.slow)
+
+
+def _ask_for_fewer_examples(item: pytest.Function) -> None:
+    """A quarter of what the test's own ``@settings`` say, which go before those of a profile."""
+    # Not a public name, but the one that Hypothesis' pytest plugin reads; should it go, all examples are run.
+    own = getattr(item.function, "_hypothesis_internal_use_settings", None)
+    if own is not None and own.max_examples > 25:
+        item.function._hypothesis_internal_use_settings = settings(own, max_examples=own.max_examples // 4)
 
 
 def sphere(rng: np.random.Generator, n: int, d: int) -> np.ndarray:

@@ -25,13 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint_folder import folder_for
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
 from fireset._util.files import file_digest, read_model, write_model
-from fireset.distributed.process_group import ALONE
-from fireset.engines import Step
-from fireset.training.best_weights import BestWeights
-from fireset.training.checkpoint import CheckpointFolder, TrainingState, _checksum
-from fireset.training.history import History
+from fireset.training.checkpoint import _checksum
+from fireset.training.solvers import GradientDescent
 
 SECONDS = 20
 SLACK = 64 << 20
@@ -178,13 +176,12 @@ class Victims:
 
         def load() -> None:
             network = self.network()
-            step = Step(0.0, 0.9, velocity=np.zeros_like(network.weights))
-            state = TrainingState(network, step, BestWeights(network, by_validation=False), History())
             asked = Checkpoints(self.folder / "checkpoints", resume=True)
             known = {name: value for name, value in self.description["identity"].items() if name != "first weights"}
-            if CheckpointFolder(asked, state, known, ALONE).load():
+            folder, history = folder_for(asked, network, GradientDescent(momentum=0.9), known)
+            if folder.load():
                 assert np.isfinite(network.weights).all()
-                assert len(state.history) == state.iteration == 5
+                assert len(history) == 5
 
         return self.state_file.stat().st_size + self.part_file.stat().st_size, load
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fireset._util.parallel import one_blas_thread
-from fireset.engines import Step, create
+from fireset.engines import StepRule, create
 from fireset.theory import largest_eigenvalue
 from fireset.training.losses import SquaredError
 from problems import Problem
@@ -26,10 +26,7 @@ def run_side_by_side(problem: Problem, engine, iterations: int, step_options: di
         each.start(network, X)
     top = largest_eigenvalue(X, networks[0].signs, engines[0].fire_sets())
     rate = 0.7 / max(top, 1e-3)
-    steps = [
-        Step(rate, **step_options, velocity=np.zeros_like(n.weights) if step_options else np.empty((0, 0)))
-        for n in networks
-    ]
+    rules = [StepRule(rate, **step_options) for _ in networks]
     for _ in range(iterations):
         predictions = [each.forward() for each in engines]
         np.testing.assert_allclose(predictions[1], predictions[0], rtol=0, atol=1e-9)
@@ -37,7 +34,7 @@ def run_side_by_side(problem: Problem, engine, iterations: int, step_options: di
         assert np.array_equal(found.indptr, expected.indptr)
         assert np.array_equal(found.indices, expected.indices)
         assert engines[0].work.fired_pairs == engines[1].work.fired_pairs == expected.nnz
-        for u, each, step in zip(predictions, engines, steps, strict=True):
-            each.descend(loss.residual(u, problem.y, weight), step)
+        for u, each, rule in zip(predictions, engines, rules, strict=True):
+            each.step(loss.residual(u, problem.y, weight), rule)
     scale = max(1.0, np.abs(networks[0].weights).max())
     assert np.abs(networks[1].weights - networks[0].weights).max() <= 1e-9 * scale

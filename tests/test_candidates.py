@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conftest import sphere
 from fireset.engines.candidate_lists import aligned_outputs, aligned_rows
-from fireset.kernels.candidates import LEVELS, backward, fill, forward
+from fireset.kernels.candidates import LEVELS, Certificates, ListArrays, backward, fill, forward, spread_linear, tangent
 from fireset.kernels.firing import deciding_dot
 
 M, N, D, C = 7, 40, 5, 3
@@ -33,37 +33,27 @@ def make_lists(dtype, radius=0.5, outputs=C, seed=0):
         "radii": np.full(M, radius),
         "drifts": np.full(M, 0.2),
         "bands": np.full(M, 1e-14 if dtype == "float64" else -1.0, dtype),
-        "looked": np.zeros(M, np.int32),
-        "pending": np.full(M, np.inf, dtype),
+        "prefix_lengths": np.zeros(M, np.int32),
+        "next_references": np.full(M, np.inf, dtype),
         "fired": np.full(M * N + 1, -1, np.int32),
         "fired_starts": np.zeros(M, np.int64),
         "fired_counts": np.zeros(M, np.int32),
     }
 
 
+def list_arrays(lists) -> ListArrays:
+    return ListArrays(**{name: lists[name] for name in ListArrays._fields})
+
+
 def run_forward(lists, lo=0, hi=M):
     dtype = lists["X"].dtype
     outputs = lists["signs"].shape[1]
     sums = aligned_outputs(np.zeros((N, outputs), dtype))
-    order = (
-        "X",
-        "W",
-        "signs",
-        "starts",
-        "counts",
-        "samples",
-        "references",
-        "radii",
-        "drifts",
-        "bands",
-        "looked",
-        "pending",
+    neurons = lists["W"], lists["signs"], dtype.type(THRESHOLD)
+    certificates = Certificates(**{name: lists[name] for name in Certificates._fields})
+    counted = forward(
+        aligned_rows(lists["X"]), *neurons, list_arrays(lists), certificates, lists["fired"], sums, lo, hi
     )
-    arguments = [lists[name] for name in order]
-    arguments[0] = aligned_rows(lists["X"])
-    arguments.insert(3, dtype.type(THRESHOLD))
-    arguments += [lists["fired"], lists["fired_starts"], lists["fired_counts"], sums, lo, hi]
-    counted = forward(*arguments)
     return sums.reshape(N, -1)[:, :outputs], counted
 
 
@@ -107,7 +97,7 @@ def test_forward_leaves_the_last_word_to_the_deciding_dot():
     run_forward(lists)
     for r in range(M):
         mine = set(fired_samples(lists, r))
-        looked = lists["samples"][r * N : r * N + lists["looked"][r]]
+        looked = lists["samples"][r * N : r * N + lists["prefix_lengths"][r]]
         assert mine == {int(i) for i in looked if deciding_dot(lists["W"][r], lists["X"][i]) > THRESHOLD}
 
 
@@ -131,8 +121,8 @@ def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
     speeds, misses = np.full(M, np.inf), np.zeros(M, np.int32)
     kind = np.dtype(dtype).type
     backward(
-        aligned_rows(X), W, V, signs, aligned_outputs(residual), lists["looked"], lists["fired"],
-        lists["fired_starts"], lists["fired_counts"], kind(0.1), kind(momentum), nesterov, speeds, misses, 0, M,
+        aligned_rows(X), W, V, signs, aligned_outputs(residual), list_arrays(lists), lists["fired"],
+        (kind(0.1), kind(momentum), nesterov), speeds, misses, 0, M,
     )  # fmt: skip
     tolerance = 1e-5 if dtype == "float32" else 1e-13
     np.testing.assert_allclose(W, before - 0.1 * direction, rtol=0, atol=tolerance)
@@ -140,16 +130,16 @@ def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
     moved = np.linalg.norm(W.astype(float) - before, axis=1)
     assert (speeds >= moved).all()
     np.testing.assert_allclose(speeds, moved, rtol=1e-9, atol=1e-300)
-    assert np.array_equal(misses, lists["looked"] - lists["fired_counts"])
+    assert np.array_equal(misses, lists["prefix_lengths"] - lists["fired_counts"])
 
 
 @given(
     values=st.lists(st.floats(-1.0, 3.0, width=32), max_size=30),
     radius=st.floats(0.01, 2.0),
-    room=st.integers(0, 40),
+    capacity=st.integers(0, 40),
     dtype=st.sampled_from(["float32", "float64"]),
 )
-def test_fill_sorts_and_certifies(values, radius, room, dtype):
+def test_fill_sorts_and_certifies(values, radius, capacity, dtype):
     """References bound the values from above and descend; whoever is left out lies below b − the radius left."""
     slack = 1e-5 if dtype == "float32" else 1e-14
     values = np.array([v for v in values if v > THRESHOLD - radius], dtype)
@@ -158,21 +148,43 @@ def test_fill_sorts_and_certifies(values, radius, room, dtype):
     samples, references = np.zeros(50, np.int32), np.zeros(50, dtype)
     fill(
         np.array([0]), np.array([0, len(values)]), ids, values, np.dtype(dtype).type(THRESHOLD), np.array([slack]),
-        radii, np.array([room], np.int32), np.array([5]), counts, samples, references,
+        radii, np.array([capacity], np.int32), np.array([5]), counts, samples, references,
     )  # fmt: skip
     count = counts[0]
     kept, bounds = samples[5 : 5 + count] - 100, references[5 : 5 + count].astype(float)
-    assert count <= room
+    assert count <= capacity
     assert len(set(kept.tolist())) == count
     assert (np.diff(bounds) <= 0).all() if np.isfinite(bounds).all() else True
     assert (bounds >= values[kept]).all()
     left_out = np.setdiff1d(np.arange(len(values)), kept)
     assert (values[left_out].astype(float) <= THRESHOLD - radii[0] + 1e-6).all()
-    if room >= len(values):
+    if capacity >= len(values):
         assert count == len(values)
         assert radii[0] == radius
     near = np.isfinite(bounds)
     assert (bounds[near] - values[kept][near] <= radius / LEVELS + 3 * slack + 1e-6).all()
+
+
+@pytest.mark.parametrize("outputs", [1, C])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tangent_is_its_twin(dtype, outputs):
+    """J Jᵀ v from the fired pairs alone; in two halves, as for several blocks of samples, it is the same."""
+    lists = make_lists(dtype, outputs=outputs)
+    run_forward(lists)
+    X, signs = lists["X"].astype(float), lists["signs"].astype(float)
+    v = np.random.default_rng(1).standard_normal((N, outputs)).astype(dtype)
+    mask = lists["W"].astype(float) @ X.T > THRESHOLD
+    linear = ((signs @ v.T) * mask) @ X  # (M, D)
+    expected = (mask * (linear @ X.T)).T @ signs
+    rows, arrays = aligned_rows(lists["X"]), (list_arrays(lists), lists["fired"])
+    fused, halves = (aligned_outputs(np.zeros((N, outputs), dtype)) for _ in range(2))
+    tangent(rows, lists["signs"], aligned_outputs(v), *arrays, fused, 0, M)
+    padded = np.zeros((M, rows.shape[1]), dtype)
+    padded[:, :D] = linear
+    spread_linear(rows, lists["signs"], padded, *arrays, halves, 0, M)
+    for found in (fused, halves):
+        found = found.reshape(N, -1)[:, :outputs]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if dtype == "float32" else 1e-12)
 
 
 def test_speed_is_measured_on_the_stored_weights():
@@ -186,7 +198,7 @@ def test_speed_is_measured_on_the_stored_weights():
         W[:] = before
         speeds = np.full(M, np.inf)
         backward(
-            aligned_rows(X), W, np.empty((0, D)), lists["signs"], residual[:, 0], lists["looked"], lists["fired"],
-            lists["fired_starts"], lists["fired_counts"], rate, 0.0, False, speeds, np.zeros(M, np.int32), 0, M,
+            aligned_rows(X), W, np.empty((0, D)), lists["signs"], residual[:, 0], list_arrays(lists), lists["fired"],
+            (rate, 0.0, False), speeds, np.zeros(M, np.int32), 0, M,
         )  # fmt: skip
         assert (speeds >= np.linalg.norm(W - before, axis=1)).all()

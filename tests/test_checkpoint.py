@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checkpoint_folder import folder_for
 from conftest import sphere
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
 from fireset._util.files import file_digest, read_model
-from fireset.distributed.process_group import ALONE
-from fireset.engines import Step
-from fireset.training.best_weights import BestWeights
-from fireset.training.checkpoint import CheckpointFolder, TrainingState, row_hashes
-from fireset.training.history import History
+from fireset.training.checkpoint import row_hashes
+from fireset.training.solvers import GradientDescent
 
 ROWS = sphere(np.random.default_rng(3), 50, 5)
 TARGETS = np.sin(3 * ROWS[:, :1]) + ROWS[:, 1:2]
@@ -85,7 +83,7 @@ class TestResuming:
         assert (of_all.best_iteration < 28) == (loss_of_the_best == "behind")
 
     def test_a_rate_that_backs_off_is_remembered(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("fireset.training.loop.choose_learning_rate", lambda *_: 30.0)
+        monkeypatch.setattr("fireset.training.step_size.StepSize.choose", lambda *_: 30.0)
         expected, of_all = run(tmp_path / "a")
         assert of_all.history[14].learning_rate < 30.0
         run(tmp_path / "b", stop_at=18)
@@ -302,11 +300,10 @@ class TestContents:
         with pytest.warns(UserWarning, match=r"checkpoint-00000042.safetensors is damaged"):
             assert run(tmp_path, resume=True)[1].resumed_at == 35
         narrow = network(width=200)
-        state = TrainingState(narrow, Step(0.0), BestWeights(narrow, by_validation=False), History())
         asked = Checkpoints(tmp_path, resume=True)
         warnings.simplefilter("ignore")
         with pytest.raises(InputError, match=r"^none of the 4 checkpoints in"):
-            CheckpointFolder(asked, state, {"width": 200}, ALONE).load()
+            folder_for(asked, narrow, GradientDescent(), {"width": 200})[0].load()
 
 
 @pytest.mark.parametrize("engine", ["data", "weights", "dense"])

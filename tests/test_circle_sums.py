@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fireset.engines import Step, create
+from fireset.engines import StepRule, create
 from fireset.engines.circle_sums import CircleSums, on_a_circle
 from fireset.engines.data_sums import TreeSums
 from problems import Problem
@@ -45,7 +45,7 @@ CASES = {
 def test_arcs_agree_with_dense(case, step):
     engine = create("sums")
     run_side_by_side(CASES[case], engine, 60, STEPS[step])
-    assert isinstance(engine._way, CircleSums)
+    assert isinstance(engine._sums, CircleSums)
 
 
 @settings(max_examples=40)
@@ -90,7 +90,7 @@ def test_rows_of_different_norms_are_left_to_the_tree():
     X = circle(EVEN) * np.linspace(0.5, 1.0, 64)[:, None]
     engine = create("sums")
     run_side_by_side(Problem(X, targets(64), 200, 0.4), engine, 30, {})
-    assert isinstance(engine._way, TreeSums)
+    assert isinstance(engine._sums, TreeSums)
 
 
 def test_tangent_product_is_that_of_the_fire_sets():
@@ -111,5 +111,5 @@ def test_weights_beyond_all_bounds_give_no_number_and_no_error():
     network, engine = problem.network("float32"), create("sums")
     engine.start(network, problem.X.astype(np.float32))
     with np.errstate(all="ignore"):
-        engine.descend(problem.y, Step(1e39))
+        engine.step(problem.y, StepRule(1e39))
         assert np.isnan(engine.forward()).all()

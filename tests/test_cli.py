@@ -176,7 +176,7 @@ class TestRefusedSettings:
         [
             ("--target yy", "--target 'yy' is not a column of the table; did you mean 'y'?"),
             ("--engine fast", f"engine must be one of auto, {ENGINES}; got 'fast'"),
-            ("--width 1", "width must be at least 2, got 1"),
+            ("--width 1", "width must be a whole number of at least 2, got 1"),
             ("--learning-rate -0.5", "learning_rate must be 'auto', 'theory' or a positive number, got -0.5"),
             ("--learning-rate fast", "learning_rate must be auto, theory or a number, got 'fast'"),
             ("--threshold high", "threshold must be paper or a number, got 'high'"),
@@ -233,7 +233,7 @@ class TestRefusedSettings:
         ("options", "message"),
         [
             ("--seed -1", "seed must be at least 0 and below 2**32, got -1"),
-            ("--width 1", "width must be at least 2, got 1"),
+            ("--width 1", "width must be a whole number of at least 2, got 1"),
             ("--out no/d", "cannot write no/d: there is no folder no; create it or choose another place"),
         ],
     )

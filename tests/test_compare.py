@@ -274,7 +274,7 @@ def test_names():
 
 
 def test_a_peer_that_would_not_fit_is_refused_before_it_tries(monkeypatch):
-    monkeypatch.setattr("fireset.commands.contenders.available_memory", lambda: 1000)
+    monkeypatch.setattr("fireset.commands.contenders.available_bytes", lambda: 1000)
     found = run_small(["dense", "data", "pytorch"], iterations=1)
     assert found.rows[2].reason == "needs about 0.0 GB for all pairs; 0.0 GB are free"
 
@@ -321,7 +321,7 @@ def test_digits_whole_command(digits, run, monkeypatch):
 
 
 def test_table_for_people(digits, run, monkeypatch):
-    monkeypatch.setattr("fireset.commands.contenders.available_memory", lambda: 1000)
+    monkeypatch.setattr("fireset.commands.contenders.available_bytes", lambda: 1000)
     lines = run(digits, "--target", "y", "--engines", "data,pytorch", "--width", 100, "--iterations", 2).splitlines()
     assert lines[0].startswith("contender ")
     assert [line.split()[0] for line in lines[1:4]] == ["dense", "data", "pytorch"]
@@ -362,7 +362,7 @@ PEER_STEPS = """
 import sys
 import numpy as np
 from fireset import ShiftedReLUNetwork
-from fireset.engines import Step, create
+from fireset.engines import StepRule, create
 from fireset.commands.peers import PEERS
 
 rng = np.random.default_rng(0)
@@ -376,7 +376,7 @@ dense.start(network, X)
 for _ in range(3):
     residual = dense.forward() - y
     np.testing.assert_allclose(peer.step(), 0.5 * np.sum(residual**2), rtol=1e-10)
-    dense.descend(residual, Step(0.3))
+    dense.step(residual, StepRule(0.3))
     np.testing.assert_allclose(peer.weights(), network.weights, rtol=0, atol=1e-10)
 print("same")
 """
@@ -392,7 +392,7 @@ def test_peers_do_the_dense_step(peer):
     ("change", "message"),
     [
         ({"iterations": 0}, "iterations must be a whole number of at least 1, got 0"),
-        ({"width": 1}, "width must be at least 2, got 1"),
+        ({"width": 1}, "width must be a whole number of at least 2, got 1"),
         ({"dtype": "float16"}, "dtype must be 'float32' or 'float64', got 'float16'"),
         ({"target": "z"}, "--target 'z' is not a column of the table; did you mean 'y'?"),
     ],

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork
 from fireset._util.rounding import deciding_band, row_norms
-from fireset.engines import Step
+from fireset.engines import StepRule
 from fireset.engines.correlation import CorrelationEngine
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.max_trees import FAN, forward, leaves_above, level_starts, nodes_above, set_leaves, turn
@@ -219,7 +219,7 @@ def test_trees_stay_true(layout):
     engine.start(network, problem.X)
     velocity = np.zeros_like(network.weights)
     for _ in range(20):
-        engine.descend(engine.forward() - problem.y, Step(0.1, 0.9, velocity=velocity))
+        engine.step(engine.forward() - problem.y, StepRule(0.1, 0.9, velocity=velocity))
     np.testing.assert_allclose(inner_products(engine), network.weights @ problem.X.T, rtol=0, atol=1e-13)
     for tree in engine._forest.trees:
         assert np.array_equal(tree, plain_tree(tree[: engine._forest.n_leaves]))
@@ -270,7 +270,7 @@ def test_only_neurons_that_moved_are_recomputed(layout, step):
         rolling = pushed | rolling if "momentum" in options else pushed
         before, leaves = network.weights.copy(), inner_products(engine).copy()
         recomputed, computed = engine.work.refreshes, engine.work.inner_products
-        engine.descend(residual, Step(0.1, **options))
+        engine.step(residual, StepRule(0.1, **options))
         moved = (network.weights != before).any(axis=1)
         assert 0 < moved.sum() < m
         assert np.array_equal(moved, rolling)
@@ -289,7 +289,7 @@ def test_nothing_moves_nothing_is_recomputed(layout):
     for _ in range(3):
         engine.forward()
         engine.fire_sets()
-        engine.descend(np.zeros_like(problem.y), Step(0.1))
+        engine.step(np.zeros_like(problem.y), StepRule(0.1))
     assert engine.work.inner_products == done
     assert engine.work.refreshes == 300
 
@@ -316,7 +316,7 @@ def test_results_do_not_depend_on_the_number_of_threads(layout, monkeypatch):
         network, engine = problem.network(), CorrelationEngine(layout)
         engine.start(network, problem.X)
         for _ in range(10):
-            engine.descend(engine.forward() - problem.y, Step(0.2))
+            engine.step(engine.forward() - problem.y, StepRule(0.2))
         weights.append(network.weights)
     assert np.array_equal(weights[0], weights[1])
     assert np.array_equal(weights[0], weights[2])
@@ -332,7 +332,7 @@ def test_float32_fires_up_to_rounding(layout):
     engine = CorrelationEngine(layout)
     engine.start(network, X)
     for _ in range(20):
-        engine.descend(engine.forward() - problem.y, Step(0.1))
+        engine.step(engine.forward() - problem.y, StepRule(0.1))
     margin = X.astype(np.float64) @ network.weights.astype(np.float64).T - network.threshold
     clear = np.abs(margin) > 1e-5
     assert np.array_equal(engine.fire_sets().toarray()[clear], margin[clear] > 0)
@@ -349,7 +349,7 @@ def test_a_step_without_a_forward_pass_makes_one(layout):
         if asks:
             engine.forward()
         for _ in range(2):
-            engine.descend(problem.y, Step(0.1))
+            engine.step(problem.y, StepRule(0.1))
     assert np.array_equal(networks[0].weights, networks[1].weights)
 
 
@@ -359,7 +359,7 @@ def test_momentum_needs_a_velocity_of_the_weights_kind(layout):
     engine = CorrelationEngine(layout)
     engine.start(problem.network(), problem.X)
     with pytest.raises(InputError, match=r"^velocity must be float64 of shape \(300, 8\) with momentum, got "):
-        engine.descend(problem.y, Step(0.1, 0.9))
+        engine.step(problem.y, StepRule(0.1, 0.9, velocity=np.zeros((300, 8), np.float32)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -372,7 +372,7 @@ def test_a_step_beyond_all_bounds_gives_no_number_and_no_error(layout, dtype):
     first = engine.forward()
     with np.errstate(all="ignore"):
         for rate in (1e39, np.inf):  # far away in float64, and then beyond
-            engine.descend(problem.y, Step(rate))
+            engine.step(problem.y, StepRule(rate))
             predictions = engine.forward()
             assert np.array_equal(engine.fire_sets().toarray(), network.fire_sets(X).toarray())
         assert not np.isfinite(predictions).all()

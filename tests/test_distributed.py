@@ -15,7 +15,14 @@ import pytest
 import workers
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset._util.errors import WorkerLostError
-from fireset.distributed.process_group import ALONE, Team, find_team, launched, restarted
+from fireset.distributed.process_group import (
+    SINGLE_PROCESS,
+    TorchProcessGroup,
+    current_group,
+    launched,
+    restarted,
+)
+from fireset.distributed.shard import NetworkShard
 from fireset.model import Model
 
 pytest.importorskip("torch")
@@ -190,19 +197,21 @@ def worker_of(launcher: int, rank: int) -> int:
     raise AssertionError(f"no worker of rank {rank}")
 
 
-class TestAlone:
+class TestSingleProcess:
     def test_nothing_is_exchanged(self, monkeypatch):
         monkeypatch.delenv("RANK", raising=False)
-        assert find_team() is ALONE
-        assert not isinstance(find_team(), Team)
+        assert current_group() is SINGLE_PROCESS
         assert not launched()
         assert not restarted()
         one = ShiftedReLUNetwork.initialize(10, 3)
-        assert ALONE.share(one) is one
-        assert ALONE.span(one) == (0, 10)
+        shard = NetworkShard.of(one, SINGLE_PROCESS)
+        assert shard.local is one
+        assert (shard.first, shard.width, shard.scale) == (0, 10, 1.0)
+        assert SINGLE_PROCESS.all_true(True)
+        assert not SINGLE_PROCESS.all_true(False)
 
     def test_no_torch_in_sight(self):
-        code = "import sys; from fireset.training.loop import find_team; find_team(); print('torch' in sys.modules)"
+        code = "import sys; from fireset.training import plan; plan.current_group(); print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == "False\n"
 
@@ -231,18 +240,18 @@ class TestSums:
     def test_whole_multiples_of_a_power_of_two(self, scale, size):
         """The others have nothing to add: a share comes back, rounded to 2^−(61 − log₂ P) of the largest."""
         share = scale * np.random.default_rng(0).uniform(-1, 1, (50, 2))
-        total, counts = Team(OneWorker(size)).add(share, [3, 2**60])
+        total, counts = TorchProcessGroup(OneWorker(size)).all_reduce_exact(share, [3, 2**60])
         assert counts == [3, 2**60]
         assert np.abs(total - share).max() <= np.abs(share).max() * 2.0 ** -(61 - (size - 1).bit_length())
 
     def test_nothing_and_zeros(self):
-        team = Team(OneWorker())
-        assert team.add(np.empty((0, 2)))[0].shape == (0, 2)
-        assert not team.add(np.zeros((3, 1)))[0].any()
+        group = TorchProcessGroup(OneWorker())
+        assert group.all_reduce_exact(np.empty((0, 2)))[0].shape == (0, 2)
+        assert not group.all_reduce_exact(np.zeros((3, 1)))[0].any()
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     def test_what_is_not_finite_anywhere_is_nan_everywhere(self, value):
-        total, counts = Team(OneWorker()).add(np.array([[1.0], [value]]), [5])
+        total, counts = TorchProcessGroup(OneWorker()).all_reduce_exact(np.array([[1.0], [value]]), [5])
         assert np.isnan(total).all()
         assert counts == [5]
 
@@ -254,4 +263,4 @@ class TestSums:
         with pytest.raises(
             WorkerLostError, match=r"^another worker is gone or does not answer \(Connection closed by p"
         ):
-            Team(Gone()).total(1)
+            TorchProcessGroup(Gone()).all_reduce_sum(1)

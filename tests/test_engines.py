@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from conftest import sphere
 from fireset import CertificateError, InputError, ShiftedReLUNetwork, train
-from fireset.engines import Step, create, describe
+from fireset.engines import StepRule, create, describe
 from fireset.engines.candidate_lists import CandidateLists
 from fireset.engines.data_sums import near_ones_together
 from problems import Problem, hard_cases, problems
@@ -108,7 +108,7 @@ def test_algorithm_1_moves_every_moved_neuron():
         u = engine.forward()
         moved = len(np.unique(engine.fire_sets().indices))
         before, asked = engine.work.refreshes, engine._index.work.queries
-        engine.descend(u - problem.y, Step(0.1))
+        engine.step(u - problem.y, StepRule(0.1))
         assert engine.work.refreshes - before == moved
         assert engine._index.work.queries - asked == len(problem.X)
 
@@ -120,7 +120,7 @@ def test_a_radius_saves_moves_in_algorithm_1():
         network, engine = problem.network(), create("weights", radius=radius)
         engine.start(network, problem.X)
         for _ in range(50):
-            engine.descend(engine.forward() - problem.y, Step(0.1))
+            engine.step(engine.forward() - problem.y, StepRule(0.1))
         moves[radius] = engine.work.refreshes
     assert moves["auto"] < 0.5 * moves[0]
 
@@ -134,7 +134,7 @@ def test_radius_zero_queries_every_moved_neuron():
         u = engine.forward()
         moved = len(np.unique(engine.fire_sets().indices))
         before = engine.work.refreshes
-        engine.descend(u - problem.y, Step(0.1))
+        engine.step(u - problem.y, StepRule(0.1))
         assert engine.work.refreshes - before == moved
 
 
@@ -145,7 +145,7 @@ def test_radius_saves_queries_and_inner_products():
         network, engine = problem.network(), create("data", radius=radius)
         engine.start(network, problem.X)
         for _ in range(50):
-            engine.descend(engine.forward() - problem.y, Step(0.1))
+            engine.step(engine.forward() - problem.y, StepRule(0.1))
         work[radius] = engine.work
     assert work["auto"].refreshes < 0.5 * work[0].refreshes
     assert work["auto"].inner_products < 0.5 * work[0].inner_products
@@ -158,7 +158,7 @@ def test_work_of_a_fixed_run_does_not_slip():
     network, engine = problem.network(), create("data")
     engine.start(network, problem.X)
     for _ in range(50):
-        engine.descend(engine.forward() - problem.y, Step(5.0))
+        engine.step(engine.forward() - problem.y, StepRule(5.0))
     assert engine.work.inner_products <= 1.02 * 6_850_378
     assert engine.work.refreshes <= 1.02 * 20_231
 
@@ -176,7 +176,7 @@ def test_dense_step_is_autograd():
     predictions = engine.forward()
     np.testing.assert_allclose(predictions, u.detach().numpy(), rtol=0, atol=1e-10)
     before = network.weights.copy()
-    engine.descend(predictions - problem.y, Step(0.3))
+    engine.step(predictions - problem.y, StepRule(0.3))
     np.testing.assert_allclose(before - network.weights, 0.3 * W.grad.numpy(), rtol=0, atol=1e-10)
 
 
@@ -193,7 +193,7 @@ def test_float32_fires_up_to_rounding(engine):
     each = create(engine)
     each.start(network, problem.X.astype(np.float32))
     for _ in range(20):
-        each.descend(each.forward() - problem.y, Step(0.1))
+        each.step(each.forward() - problem.y, StepRule(0.1))
     X = problem.X.astype(np.float32).astype(np.float64)
     margin = X @ network.weights.astype(np.float64).T - network.threshold
     fires = each.fire_sets().toarray()
@@ -287,7 +287,7 @@ def test_a_step_without_a_forward_pass_makes_one(engine):
         each.start(network, problem.X)
         if asks:
             each.forward()
-        each.descend(problem.y, Step(0.1))
+        each.step(problem.y, StepRule(0.1))
     assert np.array_equal(networks[0].weights, networks[1].weights)
 
 
@@ -299,7 +299,7 @@ def test_momentum_needs_a_velocity_of_the_weights_kind(engine):
     each.forward()
     for velocity in (np.empty((0, 0)), np.zeros((300, 8), np.float32)):
         with pytest.raises(InputError, match=r"^velocity must be float64 of shape \(300, 8\) with momentum, got "):
-            each.descend(problem.y, Step(0.1, 0.9, velocity=velocity))
+            each.step(problem.y, StepRule(0.1, 0.9, velocity=velocity))
 
 
 @pytest.mark.parametrize("engine", ["dense", "data"])
@@ -310,7 +310,7 @@ def test_a_step_beyond_all_bounds_gives_no_number_and_no_error(engine):
     each.start(network, problem.X.astype(np.float32))
     each.forward()
     with np.errstate(all="ignore"):
-        each.descend(problem.y, Step(1e39))
+        each.step(problem.y, StepRule(1e39))
         assert not np.isfinite(each.forward()).all()
     network.weights[:] = problem.network("float32").weights
     each.start(network, problem.X.astype(np.float32))
@@ -328,7 +328,7 @@ def test_a_residual_that_is_no_number_is_passed_on_with_momentum(engine):
         network, each = problem.network(), create(name)
         each.start(network, problem.X)
         each.forward()
-        each.descend(np.full_like(problem.y, np.nan), Step(0.1, 0.9, velocity=np.zeros_like(network.weights)))
+        each.step(np.full_like(problem.y, np.nan), StepRule(0.1, 0.9, velocity=np.zeros_like(network.weights)))
         networks.append(network)
     fires = np.bincount(problem.network().fire_sets(problem.X).indices, minlength=networks[0].width) > 0
     assert np.isnan(networks[1].weights[fires]).all()
@@ -343,7 +343,7 @@ def test_a_larger_rate_wakes_neurons_at_rest(engine):
         velocity = 0.01 * np.random.default_rng(0).standard_normal(network.weights.shape)
         each.start(network, problem.X)
         for rate in (1e-30, 1e-30, 0.5):
-            each.descend(each.forward() - problem.y, Step(rate, 0.9, velocity=velocity))
+            each.step(each.forward() - problem.y, StepRule(rate, 0.9, velocity=velocity))
         networks.append(network)
     np.testing.assert_allclose(networks[1].weights, networks[0].weights, rtol=0, atol=1e-9)
 
@@ -358,7 +358,7 @@ def test_the_order_of_a_residual_in_memory_does_not_matter():
         each = create("data")
         each.start(network, X)
         each.forward()
-        each.descend(np.asarray(residual, order=order), Step(0.1))
+        each.step(np.asarray(residual, order=order), StepRule(0.1))
         weights.append(network.weights)
     assert np.array_equal(*weights)
 

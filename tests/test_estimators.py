@@ -145,7 +145,7 @@ def test_frames_pipelines_search_pickling():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 1}, "width must be at least 2, got 1"),
+        ({"width": 1}, "width must be a whole number of at least 2, got 1"),
         ({"learning_rate": -0.1}, "learning_rate must be 'auto', 'theory' or a positive number, got -0.1"),
         ({"engine": "fast"}, f"engine must be one of auto, {ENGINES}; got 'fast'"),
         ({"loss": "hinge"}, "loss must be one of squared_error, log_loss; got 'hinge'"),

@@ -7,7 +7,7 @@ import pytest
 
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
-from fireset.engines import Step, create
+from fireset.engines import StepRule, create
 from fireset.engines.hashing import HashingEngine
 from problems import hard_cases
 
@@ -44,7 +44,7 @@ def test_fires_are_those_of_bucket_members(case, family):
         assert engine.recall() == (fired.sum() / true.sum() if true.any() else 1.0)
         excess = np.where(fired, problem.X @ network.weights.T - network.threshold, 0.0)
         np.testing.assert_allclose(u, excess @ network.signs / np.sqrt(network.width), rtol=0, atol=1e-10)
-        engine.descend(u - problem.y, Step(1e-3))
+        engine.step(u - problem.y, StepRule(1e-3))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -60,7 +60,7 @@ def test_with_one_bucket_it_is_the_dense_engine(family):
     dense.start(twin, problem.X)
     for _ in range(15):
         for each in (engine, dense):
-            each.descend(each.forward() - problem.y, Step(0.01, 0.9, True, np.zeros_like(network.weights)))
+            each.step(each.forward() - problem.y, StepRule(0.01, 0.9, True, np.zeros_like(network.weights)))
         assert engine.recall() == 1.0
     np.testing.assert_allclose(network.weights, twin.weights, rtol=0, atol=1e-12)
 
@@ -97,7 +97,7 @@ def test_more_tables_find_more_and_more_hashes_find_less():
 def test_recall_on_some_rows():
     problem = hard_cases()["random"]
     engine = started(problem, hashes=6, tables=4)
-    true = engine._network.fire_sets(problem.X).toarray()
+    true = engine.network.fire_sets(problem.X).toarray()
     found = engine.fire_sets().toarray()
     rows = np.array([3, 17, 40])
     assert engine.recall(rows) == found[rows].sum() / true[rows].sum()
@@ -109,7 +109,7 @@ def test_rehashes_come_later_and_later():
     width, hashed = problem.width, []
     for step in range(1, 22):
         before = engine.work.refreshes
-        engine.descend(engine.forward() - problem.y, Step(1e-3))
+        engine.step(engine.forward() - problem.y, StepRule(1e-3))
         if engine.work.refreshes > before:
             assert engine.work.refreshes - before == width
             hashed.append(step)
@@ -132,7 +132,7 @@ def test_missing_neurons_changes_what_is_learnt():
     engine = started(problem, hashes=8, tables=2)
     assert engine.recall() < 0.5
     believed = engine.forward()
-    true = engine._network.predict(problem.X)
+    true = engine.network.predict(problem.X)
     assert np.abs(believed - true).max() > 0.1
 
 

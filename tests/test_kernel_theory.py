@@ -9,7 +9,7 @@ from scipy.special import ndtr
 
 from conftest import sphere
 from fireset import ShiftedReLUNetwork
-from fireset.engines import Step
+from fireset.engines import StepRule
 from fireset.theory import largest_eigenvalue, shifted_ntk, smallest_eigenvalue
 from problems import hard_cases, problems
 
@@ -161,7 +161,7 @@ def test_float32_agrees_with_float64():
 def test_the_sums_engine_knows_the_kernel_without_the_pairs(case):
     """H v gathered and handed out by the tree is H v from the fire sets."""
     from fireset.engines import create
-    from fireset.theory.kernel import power_iteration
+    from fireset.engines.tangent import power_iteration
 
     problem = hard_cases()[case]
     network, engine = problem.network(), create("sums")
@@ -175,10 +175,10 @@ def test_the_sums_engine_knows_the_kernel_without_the_pairs(case):
     assert top == pytest.approx(largest_eigenvalue(problem.X, network.signs, engine.fire_sets()), rel=1e-9)
     before = engine.forward()
     engine.tangent_product(v)
-    engine.descend(v, Step(0.1))  # a product between forward and step leaves the step alone
+    engine.step(v, StepRule(0.1))  # a product between forward and step leaves the step alone
     other = problem.network()
     one = create("dense")
     one.start(other, problem.X)
     np.testing.assert_allclose(one.forward(), before, rtol=0, atol=1e-9)
-    one.descend(v, Step(0.1))
+    one.step(v, StepRule(0.1))
     np.testing.assert_allclose(network.weights, other.weights, rtol=0, atol=1e-9)

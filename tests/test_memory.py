@@ -6,7 +6,8 @@ import pytest
 import fireset.training.memory
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
-from fireset.engines import Step, create
+from fireset._util.system_memory import available_bytes, resident_bytes
+from fireset.engines import StepRule, create
 from fireset.engines.blocks import BlockEngine
 from fireset.engines.data_search import DataSearchEngine
 from fireset.training.memory import check_weights, parse_memory, within_memory
@@ -50,7 +51,7 @@ class TestWithin:
     @pytest.fixture
     def problem(self, monkeypatch):
         """A network and samples whose lists take some 60 MB, and a process that takes nothing itself."""
-        monkeypatch.setattr(fireset.training.memory, "_resident", lambda: 0)
+        monkeypatch.setattr(fireset.training.memory, "resident_bytes", lambda: 0)
         monkeypatch.setattr(fireset.training.memory, "_SCRATCH", 0.0)
         X = sphere(np.random.default_rng(0), 2000, 20).astype(np.float32)
         return ShiftedReLUNetwork.initialize(20_000, 20), X
@@ -58,7 +59,7 @@ class TestWithin:
     def test_enough_changes_nothing(self, problem):
         network, X = problem
         engine = create("data")
-        assert within_memory(engine, network, len(X), momentum=True, asked="2G") is engine
+        assert within_memory(engine, network, len(X), solver_bytes=1.6e6, asked="2G") is engine
 
     def test_less_makes_blocks_and_the_same_network(self, problem):
         network, X = problem
@@ -96,48 +97,56 @@ class TestWithin:
             check_weights(10**9, 100, "float32", momentum=True, asked=None)
 
     def test_free_memory_is_shared_by_the_workers_of_a_machine(self, monkeypatch):
-        monkeypatch.setattr(fireset.training.memory, "_system_free", lambda: 8e9)
-        monkeypatch.setattr(fireset.training.memory, "_group_free", lambda: np.inf)
-        assert fireset.training.memory.room(None) == 8e9
+        monkeypatch.setattr("fireset._util.system_memory.available_bytes", lambda: 8e9)
+        assert fireset.training.memory.free_bytes(None) == 8e9
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-        assert fireset.training.memory.room(None) == 2e9
+        assert fireset.training.memory.free_bytes(None) == 2e9
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "abc")
+        assert fireset.training.memory.free_bytes(None) == 8e9
 
     def test_what_the_system_says(self):
-        assert fireset.training.memory._system_free() > 0
-        assert fireset.training.memory._group_free() > 0
-        assert 10e6 < fireset.training.memory._resident() < 100e9
+        assert available_bytes() > 0
+        assert 10e6 < resident_bytes() < 100e9
+
+    def test_a_control_group_counts_if_it_has_less(self, monkeypatch, tmp_path):
+        monkeypatch.setattr("fireset._util.system_memory._CGROUP", tmp_path)
+        for name, text in (("max", "3000"), ("current", "1000"), ("stat", "anon 5\ninactive_file 200\n")):
+            (tmp_path / f"memory.{name}").write_text(text)
+        assert available_bytes() == 2200
+        (tmp_path / "memory.max").write_text("max")
+        assert available_bytes() > 1e6
 
     def test_radii_shrink_before_there_are_blocks(self, problem, monkeypatch):
         network, X = problem
         engine = create("data")
-        roomy = 3e6 + fireset.training.memory._list_bytes(network, len(X), 0.5) + network.weights.nbytes
-        monkeypatch.setattr(fireset.training.memory, "room", lambda asked: roomy)  # noqa: ARG005
-        engine = within_memory(engine, network, len(X), momentum=False, asked=None)
+        enough = 3e6 + create("data", radius=0.5).memory_bytes(network, len(X)) + network.weights.nbytes
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: enough)  # noqa: ARG005
+        engine = within_memory(engine, network, len(X), solver_bytes=0.0, asked=None)
         assert isinstance(engine, DataSearchEngine)
         assert 0.3 < engine.largest_radius <= 0.6
         engine.start(network, X)
         for _ in range(4):
-            engine.descend(5.0 * (engine.forward() - X[:, :1]), Step(5.0))
+            engine.step(5.0 * (engine.forward() - X[:, :1]), StepRule(5.0))
         assert engine._radii.max() <= engine.largest_radius + 1e-4
 
     def test_the_callers_engine_stays_as_it_is(self, problem, monkeypatch):
         network, X = problem
         engine = create("data")
-        monkeypatch.setattr(fireset.training.memory, "room", lambda asked: 40e6)  # noqa: ARG005
-        assert within_memory(engine, network, len(X), momentum=False, asked=None) is not engine
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), solver_bytes=0.0, asked=None) is not engine
         assert engine.largest_radius == 1.5
 
     def test_no_memory_is_no_memory_whatever_fires(self, problem):
         _, X = problem
         network = ShiftedReLUNetwork.initialize(20_000, 20, threshold=50.0)
         with pytest.raises(InputError, match=r"^training needs about"):
-            within_memory(create("data"), network, len(X), momentum=False, asked="1M")
+            within_memory(create("data"), network, len(X), solver_bytes=0.0, asked="1M")
 
     def test_a_radius_that_was_asked_for_is_kept(self, problem, monkeypatch):
         network, X = problem
         engine = create("data", radius=0.7)
-        monkeypatch.setattr(fireset.training.memory, "room", lambda asked: 40e6)  # noqa: ARG005
-        assert within_memory(engine, network, len(X), momentum=False, asked=None) is not engine
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), solver_bytes=0.0, asked=None) is not engine
         assert engine.largest_radius == 0.7
 
 

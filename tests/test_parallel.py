@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_info
 from conftest import sphere
 from fireset import ShiftedReLUNetwork
 from fireset._util.parallel import MAX_RANGES, parallel_map, ranges, thread_count
-from fireset.engines import Step, create
+from fireset.engines import StepRule, create
 
 
 def problem(dtype="float32"):
@@ -90,7 +90,7 @@ def test_training_has_the_same_bits_for_any_number_of_threads(monkeypatch, name,
         predictions = []
         for _ in range(5):
             predictions.append(engine.forward())
-            engine.descend(predictions[-1] - 1.0, Step(0.2))
+            engine.step(predictions[-1] - 1.0, StepRule(0.2))
         found.append((predictions, network.weights))
     assert not np.array_equal(found[0][0][0], found[0][0][4])
     assert np.array_equal(found[0][0], found[1][0])
@@ -148,7 +148,7 @@ def test_several_threads_may_train_and_predict_at_once(monkeypatch):
         engine = create("data")
         engine.start(own, X)
         for _ in range(5):
-            engine.descend(engine.forward() - 1.0, Step(0.2))
+            engine.step(engine.forward() - 1.0, StepRule(0.2))
         assert np.array_equal(network.predict(X), expected)
         return own.weights
 

@@ -5,7 +5,7 @@ import pytest
 
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
-from fireset.engines import Step, create
+from fireset.engines import StepRule, create
 from fireset.quantum import make_schedule
 from problems import Problem, hard_cases
 from side_by_side import STEPS, run_side_by_side
@@ -58,7 +58,7 @@ def test_version_2_searches_again_for_neurons_that_moved_only():
         u = engine.forward()
         fired = np.unique(engine.fire_sets().indices)
         searched, before = engine.work.refreshes, network.weights.copy()
-        engine.descend(u - problem.y, Step(0.1))
+        engine.step(u - problem.y, StepRule(0.1))
         moved = np.flatnonzero((network.weights != before).any(axis=1))
         assert np.array_equal(moved, fired)
         assert engine.work.refreshes - searched == len(moved) < network.width
@@ -69,7 +69,7 @@ def test_sets_of_neurons_and_of_samples_are_each_others_transpose():
     network, engine = problem.network(), create("quantum-data")
     engine.start(network, problem.X)
     for _ in range(5):
-        engine.descend(engine.forward() - problem.y, Step(0.5))
+        engine.step(engine.forward() - problem.y, StepRule(0.5))
         by_sample = engine.fire_sets()
         indptr, samples = engine._of_neuron
         turned = by_sample.tocsc()
@@ -93,7 +93,7 @@ def test_what_is_not_measured_is_not_trained_on(engine):
     activations = np.maximum(problem.X @ network.weights.T - network.threshold, 0) * found
     np.testing.assert_allclose(u, activations @ network.signs / np.sqrt(network.width), rtol=0, atol=1e-12)
     before = network.weights.copy()
-    one.descend(u - problem.y, Step(0.1))
+    one.step(u - problem.y, StepRule(0.1))
     gradient = network.signs * (found.T @ ((u - problem.y) * problem.X)) / np.sqrt(network.width)
     np.testing.assert_allclose(before - network.weights, 0.1 * gradient, rtol=0, atol=1e-12)
 
@@ -143,7 +143,7 @@ def test_a_single_neuron_may_move(engine):
         one = create(name)
         one.start(network, X)
         for _ in range(3):
-            one.descend(one.forward() - problem.y, Step(0.1))
+            one.step(one.forward() - problem.y, StepRule(0.1))
     assert not np.array_equal(networks[0].weights[2], [6.0, 7.0])
     np.testing.assert_allclose(networks[1].weights, networks[0].weights, rtol=0, atol=1e-12)
 
@@ -155,9 +155,9 @@ def test_a_step_beyond_all_bounds_gives_no_number_and_no_error(engine):
     one = create(engine)
     one.start(network, problem.X.astype(np.float32))
     with np.errstate(all="ignore"):
-        one.descend(problem.y, Step(1e39))  # makes its forward pass itself
+        one.step(problem.y, StepRule(1e39))  # makes its forward pass itself
         assert np.isnan(one.forward()).all()
-        one.descend(problem.y, Step(1.0))
+        one.step(problem.y, StepRule(1.0))
     network.weights[:] = problem.network("float32").weights
     one.start(network, problem.X.astype(np.float32))
     assert np.isfinite(one.forward()).all()

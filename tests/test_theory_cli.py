@@ -90,7 +90,7 @@ def test_the_large_way_agrees_with_the_small_one(works, monkeypatch, run):  # no
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--width", "1"), "width must be at least 2, got 1"),
+        (("--width", "1"), "width must be a whole number of at least 2, got 1"),
         (("--threshold", "high"), "threshold must be paper or a number, got 'high'"),
         (
             ("--threshold", "50"),

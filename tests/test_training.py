@@ -12,6 +12,7 @@ from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset.engines import create
 from fireset.theory import shifted_ntk, smallest_eigenvalue
+from fireset.training.step_size import StepSize
 from problems import hard_cases
 
 ENGINES = ["dense", "data"]
@@ -150,11 +151,8 @@ def test_auto_descends_monotonically(case, loss):
 @pytest.mark.parametrize("times", [10, 1e4])
 def test_auto_backs_off_from_a_rate_that_is_too_large(monkeypatch, engine, step, times):
     network, X, y = make(threshold=0.2)
-    from fireset.training.step_size import choose_learning_rate
-
-    monkeypatch.setattr(
-        "fireset.training.loop.choose_learning_rate", lambda *asked: times * choose_learning_rate(*asked)
-    )
+    choose = StepSize.choose
+    monkeypatch.setattr(StepSize, "choose", lambda *asked: times * choose(*asked))
     result = train(network, X, y, engine=engine, max_iter=400, tol=0, **STEPS[step])
     rates = result.history.column("learning_rate")
     halvings = np.log2(rates[0] / result.learning_rate)
@@ -417,7 +415,7 @@ def test_what_a_callback_raises_passes_through_and_leaves_a_network_it_has_seen(
 def test_a_step_that_fails_in_the_middle_leaves_no_half_step():
     network, X, y = make()
     engine = create("dense")
-    whole, steps = engine.descend, []
+    whole, steps = engine.step, []
 
     def half(residual, step):
         whole(residual, step)
@@ -426,7 +424,7 @@ def test_a_step_that_fails_in_the_middle_leaves_no_half_step():
             network.weights[::2] = np.nan
             raise MemoryError
 
-    engine.descend = half
+    engine.step = half
     first = squared_error(network, X, y)
     with pytest.raises(MemoryError):
         train(network, X, y, engine=engine, max_iter=50, tol=0)

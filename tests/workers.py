@@ -94,7 +94,7 @@ def together(X: np.ndarray, y: np.ndarray, size: int) -> None:
     seen = []
 
     def look(progress) -> None:
-        seen.append((progress.engine.inner.work.inner_products, progress.engine.team.bytes_exchanged))
+        seen.append((progress.engine.inner.work.inner_products, progress.engine.shard.group.bytes_exchanged))
 
     one = network()
     result = train(one, X, y, callbacks=[look], **SETTINGS)

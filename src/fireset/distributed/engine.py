@@ -27,7 +27,7 @@ class DistributedEngine(Engine):
         self.exact = inner.exact
         self.blocks = inner.blocks
         self.inner = inner
-        self._shard = shard
+        self.shard = shard
         self._started = False
 
     def _prepare(self) -> None:
@@ -37,21 +37,21 @@ class DistributedEngine(Engine):
         self._started = True
 
     def forward(self) -> np.ndarray:
-        return self._added(self.inner.forward() * self._shard.scale)
+        return self._added(self.inner.forward() * self.shard.scale)
 
     def _added(self, share: np.ndarray) -> np.ndarray:
         """The sum of all workers' shares; what they have done so far is added up on the way."""
         done = {name: count for name, count in asdict(self.inner.work).items() if count is not None}
-        total, counts = self._shard.group.all_reduce_exact(share, tuple(done.values()))
+        total, counts = self.shard.group.all_reduce_exact(share, tuple(done.values()))
         for name, count in zip(done, counts, strict=True):
             setattr(self.work, name, count)
         return total
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
-        self.inner.step(residual * self._shard.scale, rule)
+        self.inner.step(residual * self.shard.scale, rule)
 
     def gradient(self, residual: np.ndarray) -> RowGradients:
-        return self.inner.gradient(residual * self._shard.scale)
+        return self.inner.gradient(residual * self.shard.scale)
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
         self.inner.weights_moved(neurons, distances)
@@ -66,11 +66,11 @@ class DistributedEngine(Engine):
         return self._summed(self.inner.approximate_tangent_operator())
 
     def _summed(self, product: TangentOperator) -> TangentOperator:
-        return lambda direction: self._added(product(direction) * self._shard.scale**2)
+        return lambda direction: self._added(product(direction) * self.shard.scale**2)
 
     def recall_counts(self, rows: np.ndarray) -> tuple[int, int]:
         found, fired = self.inner.recall_counts(rows)
-        group = self._shard.group
+        group = self.shard.group
         return group.all_reduce_sum(found), group.all_reduce_sum(fired)
 
     def index_kind(self, network, n_samples: int) -> str | None:

@@ -65,7 +65,7 @@ class DataSearchEngine(ListEngine):
         check_radius(radius)
         self._kind = check_kind(index)
         self._adapts = radius == "auto"
-        self._largest_radius = LARGEST_RADIUS if radius == "auto" else float(radius)
+        self.largest_radius = LARGEST_RADIUS if radius == "auto" else float(radius)
 
     def index_kind(self, network, n_samples: int) -> str:
         if self._kind != "auto":
@@ -86,8 +86,8 @@ class DataSearchEngine(ListEngine):
             return n_samples * network.width * upper_tail(network.threshold - radius) * _SPARE_PLACES * (4 + item)
 
         twice = 0.6 if len(sample_blocks(int(rows), n_samples)) == 1 else 0.1
-        first = lists(min(self._largest_radius, FIRST_RADIUS)) + _FIRE_SET_BYTES * fired
-        return rows + max(first, (1 + twice) * lists(self._largest_radius) + 4 * fired)
+        first = lists(min(self.largest_radius, FIRST_RADIUS)) + _FIRE_SET_BYTES * fired
+        return rows + max(first, (1 + twice) * lists(self.largest_radius) + 4 * fired)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:
         """Itself, or with smaller radii, or with the neurons in blocks."""
@@ -95,16 +95,16 @@ class DataSearchEngine(ListEngine):
 
         thrifty = copy(self)  # the caller's own may be used again
         while self._adapts and thrifty.memory_bytes(network, n_samples) > budget:
-            thrifty._largest_radius *= 0.8  # more refreshes, smaller lists
-            if thrifty._largest_radius < _SMALLEST_LARGEST_RADIUS:
+            thrifty.largest_radius *= 0.8  # more refreshes, smaller lists
+            if thrifty.largest_radius < _SMALLEST_LARGEST_RADIUS:
                 break
         if thrifty.memory_bytes(network, n_samples) <= budget:
-            return self if thrifty._largest_radius == self._largest_radius else thrifty
+            return self if thrifty.largest_radius == self.largest_radius else thrifty
         return BlockEngine.within_budget(network, n_samples, budget)
 
     @property
     def _first_radius(self) -> float:
-        return min(FIRST_RADIUS, self._largest_radius) if self._adapts else self._largest_radius
+        return min(FIRST_RADIUS, self.largest_radius) if self._adapts else self.largest_radius
 
     def _in_blocks(self) -> bool:
         # A tree over all samples is worth more than blocks, and where trees are chosen, rows are short.
@@ -136,10 +136,10 @@ class DataSearchEngine(ListEngine):
 
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
         if not self._adapts:
-            return np.full(len(neurons), self._largest_radius)
+            return np.full(len(neurons), self.largest_radius)
         speeds = self._speeds[neurons] * self._sample_norm
         best = best_radii(speeds, self.network.threshold, self.network.n_features)
-        return np.minimum(best, self._largest_radius)
+        return np.minimum(best, self.largest_radius)
 
     def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
         """Make new lists for these neurons, from where they are now, in batches that feed a GEMM."""

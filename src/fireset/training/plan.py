@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from fireset.distributed.engine import DistributedEngine
-from fireset.distributed.process_group import ProcessGroup, current_group
+from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup, current_group
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
 from fireset.engines.registry import choose, create
@@ -39,7 +39,7 @@ class Plan:
         if isinstance(engine, str):
             engine = create(choose(network, n_samples, max_iter, shard.width) if engine == "auto" else engine)
         engine = within_memory(engine, network, n_samples, solver_bytes=solver.extra_bytes(network), asked=memory)
-        if shard.group.size > 1:
+        if shard.group is not SINGLE_PROCESS:
             engine = DistributedEngine(engine, shard)
         index = engine.index_kind(network, n_samples)
         compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1)
