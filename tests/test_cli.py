@@ -244,7 +244,7 @@ class TestRefusedSettings:
         def fail(*_, **__):
             raise MemoryError("Unable to allocate 9 TiB")
 
-        monkeypatch.setattr("fireset.commands.models.train_table", fail)
+        monkeypatch.setattr("fireset.commands.train.train_table", fail)
         said = refused("train", write_table(table()), "--target", "y", "--quiet")
         assert said == "not enough memory (Unable to allocate 9 TiB); give fewer rows or a smaller --width"
 

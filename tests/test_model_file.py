@@ -20,7 +20,8 @@ from safetensors.numpy import load_file, save_file
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor
 from fireset._util.files import atomic_path, check_writable, read_model
 from fireset.cli.output import readable
-from fireset.commands.models import describe_model, predict_table
+from fireset.commands.info import describe_model
+from fireset.commands.predict import predict_table
 from fireset.model import Model
 from fireset.tables.encoder import TableEncoder
 

@@ -192,11 +192,13 @@ class ShiftedReLUNetwork:
         from fireset.kernels.firing import activate
 
         threshold = self.dtype.type(self.threshold)
-        sample_norm = float(row_norms(X).max(initial=0.0))
+        decides = self.dtype == np.float64  # else the computed value does, and norms are not needed
+        sample_norm = float(row_norms(X).max(initial=0.0)) if decides else 0.0
         for neurons, samples in self.tile_slices(len(X), start, stop):
             W, rows = self.weights[neurons], X[samples]
             H = W @ rows.T
-            activate(H, W, rows, threshold, deciding_band(self.n_features, self.dtype, row_norms(W), sample_norm))
+            norms = row_norms(W) if decides else np.zeros(len(W))
+            activate(H, W, rows, threshold, deciding_band(self.n_features, self.dtype, norms, sample_norm))
             yield Tile(neurons, samples, H)
 
     @staticmethod

@@ -69,7 +69,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train on a table and write a model file; with torchrun, on several workers."""
-    from fireset.commands.models import train_table
+    from fireset.commands.train import train_table
     from fireset.distributed.process_group import joined_group, restarted
     from fireset.training.checkpoint import Checkpoints
     from fireset.training.memory import parse_memory
@@ -135,8 +135,8 @@ def predict(
 ) -> None:
     """Predict the target for every row of a table."""
     from fireset._util.files import check_writable
-    from fireset.commands.models import predict_table, write_csv
     from fireset.commands.places import spare_inputs
+    from fireset.commands.predict import predict_table, write_csv
 
     spare_inputs(out, model, file)
     if out is not None:
@@ -161,6 +161,6 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Say what is in a model file."""
-    from fireset.commands.models import describe_model
+    from fireset.commands.info import describe_model
 
     show(describe_model(model), as_json)

@@ -23,7 +23,7 @@ def engines(
     from fireset.engines import describe
 
     if explain is not None:
-        from fireset.commands.models import explain_engines
+        from fireset.commands.explain import explain_engines
 
         if target is None:
             raise InputError("--explain needs --target COLUMN, the column to predict")

@@ -11,7 +11,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
-from fireset.commands.models import scores
+from fireset.commands.scores import scores
 from fireset.estimators import ShiftedReLUClassifier, estimator_for
 from fireset.reporting.figures import Figure, Section, Series, Table
 from fireset.tables.problem import TableProblem

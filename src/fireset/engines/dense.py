@@ -13,6 +13,7 @@ from fireset.engines.base import Engine
 from fireset.engines.step_rule import RowGradients
 
 _MOST_BITS = 1 << 33  # 1 GiB
+_MOST_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
 
 
 class DenseEngine(Engine):
@@ -24,7 +25,8 @@ class DenseEngine(Engine):
 
     def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}
-        self._keeps_bits = len(self.X) * self.network.width <= _MOST_BITS
+        pairs = len(self.X) * self.network.width
+        self._keeps_bits, self._packs = pairs <= _MOST_BITS, pairs > _MOST_BYTES
 
     def memory_bytes(self, network, n_samples: int) -> float:
         return min(n_samples * network.width, _MOST_BITS) / 8 + network.weights.nbytes  # the gradient's rows
@@ -39,7 +41,8 @@ class DenseEngine(Engine):
                 mask = tile.activations > 0
                 fired += int(np.count_nonzero(mask))
                 if self._keeps_bits:
-                    self._fired[tile.neurons.start, tile.samples.start] = np.packbits(mask)
+                    place = tile.neurons.start, tile.samples.start
+                    self._fired[place] = np.packbits(mask) if self._packs else mask
             return total, fired
 
         parts = parallel_map(span_sum, ranges(network.width), uses_blas=True)
@@ -79,5 +82,7 @@ class DenseEngine(Engine):
             return
         for neurons, samples in self.network.tile_slices(len(self.X), *span):
             shape = (neurons.stop - neurons.start, samples.stop - samples.start)
-            bits = self._fired[neurons.start, samples.start]
-            yield neurons, samples, np.unpackbits(bits, count=shape[0] * shape[1]).reshape(shape).view(bool)
+            mask = self._fired[neurons.start, samples.start]
+            if self._packs:
+                mask = np.unpackbits(mask, count=shape[0] * shape[1]).reshape(shape).view(bool)
+            yield neurons, samples, mask

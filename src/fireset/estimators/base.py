@@ -16,7 +16,7 @@ from fireset.distributed.shard import initialize
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.holdout import hold_out
 from fireset.tables.sphere import SphereMap
-from fireset.training.loop import train
+from fireset.training.loop import Trainer, train
 from fireset.training.progress import ProgressBar
 
 
@@ -109,19 +109,33 @@ class ShiftedReLUEstimator(BaseEstimator):
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
 
     def _step(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
-        """One plain gradient step on one batch."""
-        self.result_ = train(
-            self.network_,
-            self.sphere_(X),
-            targets,
-            engine=self.engine,
-            loss=self.loss,
-            learning_rate=self.learning_rate,
-            max_iter=1,
-            tol=0,
-            sample_weight=weight,
-        )
+        """One plain gradient step on one batch; the trainer is kept for the next one."""
+        rows = self.sphere_(X)
+        settings = (self.network_, self.engine, self.loss, self.learning_rate)
+        kept, trainer = getattr(self, "_batches", (None, None))
+        if trainer is None or kept != settings:
+            trainer = Trainer(
+                self.network_,
+                rows,
+                targets,
+                # Every batch is looked at twice, which pays for no preprocessing.
+                engine="dense" if self.engine == "auto" else self.engine,
+                loss=self.loss,
+                learning_rate=self.learning_rate,
+                max_iter=1,
+                tol=0,
+                sample_weight=weight,
+            )
+            self._batches = settings, trainer
+        else:
+            trainer.use_rows(rows, targets, sample_weight=weight)
+        self.result_ = trainer.run()
         self.n_iter_ += 1
+
+    def __getstate__(self):
+        """Without what ``partial_fit`` keeps for the next batch: it can be made again."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_batches"}
 
     def _outputs(self, X) -> np.ndarray:
         check_is_fitted(self)

@@ -144,7 +144,6 @@ class Trainer:
             shard, len(self.problem.X), engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
         )
         self.engine = self._plan.engine
-        self.history = History()
         self._clock = _Clock()
         with self._clock.running():
             self._start(checkpoint)
@@ -152,11 +151,17 @@ class Trainer:
         # After a crash, time goes on from where the checkpoint was written.
         self._clock = _Clock(self.history[-1].seconds if self.history else 0.0)
 
-    def _start(self, checkpoint: Checkpoints | None) -> None:
-        """The preprocessing; the state of a checkpoint, if there is one to go on from; the solver's start."""
+    def _new_context(self) -> SolverContext:
+        """An empty history, and a safe copy of the weights as they are."""
+        self.history = History()
         self._counter = WorkCounter(self.engine)
         self._best = BestWeights(self._network, by_validation=self.problem.has_validation)
-        self._context = SolverContext(self._network, self.engine, self.problem, self._loss, self._best, self.history)
+        return SolverContext(self._network, self.engine, self.problem, self._loss, self._best, self.history)
+
+    def _start(self, checkpoint: Checkpoints | None) -> None:
+        """The preprocessing; the state of a checkpoint, if there is one to go on from; the solver's start."""
+        self._context = self._new_context()
+        self._went_back = False
         self._folder = self._checkpoint_folder(checkpoint)
         self.resumed_at = len(self.history) if self._folder is not None and self._folder.load() else None
         if self.resumed_at is not None and self._stopping.max_iter < self.resumed_at:
@@ -263,6 +268,24 @@ class Trainer:
         ):
             yield
 
+    def use_rows(self, X, y, *, sample_weight=None) -> None:
+        """Go on with other rows, for the next ``run``: network, engine and solver stay, the history begins anew.
+
+        The engine's preprocessing is done again only if the rows are not those it has. Not with checkpoints.
+        """
+        if self._folder is not None:
+            raise InputError("a run with checkpoints keeps to its rows; leave checkpoint out, or make another Trainer")
+        problem = TrainingProblem.check(self._network, X, y, sample_weight=sample_weight, any_norm=self._any_norm)
+        self._loss.check_targets(problem.targets)
+        has_these_rows = np.array_equal(problem.X, self.problem.X)
+        self.problem, self._clock, self.start_seconds = problem, _Clock(), 0.0
+        self._context = self._new_context()
+        with one_blas_thread():
+            if not has_these_rows or self._went_back:
+                self.engine.start(self._network, problem.X)
+            self._solver.use_rows(self._context, went_back=self._went_back)
+        self._counter.skip(self.engine)
+
     # All iterations
 
     def run(self, callbacks: Sequence[Callback] = ()) -> TrainingResult:
@@ -307,6 +330,7 @@ class Trainer:
     def finish(self, reason: StopReason = StopReason.MAX_ITER) -> TrainingResult:
         """Leave the best weights in the network, on all workers; returns how it went."""
         best = self._best.finish()
+        self._went_back = best is not self.history[-1]
         self._plan.shard.gather_into(self._whole)
         rate = self._solver.learning_rate
         if reason is StopReason.DIVERGED:

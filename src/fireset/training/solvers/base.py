@@ -72,6 +72,10 @@ class Solver(ABC):
     def step(self, evaluation: Evaluation) -> None:
         """Move the weights from where ``evaluation`` was made, by way of ``context.engine``."""
 
+    def use_rows(self, context: SolverContext, *, went_back: bool) -> None:  # noqa: ARG002
+        """Go on with other rows. ``went_back`` says that the last step on the rows before made things worse."""
+        self.start(context)
+
     @property
     def adaptive(self) -> bool:
         """Whether ``step`` deals with a loss that has grown. If not, a loss beyond all bounds ends the run."""

@@ -50,6 +50,17 @@ class GradientDescent(Solver):
                 return
         engine.step(evaluation.residual, self._rule)
 
+    def use_rows(self, context: SolverContext, *, went_back: bool) -> None:
+        """λ_max is that of the rows before, by their weight, as long as steps of that size make the loss fall."""
+        before = self.context.problem.weight.sum()
+        if not self.adaptive or went_back:
+            self.start(context)
+        else:
+            self.context = context
+            self._rule.rate *= before / context.problem.weight.sum()
+        self.steady_since = 0
+        self._rule.reset_velocity()
+
     def _back_off(self, *, from_rest: bool) -> None:
         """After the loss has grown: let momentum start anew; if there was none to blame, halve the rate.
 

@@ -1,0 +1,31 @@
+"""``fireset info``: what there is to know about a model file."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fireset.estimators import ShiftedReLUClassifier
+from fireset.model import Model
+from fireset.network import ShiftedReLUNetwork, shard_files
+
+
+def describe_model(path: Path) -> dict[str, Any]:
+    """What there is to know about a model file."""
+    network, _, description = ShiftedReLUNetwork.from_file(path)
+    known: dict[str, Any] = {
+        "file": str(path),
+        "bytes": sum(os.path.getsize(file) for file in (path, *shard_files(path, description))),
+        "width": network.width,
+        "inputs": network.n_features,
+        "outputs": network.n_outputs,
+        "threshold": network.threshold,
+        "dtype": str(network.dtype),
+    }
+    if "task" in description:
+        model = Model.load(path)
+        known |= {"task": model.task, "target": model.target, "columns": model.encoder.feature_names}
+        if isinstance(model.estimator, ShiftedReLUClassifier):
+            known["classes"] = model.estimator.classes_.tolist()
+        shown = ("loss", "iterations", "stop_reason", "held_out_accuracy", "held_out_r2", "held_out_rmse")
+        known |= {name: model.training[name] for name in shown if name in model.training}
+    return known

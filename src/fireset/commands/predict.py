@@ -1,0 +1,95 @@
+"""``fireset predict``: predictions for a table, and how good they are if it has the answers."""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset._util.files import atomic_path
+from fireset.commands.scores import scores
+from fireset.estimators import ShiftedReLUClassifier
+from fireset.model import Model
+from fireset.tables.encoder import (
+    category_text,
+    is_text,
+    listed,
+    nan_as_null,
+    quoted,
+    refuse_missing,
+    refuse_type,
+)
+from fireset.tables.reader import read_table, regression_values
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def predict_table(path: Path, file: Path, *, proba: bool) -> tuple[dict[str, list], dict[str, Any]]:
+    """Columns of predictions for a table, and the scores if the table has the target."""
+    model = Model.load(path)
+    estimator = model.estimator
+    if proba and not (isinstance(estimator, ShiftedReLUClassifier) and estimator.loss == "log_loss"):
+        raise InputError(f"{path} gives no probabilities; train a classifier with --loss log_loss for them")
+    table = read_table(file)
+    X = model.encoder.encode(table)
+    _warn_of_unused_columns(model, table.columns)
+    predictions = estimator.predict(X)
+    columns: dict[str, list] = {"prediction": predictions.tolist()}
+    if proba and isinstance(estimator, ShiftedReLUClassifier):
+        for label, column in zip(estimator.classes_.tolist(), estimator.predict_proba(X).T, strict=True):
+            columns[f"p({label})"] = column.tolist()
+    summary: dict[str, Any] = {"rows": len(X)}
+    if model.target in table.columns:
+        try:
+            summary |= scores(model.task, _comparable(model, table[model.target]), predictions)
+        except InputError as error:  # the predictions do not need the answers
+            warnings.warn(f"no score: {error}", stacklevel=2)
+    return columns, summary
+
+
+def write_csv(columns: dict[str, list], out: Path | None) -> None:
+    """Write columns as CSV to a file, atomically, or to standard output."""
+    import polars as pl
+
+    text = pl.DataFrame(columns).write_csv()
+    if out is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()  # here, where a reader that has gone (`head`) is handled
+        return
+    with atomic_path(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _comparable(model: Model, answers: "pl.Series") -> np.ndarray:
+    """The target column in the form of the predictions; refuses one that cannot be compared with them."""
+    import polars as pl
+
+    if not isinstance(model.estimator, ShiftedReLUClassifier):
+        return regression_values(answers)
+    classes = model.estimator.classes_
+    label = f"target column {quoted(answers.name)}"
+    refuse_type(answers, label, "store it as in the training table")
+    refuse_missing(nan_as_null(answers.to_frame()).to_series(), label, "remove those rows for a score")
+    # A column may be read as another type than in training: 1, 2 and "x" there, only 1 and 2 here.
+    known = pl.Series(classes.tolist())
+    if not (is_text(answers) and is_text(known)):
+        answers, known = category_text(answers), category_text(known)
+    place = {value: number for number, value in enumerate(known.to_list())}
+    codes = np.array([place.get(value, -1) for value in answers.to_list()])
+    if (codes < 0).all():
+        raise InputError(f"{label} holds none of the model's classes, {listed(classes.tolist(), 5)}")
+    # Whatever the model predicts for a class that training did not have is wrong: None equals no label.
+    return np.array([classes[code] if code >= 0 else None for code in codes], object)
+
+
+def _warn_of_unused_columns(model: Model, columns: list[str]) -> None:
+    """Say which columns are not used, nor the target, nor dropped in training: often the wrong table."""
+    dropped = model.training.get("dropped")
+    expected = {model.target, *(column.name for column in model.encoder.columns)}
+    expected |= set(map(str, dropped)) if isinstance(dropped, list) else set()
+    strange = [name for name in columns if name not in expected]
+    if strange:
+        warnings.warn(f"not used, because the model was trained without: {listed(strange, 5)}", stacklevel=3)

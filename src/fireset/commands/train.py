@@ -1,0 +1,151 @@
+"""``fireset train``: read, encode, train, score on the rows held out, save."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset._util.files import check_writable
+from fireset.commands.certificate_report import certificate_sections
+from fireset.commands.places import spare_inputs
+from fireset.commands.records import Records
+from fireset.commands.scores import scores
+from fireset.distributed.process_group import current_group
+from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
+from fireset.model import Model
+from fireset.tables.problem import TableProblem
+from fireset.theory import Certificate
+from fireset.training.checkpoint import Checkpoints
+from fireset.training.memory import check_weights
+from fireset.training.stopping import StopReason
+
+
+def train_table(
+    file: Path,
+    target: str,
+    *,
+    out: Path | None,
+    task: str,
+    loss: str,
+    holdout: float,
+    drop: list[str],
+    categorical: list[str],
+    impute: bool,
+    settings: dict[str, Any],
+    checkpoint: Checkpoints | None = None,
+    memory: str | None = None,
+    certify: bool = False,
+    report: Path | None = None,
+    history: Path | None = None,
+    tensorboard: Path | None = None,
+) -> dict[str, Any]:
+    """Read, encode, train, score on the rows held out, save; returns what to show.
+
+    Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
+    is held against the paper's claims; what was found is under "certificate".
+    """
+    if not 0 <= holdout < 1:
+        raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
+    out = out or Path(_stem(file) + ".safetensors")
+    spare_inputs(out, file)
+    problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
+    check_writable(out)
+    _check_whole_run(certify, report, checkpoint)
+    first = current_group().rank == 0  # the others leave no records
+    records = Records(
+        file,
+        target,
+        report=report,
+        history=history if first else None,
+        tensorboard=tensorboard if first else None,
+    )
+    estimator = estimator_for(problem.task, loss, **settings)
+    kept, held = problem.hold_out(holdout, settings["random_state"])
+    _check_memory(estimator, problem, memory)
+    certificate = Certificate() if certify else None
+    with records:
+        callbacks = [*records.callbacks, *([certificate] if certificate else [])]
+        estimator.fit(problem.X[kept], problem.y[kept], callbacks=callbacks, checkpoint=checkpoint, memory=memory)
+    if isinstance(estimator, ShiftedReLUClassifier):
+        estimator.classes_ = np.array(problem.classes)
+
+    summary = _summary(problem, estimator, len(kept))
+    if estimator.result_.stop_reason is StopReason.TERMINATED and checkpoint:
+        return {**summary, "checkpoint": str(checkpoint.folder)}
+    summary |= _held_out_scores(problem, estimator, held)
+    training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
+    Model(problem.task, target, estimator, problem.encoder, training).save(out)
+    row_numbers = kept[estimator.training_rows_] + 1  # in the table, counted from 1 as all messages about it count
+    certified = {"certificate": certificate.report(row_numbers).to_dict()} if certificate else {}
+    sections = certificate_sections(certified["certificate"]) if certified else []
+    written = records.written(estimator, problem.X[kept], training, sections)
+    return {**summary, **written, "model": str(out), **certified}
+
+
+def _check_memory(
+    estimator: ShiftedReLUClassifier | ShiftedReLURegressor, problem: TableProblem, memory: str | None
+) -> None:
+    """Before the network is drawn: its weights must fit."""
+    share = -(-estimator.width // current_group().size)
+    check_weights(share, problem.X.shape[1] + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
+
+
+def _summary(
+    problem: TableProblem, estimator: ShiftedReLUClassifier | ShiftedReLURegressor, rows: int
+) -> dict[str, Any]:
+    """What is shown, and stored with the model, of how it went."""
+    result = estimator.result_
+    last = result.history[-1]
+    summary: dict[str, Any] = {
+        "task": problem.task,
+        "rows": rows,
+        "columns": problem.X.shape[1],
+        "width": estimator.width,
+        "threshold": estimator.network_.threshold,
+        "engine": result.engine,
+        "iterations": len(result.history) - 1,
+        "stop_reason": result.stop_reason.value,
+        "learning_rate": result.learning_rate,
+        "loss": result.loss,
+        "fired_fraction": last.fired_fraction,
+        "training_seconds": last.seconds,
+        "preprocessing_seconds": result.start_seconds,
+        "compile_seconds": result.compile_seconds,
+    }
+    if current_group().size > 1:
+        summary["workers"] = current_group().size
+    if result.blocks > 1:
+        summary["blocks"] = result.blocks
+    if result.resumed_at is not None:
+        summary["resumed_at_iteration"] = result.resumed_at
+    return summary
+
+
+def _held_out_scores(
+    problem: TableProblem, estimator: ShiftedReLUClassifier | ShiftedReLURegressor, held: np.ndarray
+) -> dict[str, Any]:
+    if not len(held):
+        return {}
+    answers = problem.y[held]
+    if isinstance(estimator, ShiftedReLUClassifier):
+        answers = estimator.classes_[answers]
+    scored = scores(problem.task, answers, estimator.predict(problem.X[held]))
+    return {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.items()}}
+
+
+def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints | None) -> None:
+    """Some records need the whole network, or the whole run, in this process."""
+    if current_group().size > 1 and (certify or report is not None):
+        asked = "--certify" if certify else f"--report {report}"
+        raise InputError(f"{asked} needs all neurons in one process; leave it out, or train without torchrun")
+    if certify and checkpoint is not None and checkpoint.resume:
+        raise InputError("--certify needs the run from its start; leave it out, or leave --resume out")
+
+
+def _stem(file: Path) -> str:
+    """A file's name without the suffixes of its format: my.digits of my.digits.csv.gz."""
+    name = file.name
+    for packed in (".gz", ".bz2"):
+        name = name.removesuffix(packed)
+    return Path(name).stem
