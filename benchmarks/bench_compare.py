@@ -20,11 +20,10 @@ import datasets  # noqa: E402 - after the thread counts
 import numpy as np  # noqa: E402
 from parts import run_parts  # noqa: E402
 
-from fireset import ShiftedReLUNetwork  # noqa: E402
-from fireset._util.parallel import one_blas_thread  # noqa: E402
+from fireset import ShiftedReLUNetwork, Trainer  # noqa: E402
 from fireset.commands.compare import compare_table  # noqa: E402
 from fireset.commands.compare_report import COLUMNS, cells  # noqa: E402
-from fireset.engines import StepRule, create  # noqa: E402
+from fireset.engines import create  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
 from fireset.training.warmup import compile_kernels  # noqa: E402
 
@@ -76,20 +75,21 @@ def hashing(quick: bool) -> list[dict]:
     rows = []
     for family, hashes, tables, engine in contenders:
         network = ShiftedReLUNetwork(first.weights.copy(), first.signs, first.threshold)
-        started = time.perf_counter()
-        engine.start(network, X)
-        preprocessing = time.perf_counter() - started
-        products, seconds, recalls = engine.work.inner_products, 0.0, []
-        with one_blas_thread():
-            for _ in range(steps):
-                started = time.perf_counter()
-                u = engine.forward()
-                seconds += time.perf_counter() - started
-                recalls.append(1.0 if hashes is None else engine.recall(np.arange(0, len(X), 10)))
-                started = time.perf_counter()
-                engine.step(u - y, StepRule(rate))
-                seconds += time.perf_counter() - started
-        believed = 0.5 * float(np.sum((engine.forward() - y) ** 2))
+        trainer = Trainer(network, X, y, engine=engine, learning_rate=rate, tol=0)
+        products, measuring, recalls = engine.work.inner_products, 0.0, []
+
+        def measure(progress) -> None:
+            """Between the passes, off the clock."""
+            nonlocal measuring
+            begun = time.perf_counter()
+            recalls.append(progress.engine.recall(np.arange(0, len(X), 10)))  # noqa: B023
+            measuring += time.perf_counter() - begun
+
+        begun = time.perf_counter()
+        for _ in range(steps):
+            trainer.step([measure])
+        seconds = time.perf_counter() - begun - measuring
+        believed = trainer.evaluate().record.loss
         rows.append(
             {
                 "family": family,
@@ -98,7 +98,7 @@ def hashing(quick: bool) -> list[dict]:
                 "recall": float(np.mean(recalls)),
                 "looked": (engine.work.inner_products - products) / steps / (len(X) * width),
                 "seconds": seconds / steps,
-                "preprocessing_seconds": preprocessing,
+                "preprocessing_seconds": trainer.start_seconds,
                 "loss": believed,
                 "true_loss": 0.5 * float(np.sum((network.predict(X) - y) ** 2)),
                 "accuracy": float(np.mean(network.predict(X).argmax(axis=1) == y.argmax(axis=1))),

@@ -25,9 +25,9 @@ import numpy as np  # noqa: E402
 import peers  # noqa: E402
 from parts import RESULTS, machine  # noqa: E402
 
-from fireset import ShiftedReLUNetwork  # noqa: E402
+from fireset import ShiftedReLUNetwork, Trainer  # noqa: E402
 from fireset._util.parallel import one_blas_thread  # noqa: E402
-from fireset.engines import StepRule, create  # noqa: E402
+from fireset.engines import create  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
 from fireset.training.warmup import compile_kernels  # noqa: E402
 
@@ -80,19 +80,15 @@ ROUNDS = 5
 
 
 class DataEngine:
-    """The contender, with its work counted."""
+    """The contender: training with the data engine, an iteration at a time."""
 
     name = "fireset, engine data"
 
     def __init__(self, network, X, y, rate):
-        self.y, self.step_rule = y, StepRule(rate)
-        self.engine = create("data")
-        self.engine.start(network, X)
+        self.trainer = Trainer(network, X, y, engine="data", learning_rate=rate, tol=0)
 
     def step(self) -> float:
-        residual = self.engine.forward() - self.y
-        self.engine.step(residual, self.step_rule)
-        return 0.5 * float(np.sum(residual**2))
+        return self.trainer.step().loss
 
 
 def rate_for(network, X) -> float:
@@ -130,12 +126,11 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
     dense.start(network, X)
     blocked_forward = min(_timed(dense.forward) for _ in range(2))
     mine = ShiftedReLUNetwork(network.weights.copy(), network.signs, network.threshold)
-    started = time.perf_counter()
     ours = DataEngine(mine, X, y, rate)
-    preprocessing = time.perf_counter() - started
+    preprocessing = ours.trainer.start_seconds
     seconds: dict[str, list[float]] = {peer: [] for peer in contenders}
     losses: dict[str, list[float]] = {peer: [] for peer in contenders}
-    our_seconds, our_losses, fired, refreshed = [], [], [], []
+    our_seconds, our_losses = [], []
     gemm = []
     for _ in range(ROUNDS):
         gemm.append(sgemm_rate())
@@ -143,11 +138,8 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
             for _ in range(1 if len(X) * network.width > 3e8 else 3):
                 seconds[peer].append(_timed(lambda c=contender, p=peer: losses[p].append(c.step())))
         with one_blas_thread():  # as train() does
-            for _ in range(iterations // ROUNDS):
-                before = ours.engine.work.refreshes
-                our_seconds.append(_timed(lambda: our_losses.append(ours.step())))
-                fired.append(ours.engine.work.fired_pairs)
-                refreshed.append(ours.engine.work.refreshes - before)
+            our_seconds += [_timed(lambda: our_losses.append(ours.step())) for _ in range(iterations // ROUNDS)]
+    fired, refreshed = (ours.trainer.history.column(name) for name in ("fired_pairs", "refreshes"))
     follower = case.get("whole_curve")
     while follower and len(losses[follower]) < len(our_losses):
         losses[follower].append(contenders[follower].step())
@@ -211,7 +203,7 @@ def losses_in_double(network, X, y, rate: float, steps: int) -> list[float]:
 
 def allowed_memory(network, X, ours) -> float:
     """The budget: 3 × W + 12 bytes per candidate pair + 1.2 × the input + 300 MB."""
-    candidates = sum(int(block.lists.counts.sum()) for block in ours.engine._blocks)
+    candidates = sum(int(block.lists.counts.sum()) for block in ours.trainer.engine._blocks)
     return (3 * network.weights.nbytes + 12 * candidates + 1.2 * X.nbytes) / 1e6 + 300
 
 

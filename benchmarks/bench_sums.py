@@ -23,10 +23,9 @@ import peers  # noqa: E402
 from bench_step import exponent  # noqa: E402
 from parts import run_parts  # noqa: E402
 
-from fireset import ShiftedReLUNetwork  # noqa: E402
+from fireset import ShiftedReLUNetwork, Trainer  # noqa: E402
 from fireset._util.parallel import one_blas_thread  # noqa: E402
-from fireset.engines import StepRule, choose, create  # noqa: E402
-from fireset.training.warmup import compile_kernels  # noqa: E402
+from fireset.engines import choose  # noqa: E402
 
 RATE = 1e-10  # next to nothing: what is timed is a step, not a training, and no network may run away
 ITERATIONS = 6
@@ -43,38 +42,36 @@ def picture(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 def step_seconds(engine: str, network, X, y) -> float:
     """Median seconds of a forward pass and a step, preprocessing apart."""
-    one = started(engine, network, X)
+    one = started(engine, network, X, y)
     with one_blas_thread():
-        return float(np.median([timed_step(one, y) for _ in range(ITERATIONS)][1:]))
+        return float(np.median([timed_step(one) for _ in range(ITERATIONS)][1:]))
 
 
-def started(engine: str, network, X):
-    one = create(engine)
-    compile_kernels(engine, network.dtype, one.index_kind(network, len(X)))
-    with one_blas_thread():
-        one.start(ShiftedReLUNetwork(network.weights.copy(), network.signs, network.threshold), X)
-    return one
+def started(engine: str, network, X, y) -> Trainer:
+    """A run that is about to take its first step, on a copy of the network."""
+    copy = ShiftedReLUNetwork(network.weights.copy(), network.signs, network.threshold)
+    return Trainer(copy, X, y, engine=engine, learning_rate=RATE, tol=0)
 
 
-def timed_step(one, y) -> float:
+def timed_step(one: Trainer) -> float:
     begun = time.perf_counter()
-    one.step(one.forward() - y, StepRule(RATE))
+    one.step()
     return time.perf_counter() - begun
 
 
 def seconds_in_turns(engines, network, X, y, turns: int = 5, turn: float = 0.1) -> dict[str, float]:
     """Median seconds of a step of each engine, in turns of a tenth of a second or a step: noise hits all alike."""
-    running = {engine: started(engine, network, X) for engine in engines}
+    running = {engine: started(engine, network, X, y) for engine in engines}
     seconds: dict[str, list[float]] = {engine: [] for engine in engines}
     with one_blas_thread():
         for one in running.values():
-            timed_step(one, y)
+            timed_step(one)
         for _ in range(turns):
             for engine, one in running.items():
                 end = time.perf_counter() + turn
-                seconds[engine].append(timed_step(one, y))
+                seconds[engine].append(timed_step(one))
                 while time.perf_counter() < end:
-                    seconds[engine].append(timed_step(one, y))
+                    seconds[engine].append(timed_step(one))
     return {engine: float(np.median(found)) for engine, found in seconds.items()}
 
 
@@ -121,9 +118,9 @@ def run_exponents(quick: bool) -> list[dict]:
         seconds, whole = [], []
         for n in sizes:
             X, y = datasets.random_sphere(n, d)
-            both = [started("sums", ShiftedReLUNetwork.initialize(m, d, threshold=0.0), X) for m in (4_096, most)]
+            both = [started("sums", ShiftedReLUNetwork.initialize(m, d, threshold=0.0), X, y) for m in (4_096, most)]
             with one_blas_thread():
-                steps = [[timed_step(one, y) for one in both] for _ in range(12)]
+                steps = [[timed_step(one) for one in both] for _ in range(12)]
             base, all_of_it = (min(times) for times in zip(*steps[1:], strict=True))
             whole.append(all_of_it)
             seconds.append(all_of_it - base)  # of the neurons that only the second one has

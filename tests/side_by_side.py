@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from fireset import Trainer
 from fireset._util.parallel import one_blas_thread
-from fireset.engines import StepRule, create
+from fireset.engines import create
 from fireset.theory import largest_eigenvalue
-from fireset.training.losses import SquaredError
 from problems import Problem
 
 STEPS = {
@@ -20,21 +20,25 @@ def run_side_by_side(problem: Problem, engine, iterations: int, step_options: di
     """Train with ``engine`` and the dense engine from the same network; compare at every iteration."""
     networks = [problem.network(dtype), problem.network(dtype)]
     X = problem.X.astype(dtype)
-    engines = [create("dense"), engine]
-    loss, weight = SquaredError(), np.ones(len(X))
-    for network, each in zip(networks, engines, strict=True):
-        each.start(network, X)
-    top = largest_eigenvalue(X, networks[0].signs, engines[0].fire_sets())
-    rate = 0.7 / max(top, 1e-3)
-    rules = [StepRule(rate, **step_options) for _ in networks]
+    top = largest_eigenvalue(X, networks[0].signs, networks[0].fire_sets(X))
+    settings = {"learning_rate": 0.7 / max(top, 1e-3), "tol": 0, "any_norm": True, **step_options}
+    dense, other = (
+        Trainer(network, X, problem.y, engine=each, **settings)
+        for network, each in zip(networks, (create("dense"), engine), strict=True)
+    )
     for _ in range(iterations):
-        predictions = [each.forward() for each in engines]
-        np.testing.assert_allclose(predictions[1], predictions[0], rtol=0, atol=1e-9)
-        expected, found = (each.fire_sets() for each in engines)
+        u, expected = _step(dense)
+        v, found = _step(other)
+        np.testing.assert_allclose(v, u, rtol=0, atol=1e-9)
         assert np.array_equal(found.indptr, expected.indptr)
         assert np.array_equal(found.indices, expected.indices)
-        assert engines[0].work.fired_pairs == engines[1].work.fired_pairs == expected.nnz
-        for u, each, rule in zip(predictions, engines, rules, strict=True):
-            each.step(loss.residual(u, problem.y, weight), rule)
+        assert dense.history[-1].fired_pairs == other.history[-1].fired_pairs == expected.nnz
     scale = max(1.0, np.abs(networks[0].weights).max())
     assert np.abs(networks[1].weights - networks[0].weights).max() <= 1e-9 * scale
+
+
+def _step(trainer: Trainer):
+    """One iteration; gives the predictions and the fire sets before the weights moved."""
+    seen = []
+    trainer.step([lambda progress: seen.append((progress.predictions, progress.engine.fire_sets()))])
+    return seen[0]

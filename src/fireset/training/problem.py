@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sized
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class TrainingProblem:
             np.concatenate([np.zeros(len(X)), np.ones(len(rows))]),
         )
 
-    @property
+    @cached_property
     def has_validation(self) -> bool:
         return bool(self.held_out.any())
 
