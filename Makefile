@@ -1,18 +1,52 @@
-# Needs Python 3.11 or later with venv; everything else is installed into .venv.
-PYTHON ?= python3
+# Needs Python 3.11 or later with venv, and make; everything else is installed into .venv.
+# The first Python that the tests have run with; `make PYTHON=...` takes another.
+PYTHON ?= $(or $(shell for each in python3 python3.13 python3.12 python3.11; do \
+	$$each -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$each && break; \
+	done),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# What the tests of several workers need; `TORCH=` leaves it out, and they are skipped.
+TORCH ?= torch==2.13.0
+# Tests at a time. Each has one thread.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: demo test lint format picture circuits docs bench bench-index bench-sums bench-step bench-quantum bench-theory \
-	bench-compare bench-distributed fuzz clean
+.PHONY: demo test test-slow test-all test-python coverage chromium hooks lint format picture circuits docs bench \
+	bench-index bench-sums bench-step bench-quantum bench-theory bench-compare bench-distributed fuzz clean clean-kernels
 
 demo: $(VENV)/.core
 	@mkdir -p out
 	$(BIN)/fireset demo --out out/fireset-demo.safetensors
 
+# A minute: every part of the package and every engine, without what takes long or starts other programs.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.test chromium
+	$(PYTEST) -m slow
+
+test-all: $(VENV)/.test chromium
+	$(PYTEST)
+
+# The same with another Python, in an environment of its own: make test-python PYTHON=python3.13
+test-python:
+	$(MAKE) test PYTHON="$(PYTHON)" VENV=.venv-$(notdir $(PYTHON))
+
+coverage: $(VENV)/.test
+	$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
+
+# The report is tested in a real browser. Who may not install it goes without; in CI the tests then fail.
+chromium:
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null || \
+		echo "Chromium could not be installed: the report will not be tested in a browser"; \
+	else echo "no Chromium on the path: the report will not be tested in a browser"; fi
+
+# ruff and pyright before every commit.
+hooks: $(VENV)/.test
+	$(BIN)/pre-commit install
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -67,8 +101,12 @@ bench-distributed: $(VENV)/.test
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzzing.py
 
-clean:
-	rm -rf $(VENV) out .pytest_cache .hypothesis .ruff_cache
+clean: clean-kernels
+	rm -rf .venv .venv-* out .coverage .pytest_cache .hypothesis .ruff_cache
+
+# numba looks at a kernel's own file only: to be run after changing one that others call.
+clean-kernels:
+	rm -rf src/fireset/kernels/__pycache__
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fireset needs Python 3.11 or later; set PYTHON=...")'
@@ -79,7 +117,10 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable .
 	@touch $@
 
-# torch by its pinned version: a range would fetch the newest build with all its accelerator packages.
+# torch first, from where its builds without accelerator packages are, which take gigabytes; where that place cannot be
+# reached, from where pip looks by itself.
 $(VENV)/.test: $(VENV)/.core
-	$(PIP) install --constraint constraints.txt torch==2.13.0 --editable ".[test,lint]"
+	$(if $(TORCH),@$(PIP) install --retries 0 --timeout 20 --no-deps \
+		--index-url https://download.pytorch.org/whl/cpu $(TORCH) 2>/dev/null || true)
+	$(PIP) install --constraint constraints.txt $(TORCH) --editable ".[test,lint]"
 	@touch $@

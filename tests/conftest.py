@@ -27,14 +27,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = [item for item in items if isinstance(item, pytest.Function)]
+    if PROFILE == "dev":
+        for function in {test.function for test in tests}:
+            _ask_for_fewer_examples(function)
     sweeps: dict[str, list[pytest.Function]] = {}
-    for item in items:
-        if not isinstance(item, pytest.Function):
-            continue
-        if PROFILE == "dev":
-            _ask_for_fewer_examples(item)
-        if item.get_closest_marker("sweep"):
-            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test in tests:
+        if test.get_closest_marker("sweep"):
+            sweeps.setdefault(test.nodeid.partition("[")[0], []).append(test)
     for cases in sweeps.values():
         _thin(cases)
 
@@ -47,21 +47,25 @@ def _thin(cases: list[pytest.Function]) -> None:
     marker = cases[0].get_closest_marker("sweep")
     assert marker is not None
     every, seen = marker.kwargs["every"], set()
-    for number, case in enumerate(cases):
-        values = set(case.callspec.indices.items())
-        several = len(values) > 1
-        if number % every == 0 or (several and not values <= seen):
-            seen |= values
+    values = [{(name, repr(value)) for name, value in case.callspec.params.items()} for case in cases]
+    several = len(values[0]) > 1
+    for each in values[::every]:
+        seen |= each
+    for number, (case, each) in enumerate(zip(cases, values, strict=True)):
+        if number % every == 0:
+            continue
+        if several and not each <= seen:
+            seen |= each
         else:
             case.add_marker(pytest.mark.slow)
 
 
-def _ask_for_fewer_examples(item: pytest.Function) -> None:
+def _ask_for_fewer_examples(function) -> None:
     """A quarter of what the test's own ``@settings`` say, which go before those of a profile."""
     # Not a public name, but the one that Hypothesis' pytest plugin reads; should it go, all examples are run.
-    own = getattr(item.function, "_hypothesis_internal_use_settings", None)
-    if own is not None and own.max_examples > 25:
-        item.function._hypothesis_internal_use_settings = settings(own, max_examples=own.max_examples // 4)
+    own = getattr(function, "_hypothesis_internal_use_settings", None)
+    if own is not None and own.max_examples > 5:
+        function._hypothesis_internal_use_settings = settings(own, max_examples=max(5, own.max_examples // 4))
 
 
 def sphere(rng: np.random.Generator, n: int, d: int) -> np.ndarray:

@@ -167,7 +167,7 @@ def test_losses_are_those_of_training():
 
     problem = small_problem()
     found = run_small(["dense"])
-    network = problem.copy_of_network()
+    network = problem.network.copy()
     result = train(network, problem.X, problem.y, engine="dense", learning_rate=problem.rate, max_iter=6, tol=0)
     np.testing.assert_allclose(found.runs[0].losses(), result.history.column("loss"), rtol=1e-12)
 

@@ -9,15 +9,18 @@ from fireset.engines import Engine, StepRule, create, describe
 from fireset.engines.blocks import BlockEngine
 from fireset.engines.registry import ENGINES, engine_class
 from problems import Problem, hard_cases
+from side_by_side import STEPS, run_side_by_side
 
 CASES = ["random", "several outputs", "plain ReLU", "nothing fires", "on the threshold", "duplicates"]
 MAKERS = {**{name: (lambda name=name: create(name)) for name in ENGINES}, "data in blocks": lambda: BlockEngine(3)}
 
 
-def started(name: str, case: str) -> tuple[Problem, Engine]:
+def started(name: str, case: str, output_scale: float = 1.0) -> tuple[Problem, Engine]:
     problem = hard_cases()[case]
     engine = MAKERS[name]()
-    engine.start(problem.network(), problem.X)
+    network = problem.network()
+    network.output_scale = output_scale
+    engine.start(network, problem.X)
     return problem, engine
 
 
@@ -28,18 +31,26 @@ def jacobian(engine: Engine) -> np.ndarray:
     return J.reshape(len(engine.X) * network.n_outputs, -1)
 
 
+@pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).exact])
+def test_exact_engines_agree_with_dense(name):
+    run_side_by_side(hard_cases()["several outputs"], create(name), 30, STEPS["Nesterov"])
+
+
+@pytest.mark.parametrize("output_scale", [1.0, 7.0])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", MAKERS)
-def test_gradient_and_tangent_product_are_those_of_the_fire_sets(name, case):
-    problem, engine = started(name, case)
+def test_gradient_and_tangent_product_are_those_of_the_fire_sets(name, case, output_scale):
+    problem, engine = started(name, case, output_scale)
+    if engine.exact:
+        np.testing.assert_allclose(engine.forward(), engine.network.predict(problem.X), rtol=0, atol=1e-10)
     v = np.random.default_rng(0).standard_normal(problem.y.shape)
     J, m = jacobian(engine), engine.network.width
     neurons, rows = engine.gradient(v)
     found = np.zeros_like(engine.network.weights)
     found[neurons] = rows
-    expected = (J.T @ v.ravel()).reshape(found.shape) / sqrt(m)
+    expected = output_scale * (J.T @ v.ravel()).reshape(found.shape) / sqrt(m)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-    product = (J @ (J.T @ v.ravel())).reshape(v.shape) / m
+    product = output_scale**2 * (J @ (J.T @ v.ravel())).reshape(v.shape) / m
     np.testing.assert_allclose(engine.tangent_product(v), product, rtol=0, atol=1e-12 * max(1, np.abs(product).max()))
     operator = engine.tangent_operator()
     np.testing.assert_array_equal(operator(v), operator(v))

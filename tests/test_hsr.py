@@ -10,15 +10,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from conftest import sphere
 from fireset import InputError
-from fireset.hsr import HalfSpaceIndex, build, choose
+from fireset.hsr import HalfSpaceIndex, build, choose, kinds
+from fireset.hsr.choice import index_class
 from fireset.kernels.firing import deciding_dot
 
-KINDS = ["auto", "scan", "partition-tree"]  # for any dimension, and to be changed
-STATIC = {"convex-layers": lambda d: d == 2, "hull-hierarchy": lambda d: d >= 3}  # and the dimensions they are for
+KINDS = ["auto", *(kind for kind in kinds() if index_class(kind).dynamic)]  # for any dimension, and to be changed
+STATIC = [kind for kind in kinds() if not index_class(kind).dynamic]
 
 
 def kinds_for(d: int) -> list[str]:
-    return [*KINDS, *(kind for kind, fits in STATIC.items() if fits(d))]
+    return [*KINDS, *(kind for kind in STATIC if index_class(kind).suits(d))]
 
 
 def above(points: dict[int, np.ndarray], normal, threshold: float) -> list[int]:
@@ -118,7 +119,7 @@ def test_hard_cases_are_brute_force_for_every_kind(case):
 
 @pytest.mark.parametrize("kind", STATIC)
 def test_a_static_kind_refuses_changes_and_is_unharmed(kind):
-    points = np.random.default_rng(0).standard_normal((100, 2 if kind == "convex-layers" else 3))
+    points = np.random.default_rng(0).standard_normal((100, 3 if index_class(kind).suits(3) else 2))
     index = build(points, kind)
     before = index.query(points[0], 0.1)
     for change in (
@@ -328,9 +329,7 @@ def test_refused_input_leaves_the_index_unharmed(action, message):
 
 
 def test_build_refuses():
-    with pytest.raises(
-        InputError, match=r"^kind must be one of auto, scan, partition-tree, convex-layers, hull-hierarchy; got 'tree'$"
-    ):
+    with pytest.raises(InputError, match=rf"^kind must be one of auto, {', '.join(kinds())}; got 'tree'$"):
         build(np.eye(2), "tree")
     with pytest.raises(InputError, match=r"^points must have shape \(n, d\), got \(3,\)$"):
         build([1.0, 2.0, 3.0])

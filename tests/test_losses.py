@@ -6,14 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fireset import InputError
+from fireset.training import losses
 from fireset.training.losses import LogLoss, SquaredError, get_loss, probabilities
 
-LOSSES = [SquaredError(), LogLoss()]
+LOSSES = [get_loss(name) for name in losses.LOSSES]
 
 
 @st.composite
 def situations(draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Predictions, targets that suit both losses, and sample weights, zeros included."""
+    """Predictions, targets that suit all losses, and sample weights, zeros included."""
     n, c = draw(st.integers(1, 5)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     u = rng.standard_normal((n, c)) * draw(st.sampled_from([0.1, 1.0, 5.0]))
@@ -134,5 +135,5 @@ def test_good_targets_pass():
 
 
 def test_unknown_loss():
-    with pytest.raises(InputError, match=r"^loss must be one of squared_error, log_loss; got 'hinge'$"):
+    with pytest.raises(InputError, match=rf"^loss must be one of {', '.join(losses.LOSSES)}; got 'hinge'$"):
         get_loss("hinge")

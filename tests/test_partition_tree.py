@@ -9,7 +9,7 @@ from conftest import sphere
 from fireset.hsr import build
 from fireset.hsr.base import sort_answers
 from fireset.hsr.partition_tree import _nodes_needed
-from fireset.kernels.partition_tree import COUNT, FAN, FILLED, LEAF, PARENT, PLACE, SIZE
+from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT
 
 
 def check(index) -> None:
@@ -22,36 +22,36 @@ def check(index) -> None:
         if child < 0:
             leaf = ~child
             leaves.append(leaf)
-            size = tree.buckets[leaf, FILLED]
+            size = tree.buckets[leaf, N_FILLED]
             assert 0 < size <= LEAF
-            assert tree.buckets[leaf, PLACE] == parent
+            assert tree.buckets[leaf, LEAF_PARENT] == parent
             points = tree.coordinates[leaf, :, :size]
-            for column, identity in enumerate(tree.buckets[leaf, :size]):
-                assert tree.places[identity] == LEAF * leaf + column
-                ids.append(identity)
+            for column, point_id in enumerate(tree.buckets[leaf, :size]):
+                assert tree.locations[point_id] == LEAF * leaf + column
+                ids.append(point_id)
             return size, points.min(axis=1), points.max(axis=1)
         nodes.append(child)
         assert tree.nodes[child, PARENT] == parent
-        assert tree.nodes[child, SIZE] > 0 or child == 0
+        assert tree.nodes[child, N_CHILDREN] > 0 or child == 0
         count, lows, highs = 0, [], []
-        for column in range(tree.nodes[child, SIZE]):
+        for column in range(tree.nodes[child, N_CHILDREN]):
             below, low, high = visit(int(tree.nodes[child, column]), FAN * child + column)
             assert np.array_equal(tree.boxes[child, :d, column], high)
             assert np.array_equal(tree.boxes[child, d:, column], low)
             count += below
             lows.append(low)
             highs.append(high)
-        assert tree.nodes[child, COUNT] == count
+        assert tree.nodes[child, N_POINTS] == count
         return count, np.min(lows, axis=0) if lows else np.zeros(d), np.max(highs, axis=0) if highs else np.zeros(d)
 
     visit(0, -1)
-    assert len(index) == len(ids) == len(set(ids)) == (tree.places >= 0).sum()
-    for used, free, top in ((nodes, tree.free_nodes, tree.tops[0]), (leaves, tree.free_buckets, tree.tops[1])):
+    assert len(index) == len(ids) == len(set(ids)) == (tree.locations >= 0).sum()
+    for used, free, top in ((nodes, tree.free_nodes, tree.free_counts[0]), (leaves, tree.free_buckets, tree.free_counts[1])):
         assert sorted([*used, *free[:top].tolist()]) == list(range(len(free)))
 
 
 def depth(index, node: int = 0) -> int:
-    children = index._tree.nodes[node, : index._tree.nodes[node, SIZE]]
+    children = index._tree.nodes[node, : index._tree.nodes[node, N_CHILDREN]]
     return 1 + max((depth(index, int(c)) for c in children if c >= 0), default=0)
 
 
@@ -156,7 +156,7 @@ def test_boxes_of_far_points_do_not_cut_off_by_rounding():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_answers_longer_than_the_buffer(dtype, monkeypatch):
-    monkeypatch.setattr("fireset.hsr.partition_tree._ANSWERS", 10)
+    monkeypatch.setattr("fireset.hsr.partition_tree._BUFFER_IDS", 10)
     rng = np.random.default_rng(0)
     points = rng.standard_normal((2000, 3)).astype(dtype)
     tree, scan = build(points, "partition-tree"), build(points, "scan")

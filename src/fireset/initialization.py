@@ -54,3 +54,10 @@ def _words(seed: int, stream: int, start: int, stop: int, counters: int) -> np.n
 
 def _blocks(start: int, stop: int) -> list[tuple[int, int]]:
     return [(lo, min(lo + _NEURONS_PER_TASK, stop)) for lo in range(start, stop, _NEURONS_PER_TASK)]
+
+
+def split_at(start: int, stop: int, middle: int) -> list[tuple[int, int]]:
+    """``start … stop−1`` as one range, or two where it reaches over ``middle``."""
+    if start < middle < stop:
+        return [(start, middle), (middle, stop)]
+    return [(start, stop)]

@@ -17,7 +17,7 @@ from fireset._util.rounding import deciding_band, row_norms
 from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import build
 from fireset.hsr.cost import pays_to_search
-from fireset.initialization import draw_signs, draw_weights
+from fireset.initialization import draw_signs, draw_weights, split_at
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -36,7 +36,7 @@ class Tile(NamedTuple):
 
 
 class ShiftedReLUNetwork:
-    """f(x) = (1/√m) Σ_r a_r σ_b(⟨w_r, x⟩), with σ_b(z) = max(z − b, 0), for one or several outputs.
+    """f(x) = (κ/√m) Σ_r a_r σ_b(⟨w_r, x⟩), with σ_b(z) = max(z − b, 0), for one or several outputs.
 
     Attributes
     ----------
@@ -46,9 +46,11 @@ class ShiftedReLUNetwork:
         a_r = ±1, one for each neuron and output; never trained.
     threshold : float
         b. Neuron r *fires* for x when ⟨w_r, x⟩ > b. Representable in the weights' precision.
+    output_scale : float
+        κ; 1 is the paper's. Training moves the weights 1/κ as far, so that fewer neurons flip.
     """
 
-    def __init__(self, weights: np.ndarray, signs: np.ndarray, threshold: float):
+    def __init__(self, weights: np.ndarray, signs: np.ndarray, threshold: float, output_scale: float = 1.0):
         weights, signs = np.asarray(weights), np.asarray(signs)
         if weights.dtype not in (np.float32, np.float64):
             raise InputError(f"weights must be float32 or float64, got {weights.dtype}")
@@ -62,6 +64,9 @@ class ShiftedReLUNetwork:
             raise InputError("signs must be −1 or +1")
         if not isfinite(threshold) or abs(threshold) > float(np.finfo(weights.dtype).max):
             raise InputError(f"threshold must be a finite number in {weights.dtype}, got {threshold}")
+        if not is_number(output_scale) or output_scale <= 0:
+            raise InputError(f"output_scale must be a positive number, got {output_scale!r}")
+        self.output_scale = float(output_scale)
         self.weights = np.require(weights, requirements=["C", "A", "W"])
         self.signs = np.ascontiguousarray(signs, weights.dtype)
         self.threshold = float(weights.dtype.type(threshold))
@@ -75,6 +80,8 @@ class ShiftedReLUNetwork:
         *,
         threshold: float | str = "paper",
         alpha: float | None = None,
+        start: str = "paper",
+        output_scale: float = 1.0,
         seed: int = 0,
         dtype="float32",
         neurons: tuple[int, int] | None = None,
@@ -92,6 +99,11 @@ class ShiftedReLUNetwork:
             b; "paper" is √(0.4 ln m).
         alpha : float, optional
             Sets b = √(0.5 (1 − α) ln m) instead; the paper's is α = 0.2. Fewer neurons fire the smaller α is.
+        start : "paper" or "antisymmetric"
+            "antisymmetric" draws half of the neurons, and gives the other half the same weights with opposite signs: f
+            is 0 everywhere before training. ``width`` must then be even.
+        output_scale : float
+            κ.
         neurons : (start, stop), optional
             Draw these of the m neurons only.
         """
@@ -108,10 +120,19 @@ class ShiftedReLUNetwork:
             raise InputError(f"dtype must be 'float32' or 'float64', got {dtype!r}") from None
         if dtype not in (np.float32, np.float64):
             raise InputError(f"dtype must be 'float32' or 'float64', got '{dtype}'")
-        start, stop = neurons or (0, width)
-        weights = draw_weights(seed, n_features, start, stop, dtype)
-        signs = draw_signs(seed, n_outputs, start, stop, dtype)
-        return cls(weights, signs, choose_threshold(width, threshold, alpha))
+        if start not in ("paper", "antisymmetric"):
+            raise InputError(f"start must be 'paper' or 'antisymmetric', got {start!r}")
+        if start == "antisymmetric" and width % 2:
+            raise InputError(f"width must be even for start='antisymmetric', got {width}")
+        drawn = width // 2 if start == "antisymmetric" else width
+        parts = split_at(*(neurons or (0, width)), drawn)
+        weights = [draw_weights(seed, n_features, lo % drawn, lo % drawn + hi - lo, dtype) for lo, hi in parts]
+        signs = [
+            draw_signs(seed, n_outputs, lo % drawn, lo % drawn + hi - lo, dtype) * (1 if lo < drawn else -1)
+            for lo, hi in parts
+        ]
+        b = choose_threshold(width, threshold, alpha)
+        return cls(np.concatenate(weights), np.concatenate(signs), b, output_scale)
 
     @property
     def width(self) -> int:
@@ -129,10 +150,29 @@ class ShiftedReLUNetwork:
     def dtype(self) -> np.dtype:
         return self.weights.dtype
 
+    @property
+    def divisor(self) -> float:
+        """√m / κ: what sums over the neurons are divided by."""
+        return sqrt(self.width) / self.output_scale
+
+    @property
+    def squared_divisor(self) -> float:
+        """m / κ²: the same for products with J Jᵀ."""
+        return self.width / self.output_scale**2
+
+    def part(self, neurons) -> "ShiftedReLUNetwork":
+        """Some of the neurons as a network of their own width; for a slice, on the same memory."""
+        return ShiftedReLUNetwork(self.weights[neurons], self.signs[neurons], self.threshold, self.output_scale)
+
+    def copy(self) -> "ShiftedReLUNetwork":
+        """A network that can be trained apart from this one; they share the signs, which nobody changes."""
+        return ShiftedReLUNetwork(self.weights.copy(), self.signs, self.threshold, self.output_scale)
+
     def __repr__(self) -> str:
+        scale = f"output_scale={self.output_scale:g}, " if self.output_scale != 1.0 else ""
         return (
             f"ShiftedReLUNetwork(width={self.width}, n_features={self.n_features}, n_outputs={self.n_outputs}, "
-            f"threshold={self.threshold:.6g}, dtype={self.dtype})"
+            f"threshold={self.threshold:.6g}, {scale}dtype={self.dtype})"
         )
 
     def predict(self, X) -> np.ndarray:
@@ -151,7 +191,7 @@ class ShiftedReLUNetwork:
                 total[tile.samples] += tile.activations.T @ self.signs[tile.neurons]
             return total
 
-        return np.sum(parallel_map(span_sum, ranges(self.width), uses_blas=True), axis=0) / sqrt(self.width)
+        return np.sum(parallel_map(span_sum, ranges(self.width), uses_blas=True), axis=0) / self.divisor
 
     def _expected_output(self) -> float:
         """Neurons that fire for a row of norm 1, if the weights are what they were drawn from."""
@@ -169,7 +209,7 @@ class ShiftedReLUNetwork:
             excess = found.values.astype(np.float64) - self.threshold
             fired = csr_array((excess, found.ids, found.indptr), shape=(len(rows), self.width))
             total[lo : lo + at_once] = fired @ self.signs.astype(np.float64, copy=False)
-        return total / sqrt(self.width)
+        return total / self.divisor
 
     def fire_sets(self, X) -> "csr_array":
         """Who fires for whom: a boolean n × m sparse array, row i holding the paper's S_{i,fire}."""
@@ -226,7 +266,12 @@ class ShiftedReLUNetwork:
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
         """Write a safetensors file, atomically. Further arrays and a JSON-able description may go with the network."""
         own = {"weights": self.weights, "signs": self.signs.astype(np.int8)}
-        write_model(path, {**arrays, **own}, {**(description or {}), "threshold": self.threshold})
+        write_model(path, {**arrays, **own}, {**(description or {}), **self.scalars()})
+
+    def scalars(self) -> dict[str, float]:
+        """What of a network is no array, for its file; files without a scale are of the paper's."""
+        scale = {"output_scale": self.output_scale} if self.output_scale != 1.0 else {}
+        return {"threshold": self.threshold, **scale}
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ShiftedReLUNetwork":
@@ -241,7 +286,8 @@ class ShiftedReLUNetwork:
             arrays |= _joined_shards(path, description)
         try:
             weights, signs = arrays.pop("weights"), arrays.pop("signs")
-            network = cls(weights, signs, float(description.pop("threshold")))
+            threshold, scale = description.pop("threshold"), description.pop("output_scale", 1.0)
+            network = cls(weights, signs, float(threshold), float(scale))
         except KeyError as error:
             raise InputError(f"{path} is damaged: it has no {error.args[0]}") from error
         except (TypeError, ValueError, OverflowError) as error:

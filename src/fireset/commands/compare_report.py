@@ -11,7 +11,6 @@ from fireset.commands.compare import Comparison, Run
 from fireset.commands.contenders import RECALL_ROWS
 from fireset.commands.report_parts import fire_maps, fired_section, part_of, shown_neurons
 from fireset.commands.verdict import Row
-from fireset.network import ShiftedReLUNetwork
 from fireset.reporting import write_page
 from fireset.reporting.figures import Figure, Section, Series, Table
 
@@ -171,7 +170,8 @@ def _fired(found: Comparison) -> Section:
     if trained is None or not np.isfinite(trained).all():
         return section
     neurons = shown_neurons(network.width)
-    after = ShiftedReLUNetwork(trained[neurons], network.signs[neurons], network.threshold)
+    after = network.part(neurons)
+    after.weights[:] = trained[neurons]
     maps = fire_maps(part_of(network, neurons), after, X)
     return Section(section.heading, section.paragraphs, figures=[*section.figures, *maps])
 

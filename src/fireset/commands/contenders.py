@@ -34,9 +34,6 @@ class Problem:
     network: ShiftedReLUNetwork
     rate: float
 
-    def copy_of_network(self) -> ShiftedReLUNetwork:
-        return ShiftedReLUNetwork(self.network.weights.copy(), self.network.signs, self.network.threshold)
-
 
 @dataclass(frozen=True)
 class TimedStep:
@@ -65,7 +62,7 @@ class EngineContender:
 
     def start(self, problem: Problem) -> None:
         """The preprocessing, on a network of its own."""
-        self._network = problem.copy_of_network()
+        self._network = problem.network.copy()
         self._trainer = Trainer(
             self._network, problem.X, problem.y, engine=create(self.name), learning_rate=problem.rate, tol=0
         )

@@ -21,7 +21,7 @@ class PyTorch:
         self.torch = torch
         self.W = torch.tensor(network.weights, requires_grad=True)
         self.X, self.y, self.signs = (torch.tensor(a) for a in (X, y.astype(X.dtype), network.signs))
-        self.b, self.rate, self.root = network.threshold, rate, float(np.sqrt(network.width))
+        self.b, self.rate, self.root = network.threshold, rate, network.divisor
 
     def step(self) -> float:
         torch = self.torch
@@ -49,7 +49,7 @@ class Jax:
 
         if network.dtype == np.float64:
             jax.config.update("jax_enable_x64", True)  # float32 without it, whatever is passed in
-        b, root = network.threshold, float(np.sqrt(network.width))
+        b, root = network.threshold, network.divisor
         X, y, signs = (jnp.asarray(a) for a in (X, y.astype(X.dtype), network.signs))
 
         def loss(W):

@@ -108,7 +108,7 @@ def quantum_costs(
     runner = _Runner(rows, prepared.targets, failure_probability, seed, verbose)
     versions = {}
     for name, title in VERSIONS.items():
-        history, square_roots = runner.version(name, _copied(first), iterations, title)
+        history, square_roots = runner.version(name, first.copy(), iterations, title)
         again = [int(count) for count in history.column("refreshes")[1:]]
         versions[name] = VersionCosts(
             [int(calls) for calls in history.column("oracle_queries")],
@@ -118,7 +118,7 @@ def quantum_costs(
             resources[name],
         )
     classical = create("data")
-    data = runner.train(classical, _copied(first), iterations, "the classical engine data").history
+    data = runner.train(classical, first.copy(), iterations, "the classical engine data").history
     products = [int(count) for count in data.column("inner_products")]
     return QuantumCosts(
         file=file.name,
@@ -187,10 +187,6 @@ class _Runner:
         return self.train(engine, network, max_iter, title, look).history, square_roots
 
 
-def _copied(network: ShiftedReLUNetwork) -> ShiftedReLUNetwork:
-    return ShiftedReLUNetwork(network.weights.copy(), network.signs, network.threshold)
-
-
 def _scaling(first: ShiftedReLUNetwork, runner: _Runner) -> Scaling:
     """Calls of one pass of both versions, over networks of growing width."""
     widths = sorted({first.width // part for part in _SCALED_DOWN})
@@ -199,7 +195,7 @@ def _scaling(first: ShiftedReLUNetwork, runner: _Runner) -> Scaling:
     for m in widths:
         for name, title in VERSIONS.items():
             network = (
-                _copied(first)
+                first.copy()
                 if m == first.width
                 else ShiftedReLUNetwork.initialize(
                     m, first.n_features, first.n_outputs, seed=runner.seed, dtype=str(first.dtype)

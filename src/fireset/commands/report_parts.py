@@ -54,7 +54,7 @@ def shown_neurons(width: int) -> np.ndarray:
 
 def part_of(network: ShiftedReLUNetwork, neurons: np.ndarray) -> ShiftedReLUNetwork:
     """A copy of some neurons, as they are now."""
-    return ShiftedReLUNetwork(network.weights[neurons], network.signs[neurons], network.threshold)
+    return network.part(neurons).copy()
 
 
 def fire_maps(before: ShiftedReLUNetwork, after: ShiftedReLUNetwork, X: np.ndarray) -> tuple[HeatMap, HeatMap]:

@@ -45,8 +45,7 @@ class NetworkShard:
         if group.size == 1:
             return cls(network, 0, network.width, group)
         lo, hi = group.neurons_of(group.rank, network.width)
-        local = ShiftedReLUNetwork(network.weights[lo:hi], network.signs[lo:hi], network.threshold)
-        return cls(local, lo, network.width, group)
+        return cls(network.part(slice(lo, hi)), lo, network.width, group)
 
     @property
     def scale(self) -> float:
@@ -55,6 +54,10 @@ class NetworkShard:
     @property
     def threshold(self) -> float:
         return self.local.threshold
+
+    @property
+    def output_scale(self) -> float:
+        return self.local.output_scale
 
     @property
     def n_features(self) -> int:
@@ -103,7 +106,7 @@ class NetworkShard:
             shards = [
                 {"file": place.name, "checksum": digest.hex()} for place, digest in zip(places, digests, strict=True)
             ]
-            write_model(path, arrays, {**(description or {}), "threshold": self.threshold, "shards": shards})
+            write_model(path, arrays, {**(description or {}), **self.local.scalars(), "shards": shards})
             for place in set(shard_path(path, "*").parent.glob(shard_path(path, "*-of-*.*").name)) - set(places):
                 place.unlink()
 

@@ -7,7 +7,6 @@ overridden where the engine has a faster way.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -56,6 +55,8 @@ class Engine(ABC):
         Whether it imitates a machine that is not there: its seconds say nothing about the algorithm.
     can_shrink : bool
         Whether it can do with less memory than it would like to have, for more time.
+    kernel_dimensions : tuple of int
+        Numbers of features whose samples have kernels of their own, which are compiled ahead for each.
     blocks : int
         Parts of the neurons that are worked on one after the other for want of memory.
     work : EngineWork
@@ -67,6 +68,7 @@ class Engine(ABC):
     preprocesses: ClassVar[bool] = True
     simulated: ClassVar[bool] = False
     can_shrink: ClassVar[bool] = False
+    kernel_dimensions: ClassVar[tuple[int, ...]] = (1,)
     blocks: int = 1
 
     network: "ShiftedReLUNetwork"
@@ -93,12 +95,12 @@ class Engine(ABC):
         """Boolean n × m sparse array at the current weights, rows sorted."""
 
     def gradient(self, residual: np.ndarray) -> RowGradients:
-        """∂L/∂W for residual e = ∂L/∂u, (n, c): ``∂L/∂w_r = (1/√m) Σ_{i fired} (Σ_c a_rc e_ic) x_i``."""
+        """∂L/∂W for residual e = ∂L/∂u, (n, c): ``∂L/∂w_r = (κ/√m) Σ_{i fired} (Σ_c a_rc e_ic) x_i``."""
         from fireset.kernels.tangent import row_gradients
 
         network = self.network
         fired = self.fire_sets().tocsc()
-        pushes = (residual / sqrt(network.width)).astype(network.dtype)
+        pushes = (residual / network.divisor).astype(network.dtype)
         rows = np.empty_like(network.weights)
         parallel_map(
             lambda span: row_gradients(self.X, network.signs, fired.indptr, fired.indices, pushes, rows, *span),
@@ -116,8 +118,16 @@ class Engine(ABC):
         self.start(self.network, self.X)
 
     def tangent_operator(self) -> TangentOperator:
-        """The map v ↦ H v = (1/m) J Jᵀ v, v (n, c), with J as the fire sets have it; valid until the weights move."""
-        return fire_set_product(self.X, self.network.signs, self.fire_sets())
+        """The map v ↦ H v = ∂u/∂W (∂u/∂W)ᵀ v, v (n, c), on the fire sets as they are; valid until the weights move.
+
+        For κ = 1 and one output H is the paper's H(t) = (1/m) J Jᵀ.
+        """
+        product, squared_scale = fire_set_product(self.X, self.network.signs, self.fire_sets()), self._squared_scale
+        return product if squared_scale == 1.0 else lambda direction: product(direction) * squared_scale
+
+    @property
+    def _squared_scale(self) -> float:
+        return self.network.output_scale**2
 
     def approximate_tangent_operator(self) -> TangentOperator:
         """The same, near enough to choose a step size by."""

@@ -17,7 +17,6 @@ from fireset.engines.base import Engine, EngineWork
 from fireset.engines.data_search import DataSearchEngine
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import TangentOperator
-from fireset.network import ShiftedReLUNetwork
 
 _RADIUS = 0.1  # a list lives for one step, so that it need not reach far; a neuron that moves further is asked again
 _FEWEST_NEURONS = 512  # of a block
@@ -118,7 +117,7 @@ class BlockEngine(Engine):
 
     def _started(self, lo: int, hi: int) -> tuple[DataSearchEngine, float]:
         network = self.network
-        part = ShiftedReLUNetwork(network.weights[lo:hi], network.signs[lo:hi], network.threshold)
+        part = network.part(slice(lo, hi))
         inner = DataSearchEngine(radius=_RADIUS, index="scan")
         inner.start(part, self.X)
         return inner, sqrt(part.width / network.width)  # the block divides by the root of its own width

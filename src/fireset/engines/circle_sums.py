@@ -8,8 +8,6 @@ Neurons are taken in the order of their angle at the start: then what they searc
 Sums are in float64, whatever the network's precision: differences of prefix sums lose digits.
 """
 
-from math import sqrt
-
 import numpy as np
 
 from fireset._util.parallel import parallel_map, ranges
@@ -57,21 +55,21 @@ class CircleSums:
         if not self._locate():
             return np.full((len(self._X), self._network.n_outputs), np.nan)
         network = self._network
-        return self._spread(network.weights, -network.threshold, 1.0 / sqrt(network.width))
+        return self._spread(network.weights, -network.threshold, 1.0 / network.divisor)
 
     def gradient_rows(self, residual: np.ndarray) -> np.ndarray:
         """∂L/∂w_r of all neurons, (m, 2)."""
         network = self._network
         if not self._locate():
             return np.full_like(network.weights, np.nan)
-        return self._gather(residual / sqrt(network.width)).astype(network.dtype)
+        return self._gather(residual / network.divisor).astype(network.dtype)
 
     def weights_moved(self) -> None:
         self._located = False
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
         self._locate()
-        return self._spread(self._gather(direction), 0.0, 1.0 / self._network.width)
+        return self._spread(self._gather(direction), 0.0, 1.0 / self._network.squared_divisor)
 
     def fire_sets(self):
         """n × m, from the arcs."""

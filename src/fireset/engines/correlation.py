@@ -23,7 +23,6 @@ Deviations from the paper:
 5. With momentum a neuron may move that does not fire. It too is brought up to date.
 """
 
-from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +90,7 @@ class CorrelationEngine(Engine):
         sums, self._lists, visited = self._forest.forward()
         self.work.nodes_visited += visited
         self.work.fired_pairs = int(self._lists.counts.sum(dtype=np.int64))
-        return sums / sqrt(self.network.width)
+        return sums / self.network.divisor
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
         from fireset.kernels.candidates import ListArrays, backward
@@ -103,7 +102,7 @@ class CorrelationEngine(Engine):
             fired.starts, fired.counts, fired.samples[0], nothing, fired.counts, nothing, fired.starts, fired.counts
         )
         velocity, arguments = rule.velocity_of(network.weights), rule.arguments(network.dtype)
-        residual = aligned_outputs((residual / sqrt(network.width)).astype(network.dtype))
+        residual = aligned_outputs((residual / network.divisor).astype(network.dtype))
         moved = np.empty(network.width, bool)
         near_misses = np.zeros(network.width, np.int32)  # ``backward`` counts them; a walk looks at none
 

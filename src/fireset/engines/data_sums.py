@@ -33,6 +33,7 @@ class DataSumsEngine(Engine):
     """Exact gradient steps from sums over half-spaces, by arcs where the samples lie on a circle, else by a tree."""
 
     name = "sums"
+    kernel_dimensions = (1, 2)  # samples on a circle have kernels of their own
     summary = "few coordinates, any threshold: sums over half-spaces, for less than the pairs that fire"
 
     def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - always the same
@@ -67,15 +68,15 @@ class TreeSums:
 
     def __init__(self, network, X: np.ndarray, work: EngineWork):
         from fireset.kernels.partition_tree import FAN, LEAF
-        from fireset.kernels.partition_tree_sums import descending
+        from fireset.kernels.partition_tree_sums import top_down_order
 
         self._network, self._X, self.work = network, X, work
         self._index = PartitionTreeIndex(X)
-        self._tree = tree = self._index.used_part()
+        self._tree = tree = self._index.trimmed_arrays()
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
         nodes, leaves = len(tree.nodes), len(tree.buckets)
         order = np.empty(nodes, np.int32)
-        self._order = order[: descending(tree.nodes, order)]
+        self._order = order[: top_down_order(tree.nodes, order)]
         outputs, d = network.n_outputs, network.n_features
         self._turns = near_ones_together(network)
         self._ranges = ranges(network.width)
@@ -108,11 +109,11 @@ class TreeSums:
         self.work.inner_products += tested
         self.work.fired_pairs = fired + pairs_inside(tree.nodes, tree.buckets, self._order, self._visits.sum(axis=0))
         self._forward_done = True
-        return self._handed_out(1.0 / sqrt(network.width))
+        return self._handed_out(1.0 / network.divisor)
 
     def _handed_out(self, scale: float) -> np.ndarray:
         """What all samples have received, times ``scale``; (n, c)."""
-        from fireset.kernels.partition_tree_sums import predictions_of, push_down
+        from fireset.kernels.partition_tree_sums import leaf_predictions, push_down
 
         tree = self._tree
         shares = self._shares.sum(axis=0)
@@ -120,14 +121,14 @@ class TreeSums:
         received = np.empty((len(self._X), self._network.n_outputs))
 
         def finish(leaves: tuple[int, int]) -> None:
-            predictions_of(tree.coordinates, tree.buckets, shares, self._totals, scale, received, *leaves)
+            leaf_predictions(tree.coordinates, tree.buckets, shares, self._totals, scale, received, *leaves)
 
         parallel_map(finish, ranges(len(tree.buckets)))
         return received
 
     def _gathered(self, rows: np.ndarray) -> None:
         """Lay rows (n, c) out by leaf, and sum row · x over all subtrees."""
-        from fireset.kernels.partition_tree_sums import gather_up, leaf_sums
+        from fireset.kernels.partition_tree_sums import leaf_sums, sum_up
 
         tree = self._tree
 
@@ -135,10 +136,10 @@ class TreeSums:
             leaf_sums(tree.coordinates, tree.buckets, rows, self._weights, self._sums, *leaves)
 
         parallel_map(sum_leaves, ranges(len(tree.buckets)))
-        gather_up(tree.nodes, self._order, self._sums)
+        sum_up(tree.nodes, self._order, self._sums)
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        from fireset.kernels.partition_tree_sums import tangent
+        from fireset.kernels.partition_tree_sums import Contributions, EntryArrays, tangent
 
         self._ensure_forward()
         self._gathered(direction.astype(self._network.dtype))
@@ -150,23 +151,19 @@ class TreeSums:
                 self._tree.coordinates,
                 self._network.signs,
                 self._turns,
-                self._entries[span],
-                self._masks[span],
-                self._ends,
+                EntryArrays(self._entries[span], self._masks[span], self._ends),
                 self._sums,
                 self._weights,
-                self._shares[span],
-                self._totals[span],
-                self._visits[span],
+                Contributions(self._shares[span], self._totals[span], self._visits[span]),
                 *self._ranges[span],
             )
 
         parallel_map(span_product, range(len(self._ranges)))
-        return self._handed_out(1.0 / self._network.width)
+        return self._handed_out(1.0 / self._network.squared_divisor)
 
     def _forward_span(self, span: int, slacks: np.ndarray, bands: np.ndarray) -> np.ndarray:
         """Nodes visited, points tested and pairs fired in leaves that are cut, by the neurons of one range."""
-        from fireset.kernels.partition_tree_sums import forward
+        from fireset.kernels.partition_tree_sums import Contributions, EntryArrays, forward
 
         network, tree = self._network, self._tree
         self._shares[span] = 0
@@ -180,19 +177,15 @@ class TreeSums:
             if end + len(tree.nodes) + len(tree.buckets) > len(self._entries[span]):
                 self._grow_entries(span, turn, end)
             turn, end = forward(
-                *tree[:4],
+                tree,
                 network.weights,
                 network.signs,
                 threshold,
                 slacks,
                 bands,
                 self._turns,
-                self._entries[span],
-                self._masks[span],
-                self._ends,
-                self._shares[span],
-                self._totals[span],
-                self._visits[span],
+                EntryArrays(self._entries[span], self._masks[span], self._ends),
+                Contributions(self._shares[span], self._totals[span], self._visits[span]),
                 counted,
                 turn,
                 hi,
@@ -212,19 +205,19 @@ class TreeSums:
 
     def gradient_rows(self, residual: np.ndarray) -> np.ndarray:
         """∂L/∂w_r of all neurons, (m, d)."""
-        from fireset.kernels.partition_tree_sums import gradients
+        from fireset.kernels.partition_tree_sums import EntryArrays, gradients
 
         self._ensure_forward()
         network, tree = self._network, self._tree
         if self._diverged:
             return np.full_like(network.weights, np.nan)
-        self._gathered((residual / sqrt(network.width)).astype(network.dtype))
+        self._gathered((residual / network.divisor).astype(network.dtype))
         rows = np.empty_like(network.weights)
 
         def span_gradients(span: int) -> None:
-            entries = self._turns, self._entries[span], self._masks[span], self._ends
-            about = self._sums, self._weights, rows
-            gradients(tree.coordinates, network.signs, *entries, *about, *self._ranges[span])
+            entries = EntryArrays(self._entries[span], self._masks[span], self._ends)
+            sums = self._sums, self._weights
+            gradients(tree.coordinates, network.signs, self._turns, entries, *sums, rows, *self._ranges[span])
 
         parallel_map(span_gradients, range(len(self._ranges)))
         return rows
@@ -252,12 +245,12 @@ def near_ones_together(network) -> np.ndarray:
     They cut the same leaves, which are then still in the cache: a third of the time for a million samples. The order
     is that of the leaves of a tree over (w, b)/‖w‖. Neurons move, and the order only gets less good.
     """
-    from fireset.kernels.partition_tree import FILLED, LEAF
+    from fireset.kernels.partition_tree import LEAF, N_FILLED
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         norms = row_norms(network.weights)[:, None]
         boundaries = (np.hstack([network.weights, np.full_like(norms, network.threshold)]) / norms).astype(np.float32)
     if not np.isfinite(boundaries).all():
         return np.arange(network.width, dtype=np.int32)
-    buckets = PartitionTreeIndex(boundaries).used_part().buckets
-    return buckets[:, :LEAF][np.arange(LEAF) < buckets[:, [FILLED]]]
+    buckets = PartitionTreeIndex(boundaries).trimmed_arrays().buckets
+    return buckets[:, :LEAF][np.arange(LEAF) < buckets[:, [N_FILLED]]]

@@ -4,8 +4,6 @@ One iteration costs 4·n·m·d operations. Between forward and backward it keeps
 ``_MOST_BITS`` it keeps nothing and computes the pre-activations again.
 """
 
-from math import sqrt
-
 import numpy as np
 
 from fireset._util.parallel import parallel_map, ranges
@@ -48,13 +46,13 @@ class DenseEngine(Engine):
         parts = parallel_map(span_sum, ranges(network.width), uses_blas=True)
         self.work.inner_products += len(X) * network.width
         self.work.fired_pairs = sum(fired for _, fired in parts)
-        return np.sum([total for total, _ in parts], axis=0) / sqrt(network.width)
+        return np.sum([total for total, _ in parts], axis=0) / network.divisor
 
     def gradient(self, residual: np.ndarray) -> RowGradients:
         network, X = self.network, self.X
         if self._keeps_bits and not self._fired:
             self.forward()
-        residual = (residual / sqrt(network.width)).astype(network.dtype)
+        residual = (residual / network.divisor).astype(network.dtype)
         rows = np.zeros_like(network.weights)
 
         def span_gradient(span: tuple[int, int]) -> None:

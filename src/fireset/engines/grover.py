@@ -121,14 +121,12 @@ class QuantumDataEngine(GroverEngine):
 
     def _search_for(self, moved: np.ndarray) -> None:
         """S̃_r anew for the neurons that moved, all others as they were; then S."""
-        from fireset.network import ShiftedReLUNetwork
-
         network, n = self.network, len(self.X)
         self.work.refreshes += len(moved)
         if len(moved):
             # A network has two neurons at least: one that moved alone is asked for twice and looked at once.
             chosen = moved if len(moved) > 1 else np.repeat(moved, 2)
-            some = ShiftedReLUNetwork(network.weights[chosen], network.signs[chosen], network.threshold)
+            some = network.part(chosen)
             oracle = some.fire_sets(self.X).tocsc()[:, : len(moved)]
             searches = self._search(oracle.indptr, oracle.indices, n)
             self._missed[moved] = np.diff(oracle.indptr) - np.diff(searches.indptr)

@@ -5,7 +5,6 @@ the engines differ in: ``data_search.py`` searches the data for a neuron, ``weig
 """
 
 from abc import abstractmethod
-from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -110,7 +109,7 @@ class ListEngine(Engine):
         self.work.fired_pairs = sum(int(counted[:, 1].sum()) for _, counted in parts)
         self._forward_done = True
         self._audit_some()
-        return self._total([sums for sums, _ in parts]) / sqrt(network.width)
+        return self._total([sums for sums, _ in parts]) / network.divisor
 
     def _zero_sums(self) -> np.ndarray:
         """For the neurons of one range, which add up in the network's precision."""
@@ -128,7 +127,7 @@ class ListEngine(Engine):
             self.forward()
 
     def _aligned_residual(self, residual: np.ndarray) -> np.ndarray:
-        return aligned_outputs((residual / sqrt(self.network.width)).astype(self.network.dtype))
+        return aligned_outputs((residual / self.network.divisor).astype(self.network.dtype))
 
     def gradient(self, residual: np.ndarray) -> RowGradients:
         self._ensure_forward()
@@ -225,7 +224,7 @@ class ListEngine(Engine):
                     spread_linear(rows, network.signs, linear, *own, sums[samples], *span)
                 return sums
 
-            return self._total(parallel_map(span_product, ranges(network.width))) / network.width
+            return self._total(parallel_map(span_product, ranges(network.width))) / network.squared_divisor
 
         return product
 

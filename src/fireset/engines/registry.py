@@ -1,10 +1,10 @@
 """Engines by name, and the one that "auto" stands for."""
 
-from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING
 
 from fireset._util.errors import InputError
+from fireset._util.registry import load
 from fireset.engines.base import Engine
 from fireset.engines.cost import step_costs
 
@@ -28,8 +28,7 @@ def engine_class(name: str) -> type[Engine]:
     """The class behind a name."""
     if name not in ENGINES:
         raise InputError(f"engine must be one of auto, {', '.join(sorted(ENGINES))}; got {name!r}")
-    module, _, cls = ENGINES[name].partition(":")
-    return getattr(import_module(module), cls)
+    return load(ENGINES[name])
 
 
 def create(name: str, **options) -> Engine:

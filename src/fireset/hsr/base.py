@@ -87,6 +87,11 @@ class HalfSpaceIndex(ABC):
         self._next_id = 0
         self._largest_norm = 0.0  # of any point that ever was in the index
 
+    @classmethod
+    def suits(cls, n_features: int) -> bool:  # noqa: ARG003
+        """Whether the kind is for points with so many coordinates."""
+        return True
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -223,7 +228,7 @@ class DynamicIndex(HalfSpaceIndex):
         """Put points elsewhere that are there, each of them named once, ascending."""
 
     @abstractmethod
-    def _present(self, ids: np.ndarray) -> np.ndarray:
+    def _contains(self, ids: np.ndarray) -> np.ndarray:
         """Which of these ids are in the index."""
 
     def add(self, points) -> np.ndarray:
@@ -256,7 +261,7 @@ class DynamicIndex(HalfSpaceIndex):
         if ids.size and ids.dtype.kind not in "iu":
             raise InputError(f"ids must be whole numbers, got {ids.dtype}")
         ids = ids.astype(np.int64)
-        present = self._present(ids)
+        present = self._contains(ids)
         if not present.all():
             raise InputError(f"ids must be in the index; {ids[~present].min()} is not")
         return ids

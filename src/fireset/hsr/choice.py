@@ -5,16 +5,22 @@ from inspect import signature
 import numpy as np
 
 from fireset._util.errors import InputError
+from fireset._util.registry import load
 from fireset.hsr import cost
 from fireset.hsr.base import HalfSpaceIndex
-from fireset.hsr.convex_layers import ConvexLayersIndex
-from fireset.hsr.hull_hierarchy import HullHierarchyIndex
-from fireset.hsr.partition_tree import PartitionTreeIndex
-from fireset.hsr.scan import ScanIndex
 
-_KINDS: dict[str, type[HalfSpaceIndex]] = {
-    kind.kind: kind for kind in (ScanIndex, PartitionTreeIndex, ConvexLayersIndex, HullHierarchyIndex)
+# Where each class is; what there is to say about it, the class says itself.
+KINDS = {
+    "scan": "fireset.hsr.scan:ScanIndex",
+    "partition-tree": "fireset.hsr.partition_tree:PartitionTreeIndex",
+    "convex-layers": "fireset.hsr.convex_layers:ConvexLayersIndex",
+    "hull-hierarchy": "fireset.hsr.hull_hierarchy:HullHierarchyIndex",
 }
+
+
+def index_class(kind: str) -> type[HalfSpaceIndex]:
+    """The class behind a kind; "auto" is none."""
+    return load(KINDS[check_kind(kind)])
 
 
 def build(
@@ -51,10 +57,11 @@ def build(
         raise InputError(f"points must have shape (n, d), got {points.shape}")
     if kind == "auto":
         kind = choose(*points.shape, dynamic=dynamic, output=output, queries=queries)
-    unknown = [option for option in options if option not in signature(_KINDS[kind]).parameters]
+    cls = index_class(kind)
+    unknown = [option for option in options if option not in signature(cls).parameters]
     if unknown:
         raise InputError(f"an index of kind {kind!r} does not take {', '.join(unknown)}")
-    return _KINDS[kind](points, **options)
+    return cls(points, **options)
 
 
 def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None, queries: float | None = None) -> str:
@@ -77,14 +84,14 @@ def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None,
 
 def kinds() -> list[str]:
     """The kinds that ``build`` knows."""
-    return list(_KINDS)
+    return list(KINDS)
 
 
 def check_kind(kind: str, *, dynamic: bool = False) -> str:
     """A name that ``build`` knows; with ``dynamic`` of a kind that can be changed."""
-    if kind != "auto" and kind not in _KINDS:
-        raise InputError(f"kind must be one of auto, {', '.join(_KINDS)}; got {kind!r}")
-    if dynamic and kind != "auto" and not _KINDS[kind].dynamic:
-        able = ", ".join(name for name, each in _KINDS.items() if each.dynamic)
+    if kind != "auto" and kind not in KINDS:
+        raise InputError(f"kind must be one of auto, {', '.join(KINDS)}; got {kind!r}")
+    if dynamic and kind != "auto" and not index_class(kind).dynamic:
+        able = ", ".join(name for name in KINDS if index_class(name).dynamic)
         raise InputError(f"kind must be one that can be changed, auto, {able}; got {kind!r}")
     return kind

@@ -29,7 +29,7 @@ class ConvexLayersIndex(HalfSpaceIndex):
 
     def __init__(self, points: np.ndarray):
         super().__init__(points)
-        if self.n_features != 2:
+        if not self.suits(self.n_features):
             raise InputError(
                 f"convex-layers is for points in the plane, got d = {self.n_features}; "
                 "use 'hull-hierarchy' or 'partition-tree'"
@@ -38,6 +38,10 @@ class ConvexLayersIndex(HalfSpaceIndex):
         self._note_norms(self._points)
         self._next_id = len(self._points)
         self._build()
+
+    @classmethod
+    def suits(cls, n_features: int) -> bool:
+        return n_features == 2
 
     def __len__(self) -> int:
         return len(self._points)

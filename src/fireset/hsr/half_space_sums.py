@@ -1,7 +1,7 @@
-"""Sums over half-spaces, and their adjoint, from a partition tree: how much lies above, without reporting what.
+"""Sums over half-spaces, and their adjoint, from a partition tree, without reporting which points lie above.
 
-A subtree whose box is inside a half-space has its sum made once for all queries; only the points of leaves on the
-boundary are looked at. A query costs O(boxes on the boundary) instead of O(points above).
+A subtree whose box is inside a half-space has its sum computed once for all queries; only the points of leaves on the
+boundary are tested. A query costs O(boxes on the boundary) instead of O(points above).
 """
 
 import numpy as np
@@ -9,19 +9,20 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map, ranges
 from fireset.hsr.base import Queries
-from fireset.kernels.partition_tree import FAN, Tree
+from fireset.kernels.partition_tree import FAN, TreeArrays
 from fireset.kernels.partition_tree_sums import (
-    descending,
-    gather_up,
-    hand_out,
+    EntryArrays,
+    add_shares_to_points,
+    leaf_totals,
     push_down,
-    split_many,
+    split_half_spaces,
     spread_entries,
     sum_entries,
-    totals_of_leaves,
+    sum_up,
+    top_down_order,
 )
 
-_ENTRIES = 1 << 16  # of the half-spaces worked on at a time, besides room for one of any size
+_ENTRIES = 1 << 16  # of the half-spaces worked on at a time, besides space for one of any size
 
 
 def checked_numbers(numbers, count: int, name: str, of: str) -> np.ndarray:
@@ -35,58 +36,59 @@ def checked_numbers(numbers, count: int, name: str, of: str) -> np.ndarray:
     return numbers if numbers.ndim == 2 else numbers[:, None]
 
 
-def sums_above(tree: Tree, queries: Queries, values: np.ndarray, work: np.ndarray) -> np.ndarray:
+def sums_above(tree: TreeArrays, queries: Queries, values: np.ndarray, work: np.ndarray) -> np.ndarray:
     """``Σ values[i]`` over the points i above each query; (queries, c)."""
-    order = _order(tree)
+    order = _node_order(tree)
     totals = np.zeros((len(tree.nodes) * FAN, values.shape[1]))
-    totals_of_leaves(tree.nodes, tree.buckets, order, values, totals)
-    gather_up(tree.nodes, order, totals)
+    leaf_totals(tree.nodes, tree.buckets, order, values, totals)
+    sum_up(tree.nodes, order, totals)
     sums = np.zeros((len(queries.normals), values.shape[1]))
 
-    def add(part: tuple[int, int]) -> np.ndarray:
-        counted = np.zeros(2, np.int64)
-        for first, stop, entries, masks, ends in _split(tree, queries, part, counted):
-            mine = sums[part[0] : part[1]]
-            sum_entries(tree.buckets, entries, masks, ends, first, stop, values, totals, mine)
-        return counted
+    def sum_span(span: tuple[int, int]) -> np.ndarray:
+        span_work = np.zeros(2, np.int64)
+        span_sums = sums[slice(*span)]
+        for first, stop, entries in _split(tree, queries, span, span_work):
+            sum_entries(tree.buckets, entries, first, stop, values, totals, span_sums)
+        return span_work
 
-    work += np.sum(parallel_map(add, ranges(len(sums))), axis=0)
+    work += np.sum(parallel_map(sum_span, ranges(len(sums))), axis=0)
     return sums
 
 
-def spread_above(tree: Tree, queries: Queries, rows: np.ndarray, ids: int, work: np.ndarray) -> np.ndarray:
-    """For every id the sum of the rows of the queries that it is above of; (ids, c)."""
-    order = _order(tree)
+def spread_above(tree: TreeArrays, queries: Queries, rows: np.ndarray, ids: int, work: np.ndarray) -> np.ndarray:
+    """For every id the sum of the rows of the queries that its point is above of; (ids, c)."""
+    order = _node_order(tree)
 
-    def add(part: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        counted = np.zeros(2, np.int64)
+    def spread_span(span: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        span_work = np.zeros(2, np.int64)
+        span_rows = rows[slice(*span)]
         shares, spread = np.zeros((len(tree.nodes) * FAN, rows.shape[1])), np.zeros((ids, rows.shape[1]))
-        for first, stop, entries, masks, ends in _split(tree, queries, part, counted):
-            mine = rows[part[0] : part[1]]
-            spread_entries(tree.buckets, entries, masks, ends, first, stop, mine, shares, spread)
-        return shares, spread, counted
+        for first, stop, entries in _split(tree, queries, span, span_work):
+            spread_entries(tree.buckets, entries, first, stop, span_rows, shares, spread)
+        return shares, spread, span_work
 
-    parts = parallel_map(add, ranges(len(rows)))
+    parts = parallel_map(spread_span, ranges(len(rows)))
     shares, spread = (np.sum([part[k] for part in parts], axis=0) for k in range(2))
     push_down(tree.nodes, order, shares)
-    hand_out(tree.nodes, tree.buckets, order, shares, spread)
+    add_shares_to_points(tree.nodes, tree.buckets, order, shares, spread)
     work += np.sum([part[2] for part in parts], axis=0)
     return spread
 
 
-def _order(tree: Tree) -> np.ndarray:
+def _node_order(tree: TreeArrays) -> np.ndarray:
+    """The nodes of the tree, parents before their children."""
     order = np.empty(len(tree.nodes), np.int32)
-    return order[: descending(tree.nodes, order)]
+    return order[: top_down_order(tree.nodes, order)]
 
 
-def _split(tree: Tree, queries: Queries, part: tuple[int, int], counted: np.ndarray):
-    """(first, stop, entries, masks, ends) of the queries of a span, numbered from its first, some at a time."""
-    mine = Queries(*(each[part[0] : part[1]] for each in queries))
-    room = len(tree.nodes) + len(tree.buckets) + _ENTRIES
-    entries, masks = np.empty(room, np.int32), np.empty(room, np.int64)
-    ends = np.empty(len(mine.normals), np.int64)
+def _split(tree: TreeArrays, queries: Queries, span: tuple[int, int], work: np.ndarray):
+    """(first, stop, entries) of the queries of a span, numbered from its first, as many at a time as fit."""
+    span_queries = Queries(*(array[slice(*span)] for array in queries))
+    n_queries = len(span_queries.normals)
+    capacity = len(tree.nodes) + len(tree.buckets) + _ENTRIES
+    entries = EntryArrays(np.empty(capacity, np.int32), np.empty(capacity, np.int64), np.empty(n_queries, np.int64))
     first = 0
-    while first < len(mine.normals):
-        stop = split_many(*tree[:4], *mine, first, entries, masks, ends, counted)
-        yield first, stop, entries, masks, ends
+    while first < n_queries:
+        stop = split_half_spaces(tree, span_queries, first, entries, work)
+        yield first, stop, entries
         first = stop

@@ -47,7 +47,7 @@ class HullHierarchyIndex(HalfSpaceIndex):
 
     def __init__(self, points: np.ndarray, memory_limit: int | None = None):
         super().__init__(points)
-        if self.n_features < 3:
+        if not self.suits(self.n_features):
             raise InputError(
                 f"hull-hierarchy is for d of at least 3, got d = {self.n_features}; "
                 "use 'convex-layers' or 'partition-tree'"
@@ -59,6 +59,10 @@ class HullHierarchyIndex(HalfSpaceIndex):
         self._next_id = len(self._points)
         self._note_norms(self._points)
         self._frame, self._levels = build(self._points, limit)
+
+    @classmethod
+    def suits(cls, n_features: int) -> bool:
+        return n_features >= 3
 
     def __len__(self) -> int:
         return len(self._points)

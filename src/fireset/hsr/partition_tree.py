@@ -6,16 +6,16 @@ take the place of the theory's simplices: about n^(1−1/d) + k for points and p
 bound for the worst case, and far smaller constants. Both grow exponentially with d; beyond eight coordinates or so a
 scan is faster.
 
-Sixteen children to a node, thirty-two places to a leaf: what a processor compares at once. Flat arrays; the layout is
-in ``fireset.kernels.partition_tree``.
+Sixteen children to a node, at most thirty-two points in a leaf: what a processor compares at once. Flat arrays; the
+layout is in ``fireset.kernels.partition_tree``.
 
 Changes by partial rebuilding. Added points go down to the leaf whose boxes grow least. When a leaf is full, the highest
-subtree above it that has grown by half since it was made is made anew, or the leaf alone. A subtree of s points is made
-in O(s log s), after at least s/3 additions to it: O(log s) for each of them. One that is not made anew holds at most
+subtree above it that has grown by half since it was built is rebuilt, or the leaf alone. A subtree of s points is built
+in O(s log s), after at least s/3 additions to it: O(log s) for each of them. One that is not rebuilt holds at most
 1.5 s points, s of them in one child (which had s/2 and gained s/2): every level down has at most two thirds of the
 points, so there are O(log n) levels, and an addition costs O(log² n), amortized. A deletion costs O(log n) boxes; when
-half of the points are gone, the whole tree is made anew. Boxes are fitted at every change, so answers do not get
-slower with the number of changes. ``benchmarks/bench_index.py`` shows both.
+half of the points are gone, the whole tree is rebuilt. Boxes are fitted at every change, so queries do not get slower
+with the number of changes. ``benchmarks/bench_index.py`` shows both.
 """
 
 from functools import cache
@@ -27,11 +27,11 @@ from fireset._util.parallel import parallel_map
 from fireset.hsr.base import Answers, DynamicIndex, Queries, sort_answers
 
 if TYPE_CHECKING:
-    from fireset.kernels.partition_tree import Tree
+    from fireset.kernels.partition_tree import TreeArrays
 
-_ANSWERS = 1 << 16  # ids that a block has room for, besides one answer of any length, unless answers were longer so far
-_MOST_SPARE, _LARGEST_SPARE = 8, 16 << 20  # buffers kept, and bytes of one
-_SHARE_FOR_A_NEW_TREE = 0.3  # changes of more than this share of the points cost more than a new tree
+_BUFFER_IDS = 1 << 16  # space for the answers of a block, besides one of any length; more if answers were longer so far
+_MAX_SPARE_BUFFERS, _MAX_SPARE_BYTES = 8, 16 << 20  # buffers kept for reuse, and bytes of one
+_REBUILD_SHARE = 0.3  # changes of more than this share of the points cost more than a new tree
 _STACK = 2048  # children waiting in a search: 16 for each level, of which there are at most log(2³¹)/log(1.5) = 53
 
 
@@ -48,55 +48,60 @@ class PartitionTreeIndex(DynamicIndex):
         self._build(points.copy(), np.arange(len(points), dtype=np.int32), len(points))
 
     def __len__(self) -> int:
-        from fireset.kernels.partition_tree import COUNT
+        from fireset.kernels.partition_tree import N_POINTS
 
-        return int(self._tree.nodes[0, COUNT])
+        return int(self._tree.nodes[0, N_POINTS])
 
-    def used_part(self) -> "Tree":
-        """The arrays of a tree that was never changed, without room for more; only to be read."""
-        nodes, leaves = (len(stack) - top for stack, top in zip(self._tree[5:7], self._tree.tops, strict=True))
-        boxes, nodes_of, coordinates, buckets = self._tree[:4]
-        return self._tree._replace(
-            boxes=boxes[:nodes], nodes=nodes_of[:nodes], coordinates=coordinates[:leaves], buckets=buckets[:leaves]
+    def trimmed_arrays(self) -> "TreeArrays":
+        """The arrays of a tree that was never changed, without spare capacity; only to be read."""
+        tree = self._tree
+        nodes = len(tree.free_nodes) - tree.free_counts[0]
+        leaves = len(tree.free_buckets) - tree.free_counts[1]
+        return tree._replace(
+            boxes=tree.boxes[:nodes],
+            nodes=tree.nodes[:nodes],
+            coordinates=tree.coordinates[:leaves],
+            buckets=tree.buckets[:leaves],
         )
 
-    def _build(self, rows: np.ndarray, ids: np.ndarray, most_ids: int) -> None:
+    def _build(self, rows: np.ndarray, ids: np.ndarray, max_ids: int) -> None:
         """A new tree; ``rows`` and ``ids`` are reordered. The subtrees of the root are built on all cores."""
         from fireset.kernels.partition_tree import FAN, NODES, PARENT
-        from fireset.kernels.partition_tree_build import FILL, build_subtree, plant
+        from fireset.kernels.partition_tree_build import FILL, build_root, build_subtree
 
         leaves = max(1, -(-len(rows) // FILL))
         nodes = _nodes_needed(leaves)
-        # Room for half as many again, which costs nothing until it is used: to get more later means to copy everything.
-        self._tree = tree = self._empty_tree(nodes + nodes // 2 + 8, leaves + leaves // 2 + 8, most_ids)
+        # Space for half as many again, which costs nothing until it is used: to get more later is to copy everything.
+        self._tree = tree = self._empty_tree(nodes + nodes // 2 + 8, leaves + leaves // 2 + 8, max_ids)
         if not len(rows):
-            tree.tops[NODES] -= 1  # the root is there, without children
+            tree.free_counts[NODES] -= 1  # the root is there, without children
             tree.nodes[0, PARENT] = -1
             return
         tasks = np.empty((FAN, 4), np.int64)
-        count = plant(tree.nodes, tree.free_nodes, tree.tops, rows, ids, leaves, tasks)
+        count = build_root(tree, rows, ids, leaves, tasks)
         needed = np.array([[_nodes_needed(share) if share > 1 else 0, share] for share in tasks[:count, 3].tolist()])
-        ends = tree.tops - np.cumsum(needed, axis=0) + needed  # each takes its nodes and leaves from below its end
+        # Each task takes its nodes and leaves from the stacks below an end of its own.
+        ends = tree.free_counts - np.cumsum(needed, axis=0) + needed
 
         def build(task: int) -> None:
-            build_subtree(*tree._replace(tops=ends[task].copy()), rows, ids, *tasks[task])
+            build_subtree(tree._replace(free_counts=ends[task].copy()), rows, ids, *tasks[task])
 
         parallel_map(build, range(count))
-        tree.tops[:] -= needed.sum(axis=0)
+        tree.free_counts[:] -= needed.sum(axis=0)
 
-    def _empty_tree(self, nodes: int, leaves: int, most_ids: int) -> "Tree":
-        from fireset.kernels.partition_tree import FAN, LEAF, Tree
+    def _empty_tree(self, nodes: int, leaves: int, max_ids: int) -> "TreeArrays":
+        from fireset.kernels.partition_tree import FAN, LEAF, TreeArrays
 
         d = self.n_features
-        return Tree(
+        return TreeArrays(
             boxes=np.zeros((nodes, 2 * d, FAN), self.dtype),
             nodes=np.zeros((nodes, FAN + 4), np.int32),
             coordinates=np.zeros((leaves, d, LEAF), self.dtype),
             buckets=np.zeros((leaves, LEAF + 2), np.int32),
-            places=np.full(most_ids, -1, np.int64),
+            locations=np.full(max_ids, -1, np.int64),
             free_nodes=np.arange(nodes, dtype=np.int32)[::-1].copy(),
             free_buckets=np.arange(leaves, dtype=np.int32)[::-1].copy(),
-            tops=np.array([nodes, leaves]),
+            free_counts=np.array([nodes, leaves]),
         )
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
@@ -106,25 +111,25 @@ class PartitionTreeIndex(DynamicIndex):
         counts = np.zeros(len(normals), np.int64)
         work = np.zeros(3, np.int64)
         stack = np.empty(_STACK, np.int32)
-        usual = self.work.points_reported / max(1, self.work.queries)
-        room = len(self) + LEAF + max(_ANSWERS, int(1.3 * usual * len(normals)))
+        mean_found = self.work.points_reported / max(1, self.work.queries)
+        capacity = len(self) + LEAF + max(_BUFFER_IDS, int(1.3 * mean_found * len(normals)))
         parts, done = [], 0
         while done < len(normals):
-            found = _buffer(room)
+            found = _take_buffer(capacity)
             before = done
-            done = search(*self._tree[:4], *queries, done, found, stack, counts, work)
+            done = search(self._tree, queries, done, found, stack, counts, work)
             parts.append(found[: counts[before:done].sum()])
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if ordered:
             sort_answers(ids, counts)
         values = np.empty(len(ids) if with_values else 0, self.dtype)
         if with_values:
-            values_of(self._tree.coordinates, self._tree.places, normals, counts, ids, values)
+            values_of(self._tree.coordinates, self._tree.locations, normals, counts, ids, values)
         return Answers(counts, ids, values, int(work[0]), int(work[1]), int(work[2]))
 
     def _release(self, answers: Answers) -> None:
         if answers.ids.base is not None:
-            _keep(answers.ids.base)
+            _give_back(answers.ids.base)
 
     # Sums
 
@@ -143,7 +148,7 @@ class PartitionTreeIndex(DynamicIndex):
         values = checked_numbers(values, self._next_id, "values", "ids given out")
         work = np.zeros(2, np.int64)
         sums = sums_above(self._tree, queries, values, work)
-        self._count(len(sums), work)
+        self._count_work(len(sums), work)
         return sums
 
     def spread(self, normals, thresholds, rows) -> np.ndarray:
@@ -157,113 +162,115 @@ class PartitionTreeIndex(DynamicIndex):
         rows = checked_numbers(rows, len(queries.normals), "rows", "queries")
         work = np.zeros(2, np.int64)
         spread = spread_above(self._tree, queries, rows, self._next_id, work)
-        self._count(len(rows), work)
+        self._count_work(len(rows), work)
         return spread
 
-    def _count(self, queries: int, work: np.ndarray) -> None:
+    def _count_work(self, queries: int, work: np.ndarray) -> None:
         self.work.queries += queries
         self.work.nodes_visited += int(work[0])
         self.work.points_tested += int(work[1])
 
     # Changes
 
-    def _present(self, ids: np.ndarray) -> np.ndarray:
-        present = (ids >= 0) & (ids < len(self._tree.places))
-        present[present] = self._tree.places[ids[present]] >= 0
+    def _contains(self, ids: np.ndarray) -> np.ndarray:
+        present = (ids >= 0) & (ids < len(self._tree.locations))
+        present[present] = self._tree.locations[ids[present]] >= 0
         return present
 
     def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
-        missing = int(ids[-1]) + 1 - len(self._tree.places) if len(ids) else 0
+        locations = self._tree.locations
+        missing = int(ids[-1]) + 1 - len(locations) if len(ids) else 0
         if missing > 0:
-            more = np.full(max(missing, len(self._tree.places) // 4), -1, np.int64)
-            self._tree = self._tree._replace(places=np.concatenate([self._tree.places, more]))
+            more = np.full(max(missing, len(locations) // 4), -1, np.int64)
+            self._tree = self._tree._replace(locations=np.concatenate([locations, more]))
         self._insert(points, ids)
 
     def _insert(self, points: np.ndarray, ids: np.ndarray) -> None:
-        from fireset.kernels.partition_tree_update import NEEDS_NEW_TREE, NEEDS_ROOM, insert
+        from fireset.kernels.partition_tree_update import NEEDS_CAPACITY, NEEDS_NEW_TREE, insert
 
-        done, outcome = 0, NEEDS_NEW_TREE if len(points) > _SHARE_FOR_A_NEW_TREE * len(self) else 0
+        done, outcome = 0, NEEDS_NEW_TREE if len(points) > _REBUILD_SHARE * len(self) else 0
         while done < len(points):
-            if outcome == NEEDS_ROOM:
-                self._make_room()
+            if outcome == NEEDS_CAPACITY:
+                self._add_capacity()
             elif outcome == NEEDS_NEW_TREE:
                 self._rebuild(points[done:], ids[done:])
                 return
-            done, outcome = insert(*self._tree, ids, points, done, *self._scratch(len(points)))
+            done, outcome = insert(self._tree, ids, points, done, *self._scratch(len(points)))
 
     def _delete(self, ids: np.ndarray) -> None:
-        from fireset.kernels.partition_tree import BUILT
+        from fireset.kernels.partition_tree import N_BUILT
         from fireset.kernels.partition_tree_update import delete
 
-        delete(*self._tree, ids)
-        if len(self) < self._tree.nodes[0, BUILT] // 2:
+        delete(self._tree, ids)
+        if len(self) < self._tree.nodes[0, N_BUILT] // 2:
             self._rebuild(np.empty((0, self.n_features), self.dtype), ids[:0])
 
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
         from fireset.kernels.partition_tree_update import delete, move
 
-        if len(ids) > _SHARE_FOR_A_NEW_TREE * len(self):
-            delete(*self._tree, ids)
+        if len(ids) > _REBUILD_SHARE * len(self):
+            delete(self._tree, ids)
             self._rebuild(points, ids)
             return
         done = 0
         while done < len(ids):
-            done = move(*self._tree, ids, points, done, *self._scratch(0))
+            done = move(self._tree, ids, points, done, *self._scratch(0))
             self._insert(points[done : done + 1], ids[done : done + 1])
             done += 1
 
     def _rebuild(self, points: np.ndarray, ids: np.ndarray) -> None:
-        """A new tree of the points in this one and these."""
-        from fireset.kernels.partition_tree import BUCKETS, FILLED, LEAF
+        """A new tree of the points in this one and the given ones."""
+        from fireset.kernels.partition_tree import BUCKETS, LEAF, N_FILLED
 
         tree = self._tree
-        sizes = tree.buckets[:, FILLED].copy()
-        sizes[tree.free_buckets[: tree.tops[BUCKETS]]] = 0
+        sizes = tree.buckets[:, N_FILLED].copy()
+        sizes[tree.free_buckets[: tree.free_counts[BUCKETS]]] = 0
         filled = np.arange(LEAF) < sizes[:, None]
         rows = np.concatenate([tree.coordinates.transpose(0, 2, 1)[filled], points])
         row_ids = np.concatenate([tree.buckets[:, :LEAF][filled], ids.astype(np.int32)])
-        self._build(rows, row_ids, len(tree.places))
+        self._build(rows, row_ids, len(tree.locations))
 
-    def _make_room(self) -> None:
-        """A quarter more nodes and leaves."""
+    def _add_capacity(self) -> None:
+        """Space for a quarter more nodes and leaves."""
         old = self._tree
         nodes, leaves = (len(stack) // 4 + 16 for stack in (old.free_nodes, old.free_buckets))
         new = self._empty_tree(nodes, leaves, 0)
         arrays = {name: np.concatenate([getattr(old, name), getattr(new, name)]) for name in old._fields}
-        arrays["tops"] = old.tops + new.tops
+        arrays["free_counts"] = old.free_counts + new.free_counts
         for name, more in (("free_nodes", nodes), ("free_buckets", leaves)):
-            stack = getattr(old, name)  # what is free is at its front: put the new ones before it
+            stack = getattr(old, name)  # the free ones are at its front: put the new ones before them
             arrays[name] = np.concatenate([np.arange(len(stack), len(stack) + more, dtype=np.int32), stack])
         self._tree = old._replace(**arrays)
 
-    def _scratch(self, more: int) -> tuple[np.ndarray, np.ndarray]:
-        room = len(self) + more + 1
-        return np.empty((room, self.n_features), self.dtype), np.empty(room, np.int32)
+    def _scratch(self, n_new: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and ids for all points of the tree, ``n_new`` more and one."""
+        size = len(self) + n_new + 1
+        return np.empty((size, self.n_features), self.dtype), np.empty(size, np.int32)
 
 
-# Memory fresh from the system is cleared page by page as it is touched, which costs more than finding what is written
-# to it. So buffers are used again, by whoever needs one next; lists are safe to share between threads.
-_SPARE: list[np.ndarray] = []
+# Memory fresh from the system is cleared page by page as it is touched, which costs more than finding the ids written
+# to it. So buffers are reused by the next search; ``append`` and ``pop`` of a list are safe between threads.
+_SPARE_BUFFERS: list[np.ndarray] = []
 
 
-def _buffer(room: int) -> np.ndarray:
+def _take_buffer(capacity: int) -> np.ndarray:
     try:
-        spare = _SPARE.pop()
+        spare = _SPARE_BUFFERS.pop()
     except IndexError:
-        return np.empty(room, np.int32)
-    return spare if len(spare) >= room else np.empty(room, np.int32)
+        return np.empty(capacity, np.int32)
+    return spare if len(spare) >= capacity else np.empty(capacity, np.int32)
 
 
-def _keep(buffer: np.ndarray) -> None:
-    if len(_SPARE) < _MOST_SPARE and buffer.nbytes <= _LARGEST_SPARE:
-        _SPARE.append(buffer)
+def _give_back(buffer: np.ndarray) -> None:
+    if len(_SPARE_BUFFERS) < _MAX_SPARE_BUFFERS and buffer.nbytes <= _MAX_SPARE_BYTES:
+        _SPARE_BUFFERS.append(buffer)
 
 
 @cache
 def _nodes_needed(leaves: int) -> int:
     """Inner nodes of a tree with so many leaves, as ``build_subtree`` makes it."""
-    from fireset.kernels.partition_tree_build import part_count
+    from fireset.kernels.partition_tree_build import child_count
 
-    parts = part_count(leaves)
-    shares = [leaves * (part + 1) // parts - leaves * part // parts for part in range(parts)]
+    children = child_count(leaves)
+    shares = [leaves * (child + 1) // children - leaves * child // children for child in range(children)]
     return 1 + sum(_nodes_needed(share) for share in shares if share > 1)

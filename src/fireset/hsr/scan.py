@@ -50,7 +50,7 @@ class ScanIndex(DynamicIndex):
             self._points, self._borrows = self._points.copy(), False
         self._points[np.searchsorted(self._ids, ids)] = points
 
-    def _present(self, ids: np.ndarray) -> np.ndarray:
+    def _contains(self, ids: np.ndarray) -> np.ndarray:
         places = np.searchsorted(self._ids, ids)
         present = places < len(self._ids)
         present[present] = self._ids[places[present]] == ids[present]

@@ -1,14 +1,16 @@
 """Searching a partition tree: many boxes at a time against a hyperplane, whole subtrees reported untested.
 
-Layout. An inner node v has ``nodes[v, SIZE]`` children, at most ``FAN``: ``nodes[v, c]`` is a node, or ``~leaf``. Box
-c of v, around that child, reaches from ``boxes[v, d + j, c]`` to ``boxes[v, j, c]`` in coordinate j: columns of one
-block, so that all are compared with a hyperplane at once. A leaf has a bucket of ``buckets[leaf, FILLED]`` points, at
-most ``LEAF``: their ids, ``buckets[leaf, column]``, and ``coordinates[leaf, j, column]``, columns of a block, too.
-``nodes[v, PARENT]`` and ``buckets[leaf, PLACE]`` say ``FAN · parent + column``, −1 at the root, which is node 0.
-``nodes[v, COUNT]`` is the number of points below a node, ``nodes[v, BUILT]`` what it was when the node was made.
-``places[id]`` is ``LEAF · leaf + column``, or −1. Free nodes and buckets are the first ``tops`` entries of two stacks.
+Layout (``TreeArrays``). An inner node v has ``nodes[v, N_CHILDREN]`` children, at most ``FAN``: ``nodes[v, c]`` is a
+node, or ``~leaf``. Box c of v, around that child, extends from ``boxes[v, d + j, c]`` to ``boxes[v, j, c]`` in
+coordinate j: columns of one block, so that all are compared with a hyperplane at once. A leaf has a bucket of
+``buckets[leaf, N_FILLED]`` points, at most ``LEAF``: their ids, ``buckets[leaf, column]``, and
+``coordinates[leaf, j, column]``, columns of a block, too. ``nodes[v, PARENT]`` and ``buckets[leaf, LEAF_PARENT]`` are
+``FAN · parent + column``, −1 at the root, which is node 0. ``nodes[v, N_POINTS]`` is the number of points below a node,
+``nodes[v, N_BUILT]`` what it was when the node was built. ``locations[id]`` is ``LEAF · leaf + column``, or −1. Free
+nodes and buckets are the first ``free_counts`` entries of two stacks.
 
-Kernels are handed the arrays they need, one by one: a tuple of arrays would count references at every use.
+Kernels that Python calls take the arrays as one named tuple and unpack it at once. Functions that these call in a loop
+take the arrays one by one: a tuple would count references at every call.
 """
 
 from typing import NamedTuple
@@ -21,45 +23,48 @@ from fireset.kernels.masks import columns_above_16, columns_above_32, first_bit,
 
 FAN = 16
 LEAF = 32
-SIZE, PARENT, COUNT, BUILT = FAN, FAN + 1, FAN + 2, FAN + 3  # columns of ``nodes`` after the children
-FILLED, PLACE = LEAF, LEAF + 1  # columns of ``buckets`` after the ids
-NODES, BUCKETS = 0, 1  # entries of ``tops``
+N_CHILDREN, PARENT, N_POINTS, N_BUILT = FAN, FAN + 1, FAN + 2, FAN + 3  # columns of ``nodes`` after the children
+N_FILLED, LEAF_PARENT = LEAF, LEAF + 1  # columns of ``buckets`` after the ids
+NODES, BUCKETS = 0, 1  # entries of ``free_counts``
 
 
-_CACHED = 8 << 20  # bytes of coordinates from which on leaves are asked for before they are looked at
+_CACHE_BYTES = 8 << 20  # with more bytes of coordinates than this, leaves are prefetched before they are tested
 
 
-class Tree(NamedTuple):
+class TreeArrays(NamedTuple):
     """The arrays of a tree; see the head of this file."""
 
     boxes: np.ndarray  # (nodes, 2d, FAN): upper corners, then lower corners
     nodes: np.ndarray  # (nodes, FAN + 4) int32
     coordinates: np.ndarray  # (leaves, d, LEAF)
     buckets: np.ndarray  # (leaves, LEAF + 2) int32
-    places: np.ndarray  # (ids,) int64
+    locations: np.ndarray  # (ids,) int64
     free_nodes: np.ndarray  # int32
     free_buckets: np.ndarray  # int32
-    tops: np.ndarray  # (2,) int64
+    free_counts: np.ndarray  # (2,) int64
 
 
 @vectorized
-def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, bands, first, found, stack, counts, work):
-    """Answer queries first, first + 1, … while ``found`` has room for the largest answer; returns the next query.
+def search(tree, queries, first, found, stack, counts, work):
+    """Answer queries first, first + 1, … while ``found`` has space for the largest answer; returns the next query.
 
-    Ids of the points above go to ``found``, query after query, in any order; ``counts`` receives how many; ``work`` the
-    boxes looked at, points tested and points reported without a test. A box is outside when even its farthest corner
-    lies below the threshold by more than ``slacks``, inside when its nearest corner lies above by as much.
+    ``tree`` is a ``TreeArrays``, ``queries`` is (normals, thresholds, slacks, bands). Ids of the points above go to
+    ``found``, query after query, in any order; ``counts`` receives how many; ``work`` grows by the nodes visited, the
+    points tested and the points reported without a test. A box is outside when even its farthest corner lies below the
+    threshold by more than ``slacks``, inside when its nearest corner lies above by as much.
     Cost O(boxes on the boundary + points found).
     """
+    boxes, nodes, coordinates, buckets = tree.boxes, tree.nodes, tree.coordinates, tree.buckets
+    normals, thresholds, slacks, bands = queries
     d = normals.shape[1]
     zero = normals.dtype.type(0)
     farthest = np.empty(2 * d, normals.dtype)
     nearest = np.empty(2 * d, normals.dtype)
-    everything = nodes[0, COUNT]
-    large = coordinates.size * coordinates.itemsize > _CACHED
+    n_points = nodes[0, N_POINTS]
+    prefetching = coordinates.size * coordinates.itemsize > _CACHE_BYTES
     begin = 0
     for q in range(first, normals.shape[0]):
-        if begin + everything + LEAF > found.shape[0]:
+        if begin + n_points + LEAF > found.shape[0]:
             return q
         x = normals[q]
         threshold, band = thresholds[q], bands[q]
@@ -67,8 +72,8 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
             farthest[j] = nearest[d + j] = max(x[j], zero)
             farthest[d + j] = nearest[j] = min(x[j], zero)
         slack = slacks[q]
-        outside = normals.dtype.type(threshold - slack)
-        inside = normals.dtype.type(threshold + slack)
+        lower = normals.dtype.type(threshold - slack)
+        upper = normals.dtype.type(threshold + slack)
         end = begin
         stack[0] = 0
         depth = 1
@@ -76,13 +81,12 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
             depth -= 1
             v = stack[depth]
             work[0] += 1
-            everyone = (np.int64(1) << nodes[v, SIZE]) - 1
-            met, full = everyone, np.int64(0)
-            if slack < np.inf:  # else sums may overflow on the way, and say nothing
-                met &= columns_above_16(boxes, v, farthest, outside)
-                full = columns_above_16(boxes, v, nearest, inside) & met
-            cut = met & ~full
-            bits = cut if large else 0
+            not_outside, inside = (np.int64(1) << nodes[v, N_CHILDREN]) - 1, np.int64(0)
+            if slack < np.inf:  # else sums may overflow, and comparing them proves nothing: all children are cut
+                not_outside &= columns_above_16(boxes, v, farthest, lower)
+                inside = columns_above_16(boxes, v, nearest, upper) & not_outside
+            cut = not_outside & ~inside
+            bits = cut if prefetching else 0
             while bits != 0:
                 child = nodes[v, first_bit(bits)]
                 bits &= bits - 1
@@ -97,16 +101,16 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
                     depth += 1
                 else:
                     leaf = ~child
-                    work[1] += buckets[leaf, FILLED]
+                    work[1] += buckets[leaf, N_FILLED]
                     above = leaf_bits(coordinates, buckets, leaf, x, threshold, band)
                     while above != 0:
                         found[end] = buckets[leaf, first_bit(above)]
                         end += 1
                         above &= above - 1
             before = end
-            while full != 0:
-                end = _report_all(nodes, buckets, nodes[v, first_bit(full)], found, end, stack, depth)
-                full &= full - 1
+            while inside != 0:
+                end = _append_subtree(nodes, buckets, nodes[v, first_bit(inside)], found, end, stack, depth)
+                inside &= inside - 1
             work[2] += end - before
         counts[q] = end - begin
         begin = end
@@ -115,14 +119,14 @@ def search(boxes, nodes, coordinates, buckets, normals, thresholds, slacks, band
 
 @vectorized
 def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
-    """An int64 whose bit k says whether point k of a leaf lies above; the last word on it."""
-    everyone = (np.int64(1) << buckets[leaf, FILLED]) - 1
+    """An int64 whose bit k is set if point k of a leaf lies above; decided by ``deciding_dot`` within the band."""
+    filled = (np.int64(1) << buckets[leaf, N_FILLED]) - 1
     if band < 0:
-        return columns_above_32(coordinates, leaf, x, threshold) & everyone
-    above, unsure = np.int64(0), everyone
-    if band < np.inf:  # else sums may overflow on the way, and say nothing
-        above = columns_above_32(coordinates, leaf, x, threshold + band) & everyone
-        unsure = columns_above_32(coordinates, leaf, x, threshold - band) & everyone & ~above
+        return columns_above_32(coordinates, leaf, x, threshold) & filled
+    above, unsure = np.int64(0), filled
+    if band < np.inf:  # else sums may overflow, and every point is unsure
+        above = columns_above_32(coordinates, leaf, x, threshold + band) & filled
+        unsure = columns_above_32(coordinates, leaf, x, threshold - band) & filled & ~above
     while unsure != 0:
         column = first_bit(unsure)
         if deciding_dot(x, coordinates[leaf, :, column]) > threshold:
@@ -132,7 +136,7 @@ def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
 
 
 @vectorized
-def _report_all(nodes, buckets, child, found, end, stack, depth):
+def _append_subtree(nodes, buckets, child, found, end, stack, depth):
     """Append all ids below a child; the stack is free from ``depth`` on. Writes up to LEAF entries too many."""
     stack[depth] = child
     bottom = depth
@@ -141,24 +145,24 @@ def _report_all(nodes, buckets, child, found, end, stack, depth):
         depth -= 1
         child = stack[depth]
         if child >= 0:
-            for c in range(nodes[child, SIZE]):
+            for c in range(nodes[child, N_CHILDREN]):
                 stack[depth + c] = nodes[child, c]
-            depth += nodes[child, SIZE]
+            depth += nodes[child, N_CHILDREN]
         else:
-            for column in range(LEAF):  # a fixed number of them is a few instructions
+            for column in range(LEAF):  # a loop of fixed length compiles to a few vector instructions
                 found[end + column] = buckets[~child, column]
-            end += buckets[~child, FILLED]
+            end += buckets[~child, N_FILLED]
     return end
 
 
 @vectorized
-def values_of(coordinates, places, normals, counts, ids, values):
+def values_of(coordinates, locations, normals, counts, ids, values):
     """``values[p] = ⟨normal, point ids[p]⟩`` for the answers of all queries, query after query."""
     begin = 0
     for q in range(normals.shape[0]):
         for p in range(begin, begin + counts[q]):
-            place = places[ids[p]]
-            leaf, column = place // LEAF, place % LEAF
+            location = locations[ids[p]]
+            leaf, column = location // LEAF, location % LEAF
             total = normals.dtype.type(0)
             for j in range(normals.shape[1]):
                 total += normals[q, j] * coordinates[leaf, j, column]

@@ -1,35 +1,46 @@
 """Building a partition tree, or any subtree of it, from rows of points: medians along the widest coordinate.
 
-A subtree of s points has ⌈s / FILL⌉ leaves, equally filled, with room for a third more points in each. A node's leaves
-are dealt to as few children as possible, evenly, so that the nodes below are nearly full.
+A subtree of s points has ⌈s / FILL⌉ leaves, equally filled, each with free columns for a third more points. A node's
+leaves are dealt to as few children as possible, evenly, so that the nodes below are nearly full.
 """
 
 import numpy as np
 
 from fireset.kernels.compiling import vectorized
-from fireset.kernels.partition_tree import BUCKETS, BUILT, COUNT, FAN, FILLED, LEAF, NODES, PARENT, PLACE, SIZE
+from fireset.kernels.partition_tree import (
+    BUCKETS,
+    FAN,
+    LEAF,
+    LEAF_PARENT,
+    N_BUILT,
+    N_CHILDREN,
+    N_FILLED,
+    N_POINTS,
+    NODES,
+    PARENT,
+)
 
-FILL = 24
+FILL = 24  # points of a new leaf, at most
 
 
 @vectorized
-def plant(nodes, free_nodes, tops, rows, ids, leaves, tasks):
+def build_root(tree, rows, ids, leaves, tasks):
     """Make the root, node 0, of a new tree of all ``rows``, which are reordered with their ``ids``.
 
-    The subtrees to be hung below it are written to ``tasks`` (FAN, 4), as arguments of ``build_subtree``; returns their
-    number.
+    The subtrees to be built below it are written to ``tasks`` (FAN, 4), as the last arguments of ``build_subtree``;
+    returns their number.
     """
-    return _make_node(nodes, free_nodes, tops, rows, ids, -1, 0, rows.shape[0], leaves, tasks, 0)
+    nodes, free_nodes, free_counts = tree.nodes, tree.free_nodes, tree.free_counts
+    return _make_node(nodes, free_nodes, free_counts, rows, ids, -1, 0, rows.shape[0], leaves, tasks, 0)
 
 
 @vectorized
-def build_subtree(
-    boxes, nodes, coordinates, buckets, places, free_nodes, free_buckets, tops, rows, ids, parent, begin, end, leaves
-):
-    """Make a subtree of ``rows[begin:end]``, which are reordered with their ``ids``, and hang it below ``parent``.
+def build_subtree(tree, rows, ids, parent, begin, end, leaves):
+    """Make a subtree of ``rows[begin:end]``, which are reordered with their ``ids``, and attach it to ``parent``.
 
     ``parent`` is ``FAN · node + column``. There must be enough free nodes and leaves. Cost O(s log s · d).
     """
+    boxes, nodes, coordinates, buckets, locations, free_nodes, free_buckets, free_counts = tree
     lowest = np.empty(rows.shape[1], rows.dtype)
     highest = np.empty(rows.shape[1], rows.dtype)
     # Every node in work leaves at most FAN − 1 siblings waiting, and each level has a FANth of the leaves.
@@ -42,35 +53,35 @@ def build_subtree(
         find_box(rows, begin, end, lowest, highest)
         set_box(boxes, parent, lowest, highest)
         if leaves == 1:
-            make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end)
+            make_leaf(nodes, coordinates, buckets, locations, free_buckets, free_counts, rows, ids, parent, begin, end)
         else:
-            waiting = _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, tasks, waiting)
+            waiting = _make_node(nodes, free_nodes, free_counts, rows, ids, parent, begin, end, leaves, tasks, waiting)
 
 
 @vectorized
-def _make_node(nodes, free_nodes, tops, rows, ids, parent, begin, end, leaves, tasks, waiting):
+def _make_node(nodes, free_nodes, free_counts, rows, ids, parent, begin, end, leaves, tasks, waiting):
     """Make an inner node and append its children to ``tasks``; returns how many are waiting there then."""
-    tops[NODES] -= 1
-    node = free_nodes[tops[NODES]]
+    free_counts[NODES] -= 1
+    node = free_nodes[free_counts[NODES]]
     nodes[node, PARENT] = parent
     if parent >= 0:
         nodes[parent // FAN, parent % FAN] = node
-    nodes[node, COUNT] = nodes[node, BUILT] = end - begin
-    parts = part_count(leaves)
-    nodes[node, SIZE] = parts
+    nodes[node, N_POINTS] = nodes[node, N_BUILT] = end - begin
+    children = child_count(leaves)
+    nodes[node, N_CHILDREN] = children
     ends = np.empty(FAN + 1, np.int64)
-    cut_into(rows, ids, begin, end, leaves, parts, ends)
-    for part in range(parts):
-        tasks[waiting, 0] = FAN * node + part
-        tasks[waiting, 1] = ends[part]
-        tasks[waiting, 2] = ends[part + 1]
-        tasks[waiting, 3] = leaves * (part + 1) // parts - leaves * part // parts
+    partition_rows(rows, ids, begin, end, leaves, children, ends)
+    for child in range(children):
+        tasks[waiting, 0] = FAN * node + child
+        tasks[waiting, 1] = ends[child]
+        tasks[waiting, 2] = ends[child + 1]
+        tasks[waiting, 3] = leaves * (child + 1) // children - leaves * child // children
         waiting += 1
     return waiting
 
 
 @vectorized
-def part_count(leaves):
+def child_count(leaves):
     """Children of a node above so many leaves: as few as can hold them when all nodes below are full."""
     unit = 1
     while unit * FAN < leaves:
@@ -79,7 +90,7 @@ def part_count(leaves):
 
 
 @vectorized
-def cut_into(rows, ids, begin, end, leaves, parts, ends):
+def partition_rows(rows, ids, begin, end, leaves, parts, ends):
     """Cut ``rows[begin:end]`` into parts, ``ends[k] … ends[k+1]−1``, by halving along the widest coordinate."""
     lowest = np.empty(rows.shape[1], rows.dtype)
     highest = np.empty(rows.shape[1], rows.dtype)
@@ -151,6 +162,7 @@ def find_box(rows, begin, end, lowest, highest):
 
 @vectorized
 def set_box(boxes, parent, lowest, highest):
+    """Store the box around child ``parent`` = ``FAN · node + column``."""
     box = boxes[parent // FAN]
     d = lowest.shape[0]
     for j in range(d):
@@ -159,14 +171,15 @@ def set_box(boxes, parent, lowest, highest):
 
 
 @vectorized
-def make_leaf(nodes, coordinates, buckets, places, free_buckets, tops, rows, ids, parent, begin, end):
-    tops[BUCKETS] -= 1
-    leaf = free_buckets[tops[BUCKETS]]
+def make_leaf(nodes, coordinates, buckets, locations, free_buckets, free_counts, rows, ids, parent, begin, end):
+    """Make a leaf of ``rows[begin:end]``, at most ``LEAF`` of them, and attach it to ``parent``."""
+    free_counts[BUCKETS] -= 1
+    leaf = free_buckets[free_counts[BUCKETS]]
     nodes[parent // FAN, parent % FAN] = ~leaf
-    buckets[leaf, PLACE] = parent
-    buckets[leaf, FILLED] = end - begin
+    buckets[leaf, LEAF_PARENT] = parent
+    buckets[leaf, N_FILLED] = end - begin
     for column in range(end - begin):
         buckets[leaf, column] = ids[begin + column]
-        places[ids[begin + column]] = LEAF * leaf + column
+        locations[ids[begin + column]] = LEAF * leaf + column
         for j in range(rows.shape[1]):
             coordinates[leaf, j, column] = rows[begin + column, j]

@@ -1,4 +1,4 @@
-"""Sums over half-spaces without reporting their points: what a partition tree can say of a whole subtree at once.
+"""Sums over half-spaces without reporting their points: what a partition tree knows of a whole subtree at once.
 
 The boundary of a half-space cuts some leaves; all other points of it lie in subtrees whose box is inside. So a
 half-space is a list of *entries*: ``FAN · node + column`` for a child that is wholly inside, and ``~leaf`` for a leaf
@@ -6,16 +6,36 @@ that is cut, with a mask of its columns above. Numbers that belong to points are
 (leaves, rows, LEAF). Numbers that belong to children, ``FAN · node + column``, are rows of their own.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fireset.kernels.compiling import vectorized
 from fireset.kernels.leaf_vectors import add_excess, add_weighted
 from fireset.kernels.masks import columns_above_16, count_bits, first_bit
-from fireset.kernels.partition_tree import COUNT, FAN, FILLED, LEAF, PARENT, PLACE, SIZE, leaf_bits
+from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT, leaf_bits
+
+
+class EntryArrays(NamedTuple):
+    """Entries of several half-spaces, one after the other; those of half-space k end at ``ends[k]``."""
+
+    entries: np.ndarray  # int32
+    masks: np.ndarray  # int64
+    ends: np.ndarray  # int64
+
+
+class Contributions(NamedTuple):
+    """What the neurons of one range add to the samples."""
+
+    linear: np.ndarray  # (children, c, d + 1): to all points below a child, a linear function and its constant
+    totals: np.ndarray  # (leaves, c, LEAF): to a point of a leaf that is cut
+    visits: np.ndarray  # (children,) int64: for how many neurons a child is wholly inside
 
 
 @vectorized
-def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthest, nearest, stack, entries, masks, end):
+def _split_half_space(
+    boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthest, nearest, stack, entries, masks, end
+):
     """Write the entries of the half-space ⟨x, ·⟩ > threshold from ``end`` on; returns (new end, nodes, points tested).
 
     ``farthest`` and ``nearest`` (2d) and ``stack`` are scratch. Cost O(boxes on the boundary).
@@ -25,8 +45,8 @@ def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthes
     for j in range(d):
         farthest[j] = nearest[d + j] = max(x[j], zero)
         farthest[d + j] = nearest[j] = min(x[j], zero)
-    outside = x.dtype.type(threshold - slack)
-    inside = x.dtype.type(threshold + slack)
+    lower = x.dtype.type(threshold - slack)
+    upper = x.dtype.type(threshold + slack)
     visited, tested = 0, 0
     stack[0] = 0
     depth = 1
@@ -34,17 +54,16 @@ def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthes
         depth -= 1
         v = stack[depth]
         visited += 1
-        everyone = (np.int64(1) << nodes[v, SIZE]) - 1
         # As in ``search``; written out in both, since a function for it, inlined or not, made both a tenth slower.
-        met, full = everyone, np.int64(0)
-        if slack < np.inf:  # else sums may overflow on the way, and say nothing
-            met &= columns_above_16(boxes, v, farthest, outside)
-            full = columns_above_16(boxes, v, nearest, inside) & met
-        cut = met & ~full
-        while full != 0:
-            entries[end] = FAN * v + first_bit(full)
+        not_outside, inside = (np.int64(1) << nodes[v, N_CHILDREN]) - 1, np.int64(0)
+        if slack < np.inf:  # else sums may overflow, and comparing them proves nothing: all children are cut
+            not_outside &= columns_above_16(boxes, v, farthest, lower)
+            inside = columns_above_16(boxes, v, nearest, upper) & not_outside
+        cut = not_outside & ~inside
+        while inside != 0:
+            entries[end] = FAN * v + first_bit(inside)
             end += 1
-            full &= full - 1
+            inside &= inside - 1
         while cut != 0:
             child = nodes[v, first_bit(cut)]
             cut &= cut - 1
@@ -53,7 +72,7 @@ def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthes
                 depth += 1
             else:
                 bits = leaf_bits(coordinates, buckets, ~child, x, threshold, band)
-                tested += buckets[~child, FILLED]
+                tested += buckets[~child, N_FILLED]
                 if bits != 0:
                     entries[end] = child
                     masks[end] = bits
@@ -62,33 +81,25 @@ def split(boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthes
 
 
 @vectorized
-def split_many(
-    boxes, nodes, coordinates, buckets, normals, thresholds, slacks, bands, first, entries, masks, ends, work
-):
-    """Entries of half-spaces first, first + 1, … while there is room, of q up to ``ends[q]``; returns the next one."""
-    d = normals.shape[1]
-    farthest = np.empty(2 * d, normals.dtype)
-    nearest = np.empty(2 * d, normals.dtype)
+def split_half_spaces(tree, queries, first, entry_arrays, work):
+    """Entries of half-spaces first, first + 1, … while they are sure to fit; returns the next one.
+
+    ``tree`` is a ``TreeArrays``, ``queries`` is (normals, thresholds, slacks, bands). ``work`` grows by the nodes
+    visited and the points tested.
+    """
+    boxes, nodes, coordinates, buckets = tree.boxes, tree.nodes, tree.coordinates, tree.buckets
+    normals, thresholds, slacks, bands = queries
+    entries, masks, ends = entry_arrays
+    farthest = np.empty(2 * normals.shape[1], normals.dtype)
+    nearest = np.empty(2 * normals.shape[1], normals.dtype)
     stack = np.empty(2048, np.int32)
     end = 0
     for q in range(first, normals.shape[0]):
         if end + nodes.shape[0] + buckets.shape[0] > entries.shape[0]:
             return q
-        end, visited, tested = split(
-            boxes,
-            nodes,
-            coordinates,
-            buckets,
-            normals[q],
-            thresholds[q],
-            slacks[q],
-            bands[q],
-            farthest,
-            nearest,
-            stack,
-            entries,
-            masks,
-            end,
+        x, threshold, slack, band = normals[q], thresholds[q], slacks[q], bands[q]
+        end, visited, tested = _split_half_space(
+            boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthest, nearest, stack, entries, masks, end
         )
         ends[q] = end
         work[0] += visited
@@ -97,75 +108,40 @@ def split_many(
 
 
 @vectorized
-def forward(
-    boxes,
-    nodes,
-    coordinates,
-    buckets,
-    W,
-    signs,
-    threshold,
-    slacks,
-    bands,
-    turns,
-    entries,
-    masks,
-    ends,
-    shares,
-    totals,
-    visits,
-    counted,
-    lo,
-    hi,
-    end,
-):
+def forward(tree, W, signs, threshold, slacks, bands, order, entry_arrays, contributions, work, lo, hi, end):
     """What some neurons add to all samples: linear functions to subtrees, numbers to the points of cut leaves.
 
-    They are ``turns[lo], turns[lo + 1], …``. Neuron r's linear function a_rc (⟨w_r, x⟩ − b) is added to
-    ``shares[child, c]``, (d + 1) numbers, for each child wholly inside; a_rc σ_b to ``totals`` (leaves, c, LEAF)
-    elsewhere. Entries are kept for ``backward``, those of turn k up to ``ends[k]``, from ``end`` on. ``visits[child]``
-    counts the neurons that have a child inside, ``counted`` grows by nodes visited, points tested and pairs fired in
-    leaves that are cut. Returns (next turn, new end): stops at hi, or when the next neuron might not have room. Cost
-    O(d) for each box on the boundary.
+    They are ``order[lo], order[lo + 1], …``. Neuron r's linear function a_rc (⟨w_r, x⟩ − b) is added to
+    ``linear[child, c]`` for each child wholly inside; a_rc σ_b to ``totals`` elsewhere. Entries are kept for
+    ``gradients`` and ``tangent``, those of neuron ``order[k]`` up to ``ends[k]``, from ``end`` on. ``work`` grows by
+    nodes visited, points tested and pairs fired in leaves that are cut. Returns (next k, new end): stops at hi, or when
+    the entries of the next neuron might not fit. Cost O(d) for each box on the boundary.
     """
-    d = W.shape[1]
-    farthest = np.empty(2 * d, W.dtype)
-    nearest = np.empty(2 * d, W.dtype)
+    boxes, nodes, coordinates, buckets = tree.boxes, tree.nodes, tree.coordinates, tree.buckets
+    entries, masks, ends = entry_arrays
+    linear, totals, visits = contributions
+    farthest = np.empty(2 * W.shape[1], W.dtype)
+    nearest = np.empty(2 * W.shape[1], W.dtype)
     stack = np.empty(2048, np.int32)
     most = nodes.shape[0] + buckets.shape[0]
     for k in range(lo, hi):
         if end + most > entries.shape[0]:
             return k, end
         begin = end
-        r = turns[k]
-        w = W[r]
-        end, visited, tested = split(
-            boxes,
-            nodes,
-            coordinates,
-            buckets,
-            w,
-            threshold,
-            slacks[r],
-            bands[r],
-            farthest,
-            nearest,
-            stack,
-            entries,
-            masks,
-            end,
+        r = order[k]
+        w, slack, band = W[r], slacks[r], bands[r]
+        end, visited, tested = _split_half_space(
+            boxes, nodes, coordinates, buckets, w, threshold, slack, band, farthest, nearest, stack, entries, masks, end
         )
         ends[k] = end
-        counted[0] += visited
-        counted[1] += tested
-        counted[2] += _add_linear(
-            coordinates, w, signs, threshold, r, entries, masks, begin, end, shares, totals, visits
-        )
+        work[0] += visited
+        work[1] += tested
+        work[2] += _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end, linear, totals, visits)
     return hi, end
 
 
 @vectorized
-def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end, shares, totals, visits):
+def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end, linear, totals, visits):
     """Add a_rc (⟨w, x⟩ − b) to the entries of neuron r's half-space; returns the pairs that fire in leaves cut."""
     d = w.shape[0]
     fired = 0
@@ -176,8 +152,8 @@ def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end,
             for c in range(signs.shape[1]):
                 sign = signs[r, c]
                 for j in range(d):
-                    shares[entry, c, j] += sign * w[j]
-                shares[entry, c, d] -= sign * threshold
+                    linear[entry, c, j] += sign * w[j]
+                linear[entry, c, d] -= sign * threshold
         else:
             fired += count_bits(masks[p])
             for c in range(signs.shape[1]):
@@ -186,25 +162,26 @@ def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end,
 
 
 @vectorized
-def gradients(coordinates, signs, turns, entries, masks, ends, sums, weights, rows, lo, hi):
-    """``rows[r] = Σ_c a_rc Σ_{i fired} e_ic x_i`` for neurons ``turns[lo:hi]``, one range, whose entries start at 0.
+def gradients(coordinates, signs, order, entry_arrays, sums, residuals, rows, lo, hi):
+    """``rows[r] = Σ_c a_rc Σ_{i fired} e_ic x_i`` for neurons ``order[lo:hi]``, one range, whose entries start at 0.
 
-    From ``sums[child, c]`` (d numbers) for a child wholly inside, from the residuals ``weights`` (leaves, c, LEAF) for
-    the points above of a leaf that is cut. Cost O(d) for each entry.
+    From ``sums[child, c]`` (d numbers) for a child wholly inside, from the ``residuals`` e (leaves, c, LEAF) for the
+    points above of a leaf that is cut. Cost O(d) for each entry.
     """
+    entries, masks, ends = entry_arrays
     gradient = np.empty(rows.shape[1], rows.dtype)
     begin = 0
     for k in range(lo, hi):
-        r = turns[k]
-        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, weights, gradient)
+        r = order[k]
+        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, residuals, gradient)
         for j in range(rows.shape[1]):
             rows[r, j] = gradient[j]
         begin = ends[k]
 
 
 @vectorized
-def _gather(coordinates, signs, r, entries, masks, begin, end, sums, weights, gradient):
-    """``gradient = Σ_c a_rc Σ_{i fired} weights_ic x_i`` from the entries of neuron r."""
+def _gather(coordinates, signs, r, entries, masks, begin, end, sums, residuals, gradient):
+    """``gradient = Σ_c a_rc Σ_{i fired} residuals_ic x_i`` from the entries of neuron r."""
     gradient[:] = 0
     for p in range(begin, end):
         entry = entries[p]
@@ -214,24 +191,29 @@ def _gather(coordinates, signs, r, entries, masks, begin, end, sums, weights, gr
                 for j in range(gradient.shape[0]):
                     gradient[j] += sign * sums[entry, c, j]
             else:
-                add_weighted(coordinates, ~entry, weights, c, masks[p], sign, gradient)
+                add_weighted(coordinates, ~entry, residuals, c, masks[p], sign, gradient)
 
 
 @vectorized
-def tangent(coordinates, signs, turns, entries, masks, ends, sums, weights, shares, totals, visits, lo, hi):
-    """``J Jᵀ v`` of neurons ``turns[lo:hi]``, v in ``sums`` and ``weights``: gathered, and handed out again."""
+def tangent(coordinates, signs, order, entry_arrays, sums, residuals, contributions, lo, hi):
+    """``J Jᵀ v`` of neurons ``order[lo:hi]``, with v in place of the residual in ``sums`` and ``residuals``.
+
+    Each neuron's gradient is gathered as in ``gradients``, and its inner products added as in ``forward``.
+    """
+    entries, masks, ends = entry_arrays
+    linear, totals, visits = contributions
     gradient = np.empty(coordinates.shape[1], coordinates.dtype)
     zero = coordinates.dtype.type(0)
     begin = 0
     for k in range(lo, hi):
-        r = turns[k]
-        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, weights, gradient)
-        _add_linear(coordinates, gradient, signs, zero, r, entries, masks, begin, ends[k], shares, totals, visits)
+        r = order[k]
+        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, residuals, gradient)
+        _add_linear(coordinates, gradient, signs, zero, r, entries, masks, begin, ends[k], linear, totals, visits)
         begin = ends[k]
 
 
 @vectorized
-def descending(nodes, order):
+def top_down_order(nodes, order):
     """Write the nodes of a tree to ``order``, parents before their children; returns how many there are."""
     order[0] = 0
     count = 1
@@ -239,7 +221,7 @@ def descending(nodes, order):
     while done < count:
         v = order[done]
         done += 1
-        for c in range(nodes[v, SIZE]):
+        for c in range(nodes[v, N_CHILDREN]):
             if nodes[v, c] >= 0:
                 order[count] = nodes[v, c]
                 count += 1
@@ -248,24 +230,24 @@ def descending(nodes, order):
 
 @vectorized
 def push_down(nodes, order, shares):
-    """Add what belongs to a child that is a node to all of its own children, from the root down."""
+    """Add the row of a child that is a node to the rows of its own children, from the root down."""
     for v in order:
-        above = nodes[v, PARENT]
-        if above >= 0:
-            for c in range(nodes[v, SIZE]):
-                shares[FAN * v + c] += shares[above]
+        parent = nodes[v, PARENT]
+        if parent >= 0:
+            for c in range(nodes[v, N_CHILDREN]):
+                shares[FAN * v + c] += shares[parent]
 
 
 @vectorized
-def gather_up(nodes, order, sums):
-    """The sums of a child that is a node are those of its own children together, from the leaves up."""
+def sum_up(nodes, order, sums):
+    """Make the row of a child that is a node the sum of the rows of its own children, from the leaves up."""
     for k in range(order.shape[0] - 1, -1, -1):
         v = order[k]
-        above = nodes[v, PARENT]
-        if above >= 0:
-            sums[above] = 0
-            for c in range(nodes[v, SIZE]):
-                sums[above] += sums[FAN * v + c]
+        parent = nodes[v, PARENT]
+        if parent >= 0:
+            sums[parent] = 0
+            for c in range(nodes[v, N_CHILDREN]):
+                sums[parent] += sums[FAN * v + c]
 
 
 @vectorized
@@ -273,69 +255,70 @@ def pairs_inside(nodes, buckets, order, visits):
     """Σ visits[child] · points below it: the pairs that fire as parts of a child wholly inside."""
     pairs = 0
     for v in order:
-        for c in range(nodes[v, SIZE]):
+        for c in range(nodes[v, N_CHILDREN]):
             child = nodes[v, c]
-            pairs += visits[FAN * v + c] * (nodes[child, COUNT] if child >= 0 else buckets[~child, FILLED])
+            pairs += visits[FAN * v + c] * (nodes[child, N_POINTS] if child >= 0 else buckets[~child, N_FILLED])
     return pairs
 
 
 @vectorized
-def predictions_of(coordinates, buckets, shares, totals, scale, predictions, lo, hi):
-    """Predictions of the points in leaves lo … hi−1: their totals of all lanes, and the linear function of their leaf.
+def leaf_predictions(coordinates, buckets, linear, totals, scale, predictions, lo, hi):
+    """Predictions of the points in leaves lo … hi−1: their totals of all ranges, and the linear function of their leaf.
 
-    ``totals`` is (lanes, leaves, c, LEAF), ``predictions`` (n, c) by id.
+    ``totals`` is (ranges, leaves, c, LEAF), ``predictions`` (n, c) by id.
     """
-    lanes, _, outputs, _ = totals.shape
+    ranges, _, outputs, _ = totals.shape
     d = coordinates.shape[1]
-    line = np.empty(LEAF, np.float64)
+    values = np.empty(LEAF, np.float64)
     for leaf in range(lo, hi):
-        above = buckets[leaf, PLACE]
+        parent = buckets[leaf, LEAF_PARENT]
         for c in range(outputs):
-            line[:] = shares[above, c, d]
-            for lane in range(lanes):
+            values[:] = linear[parent, c, d]
+            for k in range(ranges):
                 for p in range(LEAF):
-                    line[p] += totals[lane, leaf, c, p]
+                    values[p] += totals[k, leaf, c, p]
             for j in range(d):
-                slope = shares[above, c, j]
+                slope = linear[parent, c, j]
                 for p in range(LEAF):
-                    line[p] += slope * coordinates[leaf, j, p]
-            for p in range(buckets[leaf, FILLED]):
-                predictions[buckets[leaf, p], c] = line[p] * scale
+                    values[p] += slope * coordinates[leaf, j, p]
+            for p in range(buckets[leaf, N_FILLED]):
+                predictions[buckets[leaf, p], c] = values[p] * scale
 
 
 @vectorized
-def leaf_sums(coordinates, buckets, rows, weights, sums, lo, hi):
-    """``weights[leaf, c, p]`` = row of the point's id, and ``sums[child, c, j] = Σ_p weights[leaf, c, p] x_pj``."""
+def leaf_sums(coordinates, buckets, rows, residuals, sums, lo, hi):
+    """``residuals[leaf, c, p]`` = row of the point's id, and ``sums[child, c, j] = Σ_p residuals[leaf, c, p] x_pj``."""
     d = coordinates.shape[1]
     for leaf in range(lo, hi):
-        above = buckets[leaf, PLACE]
+        parent = buckets[leaf, LEAF_PARENT]
         for c in range(rows.shape[1]):
-            for p in range(buckets[leaf, FILLED]):
-                weights[leaf, c, p] = rows[buckets[leaf, p], c]
+            for p in range(buckets[leaf, N_FILLED]):
+                residuals[leaf, c, p] = rows[buckets[leaf, p], c]
             for j in range(d):
                 total = rows.dtype.type(0)
                 for p in range(LEAF):
-                    total += weights[leaf, c, p] * coordinates[leaf, j, p]
-                sums[above, c, j] = total
+                    total += residuals[leaf, c, p] * coordinates[leaf, j, p]
+                sums[parent, c, j] = total
 
 
 @vectorized
-def totals_of_leaves(nodes, buckets, order, values, totals):
+def leaf_totals(nodes, buckets, order, values, totals):
     """``totals[child, c]`` = Σ of the values (ids, c) of a leaf's points, for all children that are leaves."""
     for v in order:
-        for column in range(nodes[v, SIZE]):
+        for column in range(nodes[v, N_CHILDREN]):
             leaf = ~nodes[v, column]
             if leaf >= 0:
                 for c in range(values.shape[1]):
                     total = 0.0
-                    for p in range(buckets[leaf, FILLED]):
+                    for p in range(buckets[leaf, N_FILLED]):
                         total += values[buckets[leaf, p], c]
                     totals[FAN * v + column, c] = total
 
 
 @vectorized
-def sum_entries(buckets, entries, masks, ends, first, stop, values, totals, sums):
-    """``sums[q] += Σ values[i]`` over half-spaces first … stop−1 of ``split_many``; ``totals`` has the children's."""
+def sum_entries(buckets, entry_arrays, first, stop, values, totals, sums):
+    """``sums[q] += Σ values[i]`` over half-spaces first … stop−1 of ``split_half_spaces``; ``totals`` is by child."""
+    entries, masks, ends = entry_arrays
     begin = 0
     for q in range(first, stop):
         for p in range(begin, ends[q]):
@@ -353,8 +336,9 @@ def sum_entries(buckets, entries, masks, ends, first, stop, values, totals, sums
 
 
 @vectorized
-def spread_entries(buckets, entries, masks, ends, first, stop, rows, shares, spread):
+def spread_entries(buckets, entry_arrays, first, stop, rows, shares, spread):
     """The adjoint: add ``rows[q]`` to the points of half-space q, or to ``shares[child]`` where a child is inside."""
+    entries, masks, ends = entry_arrays
     begin = 0
     for q in range(first, stop):
         for p in range(begin, ends[q]):
@@ -372,12 +356,12 @@ def spread_entries(buckets, entries, masks, ends, first, stop, rows, shares, spr
 
 
 @vectorized
-def hand_out(nodes, buckets, order, shares, spread):
+def add_shares_to_points(nodes, buckets, order, shares, spread):
     """Add the share of every leaf to its points."""
     for v in order:
-        for column in range(nodes[v, SIZE]):
+        for column in range(nodes[v, N_CHILDREN]):
             leaf = ~nodes[v, column]
             if leaf >= 0:
-                for p in range(buckets[leaf, FILLED]):
+                for p in range(buckets[leaf, N_FILLED]):
                     for c in range(spread.shape[1]):
                         spread[buckets[leaf, p], c] += shares[FAN * v + column, c]

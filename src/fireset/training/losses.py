@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from fireset._util.errors import InputError
+from fireset._util.registry import load
 
 
 class Loss(ABC):
@@ -87,7 +88,11 @@ def probabilities(u: np.ndarray) -> np.ndarray:
     return expit(u) if u.shape[1] == 1 else softmax(u, axis=1)
 
 
-LOSSES: dict[str, type[Loss]] = {"squared_error": SquaredError, "log_loss": LogLoss}
+# Where each class is; what there is to say about it, the class says itself.
+LOSSES = {
+    "squared_error": "fireset.training.losses:SquaredError",
+    "log_loss": "fireset.training.losses:LogLoss",
+}
 
 
 def get_loss(loss: str | Loss) -> Loss:
@@ -96,4 +101,4 @@ def get_loss(loss: str | Loss) -> Loss:
         return loss
     if loss not in LOSSES:
         raise InputError(f"loss must be one of {', '.join(LOSSES)}; got {loss!r}")
-    return LOSSES[loss]()
+    return load(LOSSES[loss])()

@@ -7,9 +7,10 @@ from functools import cache
 
 import numpy as np
 
-from fireset.engines.registry import ENGINES, create
+from fireset.engines.registry import ENGINES, create, engine_class
 from fireset.engines.step_rule import StepRule
 from fireset.hsr import build
+from fireset.hsr.choice import index_class
 
 
 @cache
@@ -24,7 +25,7 @@ def compile_kernels(engine: str, dtype, index: str | None = None, *, several_out
         return  # an engine of the caller's own
     if index:
         compile_index(index, dtype)
-    for d in (1, 2) if engine == "sums" else (1,):  # samples on a circle have kernels of their own
+    for d in engine_class(engine).kernel_dimensions:
         network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype)
         X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
         tiny = create(engine)
@@ -39,7 +40,8 @@ def compile_kernels(engine: str, dtype, index: str | None = None, *, several_out
 @cache
 def compile_index(kind: str, dtype) -> None:
     """The same for an index: build it, ask it and, if it can be changed, change it."""
-    points = np.random.default_rng(0).standard_normal((500, 2 if kind == "convex-layers" else 3)).astype(dtype)
+    d = next(d for d in (3, 2, 1, 4, 5, 6, 7, 8) if index_class(kind).suits(d))
+    points = np.random.default_rng(0).standard_normal((500, d)).astype(dtype)
     index = build(points, kind)
     index.report(points[:2], np.ones(2))
     if index.dynamic:
