@@ -19,6 +19,6 @@ def folder_for(
     rows = network.weights[:1] / (network.weights[:1] ** 2).sum() ** 0.5
     problem = TrainingProblem.check(network, rows, rows[:, : network.n_outputs])
     best = BestWeights(network, by_validation=False)
-    context = SolverContext(network, create("dense"), problem, SquaredError(), best, History())
+    context = SolverContext(network, create("dense"), problem, SquaredError(), best, History(), SINGLE_PROCESS)
     shard = NetworkShard.of(network, SINGLE_PROCESS)
     return CheckpointFolder(asked, shard, context, solver, settings), context.history

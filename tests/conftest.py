@@ -1,6 +1,7 @@
 """Shared by all tests: what is slow, Hypothesis profiles, threads, and problem makers."""
 
 import os
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -23,6 +24,14 @@ settings.load_profile(PROFILE)
 # ``test_parallel.py`` asks for several threads itself, and run without ``-n`` all tests use all cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
+
+# torch is a large package, which not every Python has: `make test-python TORCH=` does without.
+collect_ignore = [] if find_spec("torch") else ["test_distributed.py"]
+
+
+def pytest_report_header() -> str:
+    left_out = "; without torch, the tests of several workers are left out" if collect_ignore else ""
+    return f"Hypothesis profile: {PROFILE}{left_out}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker

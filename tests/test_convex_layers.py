@@ -63,9 +63,9 @@ def assert_exact(points) -> None:
     assert sorted(index._layers.ids.tolist()) == list(range(len(points)))
     assert [set(map(tuple, layer.tolist())) for layer in found] == plain_layers(points)
     for i, layer in enumerate(found):
-        turn = index._layers.turns[i] - index._layers.starts[i]
+        rightmost = index._layers.rightmost[i] - index._layers.starts[i]
         rows = list(map(tuple, layer.tolist()))
-        upper, lower = rows[: turn + 1], [*rows[turn:], rows[0]]
+        upper, lower = rows[: rightmost + 1], [*rows[rightmost:], rows[0]]
         assert upper == sorted(upper)
         assert lower == sorted(lower, reverse=True)
         corners = [row for row, before in zip(rows, [None, *rows], strict=False) if row != before]
@@ -275,7 +275,7 @@ def test_answers_that_do_not_fit_at_once(monkeypatch):
     rng = np.random.default_rng(0)
     points, normals = rng.standard_normal((300, 2)), rng.standard_normal((40, 2))
     whole = ConvexLayersIndex(points).report(normals, np.zeros(40))
-    monkeypatch.setattr("fireset.hsr.convex_layers._ANSWERS", 0)
+    monkeypatch.setattr("fireset.hsr.convex_layers._BUFFER_IDS", 0)
     parts = ConvexLayersIndex(points).report(normals, np.zeros(40))
     for a, b in zip(whole, parts, strict=True):
         assert np.array_equal(a, b)

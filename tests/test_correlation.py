@@ -11,7 +11,7 @@ from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines import StepRule
 from fireset.engines.correlation import CorrelationEngine
 from fireset.kernels.firing import deciding_dot
-from fireset.kernels.max_trees import FAN, forward, leaves_above, level_starts, nodes_above, set_leaves, turn
+from fireset.kernels.max_trees import FAN, forward, leaves_above, level_starts, lists_by_leaf, nodes_above, set_leaves
 from problems import Problem, hard_cases, plant_on_threshold, problems
 from side_by_side import STEPS, run_side_by_side
 
@@ -169,8 +169,8 @@ def test_turn_is_its_twin(trees, leaves, share, seed):
     places = np.cumsum(mask.sum(axis=0)) - mask.sum(axis=0)
     turned = np.full(len(fired), -1, np.int32)
     middle = trees // 2
-    turn(fired, starts, counts, places, turned, 0, middle)
-    turn(fired, starts, counts, places, turned, middle, trees)
+    lists_by_leaf(fired, starts, counts, places, turned, 0, middle)
+    lists_by_leaf(fired, starts, counts, places, turned, middle, trees)
     assert np.array_equal(turned, np.nonzero(mask.T)[1])
     assert np.array_equal(places, np.cumsum(mask.sum(axis=0)))
 

@@ -52,6 +52,9 @@ def test_gradient_and_tangent_product_are_those_of_the_fire_sets(name, case, out
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
     product = output_scale**2 * (J @ (J.T @ v.ravel())).reshape(v.shape) / m
     np.testing.assert_allclose(engine.tangent_product(v), product, rtol=0, atol=1e-12 * max(1, np.abs(product).max()))
+    directions = np.random.default_rng(1).standard_normal(found.shape)
+    moved = output_scale * (J @ directions.ravel()).reshape(v.shape) / sqrt(m)
+    np.testing.assert_allclose(engine.jacobian_product(directions), moved, rtol=0, atol=1e-11)
     operator = engine.tangent_operator()
     np.testing.assert_array_equal(operator(v), operator(v))
 

@@ -313,7 +313,7 @@ def test_a_certificate_holds_in_exact_arithmetic(shape):
     assert np.array_equal(reduced * index._frame.axes[0, 0], points - index._frame.center)
     exact = [[Fraction(x) for x in row] for row in reduced]
     nodes, _, _, incident, facets, members = index._levels
-    room = np.empty(3, np.int64), np.empty((9, 3))
+    scratch = np.empty(3, np.int64), np.empty((9, 3))
     close = 0
     for direction in sphere(rng, 60, 3):
         best = max(sum(Fraction(a) * b for a, b in zip(direction, row, strict=True)) for row in exact)
@@ -322,8 +322,8 @@ def test_a_certificate_holds_in_exact_arithmetic(shape):
             for _ in range(60):
                 middle = (low + high) / 2
                 own = node[FACET_START], node[FACET_END]
-                shown, _ = certify(direction, middle, index._frame.radius, facets, incident, *own, *room)
-                low, high = (low, middle) if shown >= COMPLETE else (middle, high)
+                status, _ = certify(direction, middle, index._frame.radius, facets, incident, *own, *scratch)
+                low, high = (low, middle) if status >= COMPLETE else (middle, high)
             listed = set(members[node[LIST_START] : node[LIST_END]].tolist())
             for i in set(range(120)) - listed:
                 assert sum(Fraction(a) * b for a, b in zip(direction, exact[i], strict=True)) <= Fraction(high)
@@ -335,7 +335,7 @@ def test_a_certificate_holds_in_exact_arithmetic(shape):
 def test_a_certificate_survives_rounding(rho):
     """A point on all facets at once, as far as rounding can tell: nothing but the allowance for rounding is left."""
     rng = np.random.default_rng(rho)
-    room = np.empty(rho, np.int64), np.empty((2 * rho + 3, rho))
+    scratch = np.empty(rho, np.int64), np.empty((2 * rho + 3, rho))
     for _ in range(300):
         point = sphere(rng, 1, rho)[0]
         normals = sphere(rng, 2 * rho, rho) * 10.0 ** -rng.integers(0, 4) + point
@@ -347,8 +347,8 @@ def test_a_certificate_survives_rounding(rho):
         low, high = 0.0, 2.0
         for _ in range(60):
             middle = (low + high) / 2
-            shown, _ = certify(direction, middle, 1.0 + 1e-6, facets, np.arange(2 * rho), 0, 2 * rho, *room)
-            low, high = (low, middle) if shown >= COMPLETE else (middle, high)
+            status, _ = certify(direction, middle, 1.0 + 1e-6, facets, np.arange(2 * rho), 0, 2 * rho, *scratch)
+            low, high = (low, middle) if status >= COMPLETE else (middle, high)
         exact = sum(Fraction(a) * Fraction(b) for a, b in zip(direction, point, strict=True))
         assert 0 <= Fraction(high) - exact < 1e-12
 
@@ -356,10 +356,10 @@ def test_a_certificate_survives_rounding(rho):
 @pytest.mark.parametrize("trouble", ["no hull", "noise", "wrong corners", "inside out"])
 def test_answers_do_not_depend_on_qhull(trouble, monkeypatch):
     rng = np.random.default_rng(3)
-    honest = building._hull
+    original = building._hull
 
     def spoiled(points, radius):
-        hull = honest(points, radius)
+        hull = original(points, radius)
         if hull is None or trouble == "no hull":
             return None
         corners, normals, offsets = hull
@@ -388,7 +388,7 @@ def test_lists_made_in_groups_are_the_same(monkeypatch):
         assert np.array_equal(a, b)
 
 
-def test_more_answers_than_there_is_room_for_at_once():
+def test_more_answers_than_fit_at_once():
     points = sphere(np.random.default_rng(0), 300, 3)
     indptr, ids = many_levels(points).query_batch(np.ones((500, 3)), np.full(500, -2.0))
     assert np.diff(indptr).tolist() == [300] * 500
@@ -482,13 +482,13 @@ def test_memory_is_refused_from_what_the_first_levels_took():
 def test_the_estimate_after_two_levels_is_within_a_factor_of_three(n, d):
     points = sphere(np.random.default_rng(0), n, d)
     estimates = []
-    honest = building.Memory._estimate
+    original = building.MemoryBudget._estimate
 
-    def listening(self, levels, sizes):
-        estimates.append((len(self.measured), honest(self, levels, sizes)))
+    def recording(self, levels, sizes):
+        estimates.append((len(self.measured), original(self, levels, sizes)))
         return estimates[-1][1]
 
-    with mock.patch.object(building.Memory, "_estimate", listening):
+    with mock.patch.object(building.MemoryBudget, "_estimate", recording):
         HullHierarchyIndex(points)
     early = next(estimate for measured, estimate in estimates if measured == 2)
     assert estimates[-1][1] / 3 < early < estimates[-1][1] * 3

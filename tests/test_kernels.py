@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csc_array
 
 from conftest import sphere
-from fireset.kernels.firing import activate, deciding_dot, settle
+from fireset.kernels.firing import activate, deciding_dot, refine_near_threshold
 from fireset.kernels.scanning import collect_above, count_above
 from fireset.kernels.tangent import tangent_product
 
@@ -27,13 +27,13 @@ def plain_dot(w, x) -> float:
     return total
 
 
-def plain_settle(H, W, X, thresholds, bands) -> None:
+def plain_refine(H, W, X, thresholds, bands) -> None:
     for r, i in np.argwhere(np.abs(H - thresholds[:, None]) <= bands[:, None]):
         H[r, i] = plain_dot(W[r], X[i])
 
 
 def plain_activate(H, W, X, threshold, bands) -> None:
-    plain_settle(H, W, X, np.full(len(H), threshold), bands)
+    plain_refine(H, W, X, np.full(len(H), threshold), bands)
     H -= threshold
     H[H <= 0] = 0.0
 
@@ -96,13 +96,13 @@ def blurred(dtype, seed=0):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("band", [0.0, 2e-3, 0.1, 100.0, -1.0])
-def test_settle_is_its_twin(dtype, band):
+def test_refine_near_threshold_is_its_twin(dtype, band):
     W, X, H, exact, rng = blurred(dtype)
     thresholds = exact[np.arange(12), rng.integers(0, 80, 12)].astype(dtype)
     bands = np.full(12, band, dtype)
     found, expected = H.copy(), H.copy()
-    settle(found, W, X, thresholds, bands)
-    plain_settle(expected, W, X, thresholds, bands)
+    refine_near_threshold(found, W, X, thresholds, bands)
+    plain_refine(expected, W, X, thresholds, bands)
     assert np.array_equal(found, expected)
     if band == -1.0:
         assert np.array_equal(found, H)

@@ -46,8 +46,8 @@ def check(index) -> None:
 
     visit(0, -1)
     assert len(index) == len(ids) == len(set(ids)) == (tree.locations >= 0).sum()
-    for used, free, top in ((nodes, tree.free_nodes, tree.free_counts[0]), (leaves, tree.free_buckets, tree.free_counts[1])):
-        assert sorted([*used, *free[:top].tolist()]) == list(range(len(free)))
+    for used, free, count in zip((nodes, leaves), (tree.free_nodes, tree.free_buckets), tree.free_counts, strict=True):
+        assert sorted([*used, *free[:count].tolist()]) == list(range(len(free)))
 
 
 def depth(index, node: int = 0) -> int:

@@ -1,11 +1,11 @@
-"""Spreading work over the cores: one pool of Python threads, BLAS held to one thread while it works.
+"""Spreading work over the cores: one pool of Python threads, BLAS limited to one thread while tasks use it.
 
 Kernels are compiled without the GIL and work on a range of neurons, so plain threads are enough. Compared with numba's
 own ``parallel=True`` this compiles several times faster, survives ``fork``, may be called from several threads at once
 (grid searches do), and leaves no OpenBLAS worker spinning on a core that a kernel needs.
 
-Neurons are always cut into the same *ranges*, whatever the number of threads, and what ranges add up is summed in span
-order: results do not depend on the number of cores.
+Neurons are always cut into the same *ranges*, whatever the number of threads, and the sums of ranges are added up in
+the order of the ranges: results do not depend on the number of cores.
 """
 
 import os
@@ -21,14 +21,14 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 MAX_RANGES = 8
-_SMALLEST_RANGE = 128
+_MIN_RANGE = 128
 
 
 def thread_count() -> int:
     """Threads to use: ``OMP_NUM_THREADS`` if set (joblib sets it in its workers), else the cores we may run on."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    if setting.isdigit() and int(setting) > 0:
+        return int(setting)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -36,7 +36,7 @@ def thread_count() -> int:
 
 def ranges(count: int) -> list[tuple[int, int]]:
     """Cut ``range(count)`` into at most ``MAX_RANGES`` contiguous ranges; a function of ``count`` alone."""
-    parts = max(1, min(MAX_RANGES, count // _SMALLEST_RANGE))
+    parts = max(1, min(MAX_RANGES, count // _MIN_RANGE))
     return [(count * k // parts, count * (k + 1) // parts) for k in range(parts)]
 
 
@@ -51,31 +51,31 @@ def parallel_map(function: Callable[[Task], Result], tasks: Iterable[Task], *, u
         if helpers < 1:
             return [function(task) for task in tasks]
         results: list[Any] = [None] * len(tasks)
-        waiting, lock = iter(range(len(tasks))), threading.Lock()
+        remaining, lock = iter(range(len(tasks))), threading.Lock()
 
         def work() -> None:
             while True:
                 with lock:
-                    k = next(waiting, None)
+                    k = next(remaining, None)
                 if k is None:
                     return
                 results[k] = function(tasks[k])
 
-        # The caller works, too: it is awake and on a core already. Threads that only it wakes often start on one core
-        # together, and wait milliseconds for each other before they are moved apart. Each helper has the caller's
-        # context: NumPy keeps there which warnings it gives.
+        # The calling thread works, too: it runs on a core already. If it only woke helpers, they would often start on
+        # the same core and wait milliseconds for each other before the system moves them apart. Each helper runs in
+        # the caller's context, where NumPy keeps its error settings (``np.errstate``).
         pool = _pool(os.getpid(), thread_count())
-        others = [pool.submit(copy_context().run, work) for _ in range(helpers)]
+        helpers_at_work = [pool.submit(copy_context().run, work) for _ in range(helpers)]
         try:
             work()
-        finally:  # when one fails, or Ctrl-C comes, nobody may go on writing behind the caller's back
+        finally:  # after an error or Ctrl-C no task may go on writing while the caller cleans up
             with lock:
-                for _ in waiting:
+                for _ in remaining:
                     pass
-            others = [other for other in others if not other.cancel()]  # no need for those that have not begun
-            wait(others)
-        for other in others:
-            other.result()
+            helpers_at_work = [helper for helper in helpers_at_work if not helper.cancel()]  # those that have started
+            wait(helpers_at_work)
+        for helper in helpers_at_work:
+            helper.result()
         return results
 
 
@@ -93,52 +93,53 @@ def _controller():
 
 
 class _BlasLimit:
-    """Counts who is inside, so that the BLAS setting comes back when the last one leaves.
+    """Limits BLAS to one thread while at least one caller holds the limit; the last one to release it restores BLAS.
 
-    The setting is made and taken back in one thread of its own: threadpoolctl heeds only the thread that made it.
+    One thread of its own sets and restores the limit: threadpoolctl restores only what the same thread has set.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.clerk = ThreadPoolExecutor(1, thread_name_prefix="fireset-blas")
-        self.inside = 0
-        self.limit: Any = None
+        self._lock = threading.Lock()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fireset-blas")
+        self._holders = 0
+        self._limit: Any = None
 
-    def enter(self) -> None:
-        with self.lock:
-            self.inside += 1
-            if self.inside == 1:
-                self.clerk.submit(self._make).result()
+    def acquire(self) -> None:
+        with self._lock:
+            self._holders += 1
+            if self._holders == 1:
+                self._executor.submit(self._set).result()
 
-    def leave(self) -> None:
-        with self.lock:
-            self.inside -= 1
-            if self.inside == 0:
-                self.clerk.submit(self._take_back).result()
+    def release(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                self._executor.submit(self._restore).result()
 
-    def _make(self) -> None:
-        self.limit = _controller().limit(limits=1, user_api="blas")
-        self.limit.__enter__()
+    def _set(self) -> None:
+        self._limit = _controller().limit(limits=1, user_api="blas")
+        self._limit.__enter__()
 
-    def _take_back(self) -> None:
-        self.limit.__exit__(None, None, None)
+    def _restore(self) -> None:
+        self._limit.__exit__(None, None, None)
 
 
-_CREATION = threading.Lock()  # of two limits made at once, the second would take the first one's for the setting
+# Of two limits created at once, the second would take the first one's limit for the setting to be restored.
+_CREATION_LOCK = threading.Lock()
 
 
 @cache
-def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - as for the pool
+def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - a forked child must not use its parent's thread
     return _BlasLimit()
 
 
 @contextmanager
 def one_blas_thread():
-    """Hold BLAS to one thread for a while. Cheap inside another such block, a third of a millisecond outside."""
-    with _CREATION:
+    """Limit BLAS to one thread within the block. Cheap inside another such block, a third of a millisecond outside."""
+    with _CREATION_LOCK:
         limit = _blas_limit(os.getpid())
-    limit.enter()
+    limit.acquire()
     try:
         yield
     finally:
-        limit.leave()
+        limit.release()

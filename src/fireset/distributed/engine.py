@@ -53,6 +53,9 @@ class DistributedEngine(Engine):
     def gradient(self, residual: np.ndarray) -> RowGradients:
         return self.inner.gradient(residual * self.shard.scale)
 
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        return self._added(self.inner.jacobian_product(directions) * self.shard.scale)
+
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
         self.inner.weights_moved(neurons, distances)
 

@@ -117,6 +117,20 @@ class Engine(ABC):
         """Somebody else has moved these neurons, by at most these distances; nobody else has moved."""
         self.start(self.network, self.X)
 
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        """∂u/∂W V for V (m, d), on the fire sets as they are; (n, c), float64: what a small step V adds to u."""
+        from fireset.kernels.tangent import jacobian_product
+
+        network = self.network
+        fired = self.fire_sets().tocsc()
+
+        def span_product(span: tuple[int, int]) -> np.ndarray:
+            share = np.zeros((len(self.X), network.n_outputs))
+            jacobian_product(self.X, network.signs, fired.indptr, fired.indices, directions, share, *span)
+            return share
+
+        return np.sum(parallel_map(span_product, ranges(network.width)), axis=0) / network.divisor
+
     def tangent_operator(self) -> TangentOperator:
         """The map v ↦ H v = ∂u/∂W (∂u/∂W)ᵀ v, v (n, c), on the fire sets as they are; valid until the weights move.
 

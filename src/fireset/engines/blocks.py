@@ -87,6 +87,11 @@ class BlockEngine(Engine):
 
         return product
 
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        blocks = self._started_blocks()
+        parts = [inner.jacobian_product(directions[slice(*span)]) * scale for span, inner, scale in blocks]
+        return np.sum(parts, axis=0)
+
     def approximate_tangent_operator(self) -> TangentOperator:
         """From the first block alone: neurons are drawn alike, and some thousands have the kernel of all of them."""
         return self._started(*self._spans[0])[0].tangent_operator()

@@ -32,16 +32,24 @@ class CircleSums:
     each sample and output 40 bytes, and 32 more for each range of neurons."""
 
     def __init__(self, network, X: np.ndarray, work: EngineWork):
+        from fireset.kernels.arcs import CircleArrays
+
         self._network, self._X, self._work = network, X, work
         angles = np.arctan2(X[:, 1].astype(np.float64), X[:, 0].astype(np.float64))
-        self._places = np.argsort(angles, kind="stable")
-        self._angles, self._rows = angles[self._places], X[self._places].astype(np.float64)
+        order = np.argsort(angles, kind="stable")
         cells = min(_MOST_CELLS, len(X))
         edges = -np.pi + 2 * np.pi * np.arange(cells + 1) / cells
-        self._table = np.searchsorted(self._angles, edges).astype(np.int64)
-        self._table[-1] = len(X)
+        table = np.searchsorted(angles[order], edges).astype(np.int64)
+        table[-1] = len(X)
         norms = row_norms(X)
-        self._shortest, self._longest = norms.min() * (1 - 1e-12), norms.max() * (1 + 1e-12)
+        self._circle = CircleArrays(
+            rows=X[order].astype(np.float64),
+            samples=order,
+            angles=angles[order],
+            table=table,
+            min_norm=norms.min() * (1 - 1e-12),
+            max_norm=norms.max() * (1 + 1e-12),
+        )
         self._order = np.argsort(np.arctan2(network.weights[:, 1], network.weights[:, 0]), kind="stable")
         self._arcs = np.zeros((network.width, 4), np.int64)
         self._located = False
@@ -82,8 +90,8 @@ class CircleSums:
         ends = np.cumsum(lengths)
         starts = ends - lengths
         stops, samples = starts.copy(), np.empty(ends[-1], np.int32)
-        about = self._rows, self._places, network.weights, self._threshold, self._arcs
-        parallel_map(lambda span: list_samples(*about, stops, samples, *span), ranges(network.width))
+        neurons = network.weights, self._threshold, self._arcs
+        parallel_map(lambda span: list_samples(self._circle, *neurons, stops, samples, *span), ranges(network.width))
         counts = stops - starts
         kept = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         return fire_sets_by_neuron(list_offsets(counts), samples[kept], len(self._X))
@@ -102,10 +110,9 @@ class CircleSums:
             return False
         if self._located:
             return True
-        slacks = dot_slack(2, np.float64, norms, self._longest) + 1e-15 * abs(self._threshold)
-        known = self._angles, self._table, self._rows, self._shortest, self._longest
-        search = network.weights, self._threshold, slacks, self._arcs
-        counted = parallel_map(lambda span: locate(*known, *search, *span), ranges(network.width))
+        slacks = dot_slack(2, np.float64, norms, self._circle.max_norm) + 1e-15 * abs(self._threshold)
+        neurons = network.weights, self._threshold, slacks, self._arcs
+        counted = parallel_map(lambda span: locate(self._circle, *neurons, *span), ranges(network.width))
         self._work.fired_pairs = sum(fired for fired, _ in counted)
         self._work.inner_products += sum(asked for _, asked in counted)
         self._work.nodes_visited += 4 * network.width  # cells of the table
@@ -117,16 +124,17 @@ class CircleSums:
         from fireset.kernels.arcs import received, spread
 
         network = self._network
-        about = self._rows, network.weights, network.signs, self._threshold, self._arcs, self._order
+        neurons = network.weights, network.signs, self._threshold, self._arcs, self._order
 
         def spread_span(span: int) -> None:
             self._steps[span] = 0
             self._extra[span] = 0
-            spread(*about, linear, constant, self._steps[span], self._extra[span], *self._ranges[span])
+            arrays = linear, constant, self._steps[span], self._extra[span]
+            spread(self._circle, *neurons, *arrays, *self._ranges[span])
 
         parallel_map(spread_span, range(len(self._ranges)))
         result = np.empty((len(self._X), network.n_outputs))
-        received(self._rows, self._places, self._steps, self._extra, scale, result)
+        received(self._circle, self._steps, self._extra, scale, result)
         return result
 
     def _gather(self, pushes: np.ndarray) -> np.ndarray:
@@ -135,8 +143,12 @@ class CircleSums:
 
         network = self._network
         sums = np.empty((len(self._X) + 1, network.n_outputs, 2))
-        prefix_sums(self._rows, self._places, pushes, sums)
+        prefix_sums(self._circle, pushes, sums)
         gradients = np.empty((network.width, 2))
-        about = self._rows, self._places, network.weights, network.signs, self._threshold, self._arcs
-        parallel_map(lambda span: gather(*about, sums, pushes, self._order, gradients, *span), ranges(network.width))
+        neurons = network.weights, network.signs, self._threshold, self._arcs, self._order
+
+        def gather_span(span: tuple[int, int]) -> None:
+            gather(self._circle, *neurons, sums, pushes, gradients, *span)
+
+        parallel_map(gather_span, ranges(network.width))
         return gradients

@@ -177,12 +177,12 @@ class _Forest:
 
     def settle(self, H: np.ndarray, rows: np.ndarray, columns: np.ndarray, weight_norms: np.ndarray) -> None:
         """Put deciding values into ``H = rows @ columns.T`` near the threshold, as far as they decide."""
-        from fireset.kernels.firing import settle
+        from fireset.kernels.firing import refine_near_threshold
 
         if self.network.dtype == np.float32:
             return
         bands = deciding_band(self.network.n_features, self.network.dtype, weight_norms, self.sample_norm)
-        settle(H, rows, columns, np.full(len(H), self.threshold), bands)
+        refine_near_threshold(H, rows, columns, np.full(len(H), self.threshold), bands)
 
     def walk(self, sums: list[np.ndarray], trees_are_neurons: bool) -> int:
         """Find who fires in every tree: ``starts`` and ``counts`` of its list in the array of its span.
@@ -269,7 +269,7 @@ class _TreesOfSamples(_Forest):
 
     def forward(self) -> tuple[np.ndarray, _Fired, int]:
         """As for trees of neurons; lists by sample are turned into lists by neuron, which the gradient needs."""
-        from fireset.kernels.max_trees import turn
+        from fireset.kernels.max_trees import lists_by_leaf
 
         sums = np.zeros((len(self.X), self.network.n_outputs))
         visited = self.walk([sums] * len(self.ranges), False)  # ranges do not share a sample
@@ -281,7 +281,7 @@ class _TreesOfSamples(_Forest):
         samples = np.empty(ends[-1], np.int32)
 
         def turn_span(k: int) -> None:
-            turn(self.lists[k], self.starts, self.counts, places[k], samples, *self.ranges[k])
+            lists_by_leaf(self.lists[k], self.starts, self.counts, places[k], samples, *self.ranges[k])
 
         parallel_map(turn_span, range(len(self.ranges)))
         fired = _Fired([samples] * len(ranges(self.network.width)), ends - counts, counts.astype(np.int32))

@@ -228,6 +228,25 @@ class ListEngine(Engine):
 
         return product
 
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        from fireset.kernels.candidates import spread_linear
+
+        self._ensure_forward()
+        network = self.network
+        if self._diverged:
+            return np.full((len(self.X), network.n_outputs), np.nan)
+
+        def span_product(span: tuple[int, int]) -> np.ndarray:
+            sums = self._zero_sums()
+            linear = np.zeros((span[1] - span[0], self._blocks[0].rows.shape[1]), network.dtype)
+            linear[:, : network.n_features] = directions[slice(*span)]
+            for samples, rows, lists in self._blocks:
+                own = lists.arrays(), lists.fired(span)
+                spread_linear(rows, network.signs, linear, *own, sums[samples], *span)
+            return sums
+
+        return self._total(parallel_map(span_product, ranges(network.width))) / network.divisor
+
     def _look_at_all(self, by_sample: "csr_array") -> None:
         """Lists that are looked at whole: of these pairs, n × m."""
         for k, block in enumerate(self._blocks):

@@ -1,8 +1,8 @@
 """The contract of a half-space index (the paper's Algorithm "half space report data structure").
 
-Every kind answers through ``HalfSpaceIndex``: what comes from outside is checked here, once; queries are cut into
-blocks here and the blocks spread over the cores. A kind knows only how to answer one block, and, if it is dynamic, how
-to add, delete and move points that were found to be in order.
+Every kind is a subclass of ``HalfSpaceIndex``, which checks all arguments, cuts queries into blocks and spreads the
+blocks over the cores. A kind implements how to answer one block and, if it is dynamic, how to add, delete and move
+points, and may rely on arguments that have been checked.
 """
 
 from abc import ABC, abstractmethod
@@ -16,15 +16,16 @@ from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 
-_MOST_IDS = 2**31 - 1  # ids are kept in 32 bits
-_LONG = 1 << 18  # ids from which on it pays to copy them on several cores
-_FEWEST_BLOCKS = 8  # so that several cores have something to do; a constant, so that results do not depend on them
+_MAX_IDS = 2**31 - 1  # ids are kept in 32 bits
+_PARALLEL_COPY_IDS = 1 << 18  # with more ids than this it is faster to copy them on several cores
+_MIN_BLOCKS = 8  # so that several cores have work; a constant, so that results do not depend on their number
+_MAX_BLOCK_QUERIES = 256
 
 
 class Report(NamedTuple):
     """Answers to a batch of queries: query k found ``ids[indptr[k]:indptr[k+1]]``, with these values.
 
-    Ids are 32-bit integers, which take half the room. A value is the computed ⟨normal, point⟩: within
+    Ids are 32-bit integers, which take half the memory. A value is the computed ⟨normal, point⟩: within
     ``fireset._util.rounding.dot_slack`` of the true one.
     """
 
@@ -35,10 +36,10 @@ class Report(NamedTuple):
 
 @dataclass
 class IndexWork:
-    """What an index did so far."""
+    """Work counts of an index since it was built."""
 
     queries: int = 0
-    nodes_visited: int = 0  # nodes, layers or vertices whose bounds were looked at
+    nodes_visited: int = 0  # nodes, layers or vertices whose bounds were compared
     points_tested: int = 0  # points whose inner product was computed to decide whether they lie above
     points_in_bulk: int = 0  # points reported because a bound covers all of their subtree
     points_reported: int = 0
@@ -47,8 +48,8 @@ class IndexWork:
 class Queries(NamedTuple):
     """A block of queries, checked; ``slacks`` bounds the rounding of every inner product with a point of the index.
 
-    ``bands`` is the half-width of the band around each threshold in which ``deciding_dot`` has the last word; negative
-    in float32, where the computed value decides.
+    ``bands`` is the half-width of the band around each threshold in which ``deciding_dot`` decides; negative in
+    float32, where the computed value does.
     """
 
     normals: np.ndarray
@@ -58,7 +59,7 @@ class Queries(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What a kind found for a block: numbers found, ids (int32), values (if asked for)."""
+    """The answers to a block of queries: numbers found, ids (int32), values (empty unless asked for), work."""
 
     counts: np.ndarray
     ids: np.ndarray
@@ -71,7 +72,7 @@ class Answers(NamedTuple):
 class HalfSpaceIndex(ABC):
     """A set of points that reports which of them lie strictly above a hyperplane.
 
-    Ids are given out in the order of adding, from 0 on, and never change or return. In float64 every kind reports
+    Ids are assigned in the order of adding, from 0 on, and never change or get reused. In float64 every kind reports
     exactly the points with ``deciding_dot(normal, point) > threshold`` (``fireset.kernels.firing``); in float32 points
     within rounding distance of the threshold may fall on either side.
     """
@@ -97,14 +98,14 @@ class HalfSpaceIndex(ABC):
 
     @abstractmethod
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
-        """Answer a block of queries, without touching the index: other blocks are answered at the same time.
+        """Answer a block of queries, without changing the index: other blocks are answered at the same time.
 
         Unless ``ordered``, the ids of an answer may come in any order.
         """
 
     def _block_size(self, n_queries: int) -> int:
-        """Queries to be answered in one go."""
-        return max(1, min(256, -(-n_queries // _FEWEST_BLOCKS)))
+        """Queries of one block."""
+        return max(1, min(_MAX_BLOCK_QUERIES, -(-n_queries // _MIN_BLOCKS)))
 
     # Queries
 
@@ -131,39 +132,39 @@ class HalfSpaceIndex(ABC):
         size = self._block_size(len(normals))
 
         def answer(start: int) -> Answers:
-            return self._answer(Queries(*(part[start : start + size] for part in queries)), with_values, ordered)
+            return self._answer(Queries(*(array[start : start + size] for array in queries)), with_values, ordered)
 
-        found = parallel_map(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
+        blocks = parallel_map(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
         self.work.queries += len(queries.normals)
-        self.work.nodes_visited += sum(f.nodes_visited for f in found)
-        self.work.points_tested += sum(f.points_tested for f in found)
-        self.work.points_in_bulk += sum(f.points_in_bulk for f in found)
-        self.work.points_reported += sum(len(f.ids) for f in found)
-        indptr = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(f.counts for f in found)]))
+        self.work.nodes_visited += sum(block.nodes_visited for block in blocks)
+        self.work.points_tested += sum(block.points_tested for block in blocks)
+        self.work.points_in_bulk += sum(block.points_in_bulk for block in blocks)
+        self.work.points_reported += sum(len(block.ids) for block in blocks)
+        indptr = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(block.counts for block in blocks)]))
         starts = indptr[::size]
         ids = np.empty(indptr[-1], np.int32)
         values = np.empty(len(ids) if with_values else 0, self.dtype)
 
-        def put_together(block: int) -> None:
-            place = slice(starts[block], starts[block] + len(found[block].ids))
-            ids[place] = found[block].ids
+        def copy_block(k: int) -> None:
+            target = slice(starts[k], starts[k] + len(blocks[k].ids))
+            ids[target] = blocks[k].ids
             if with_values:
-                values[place] = found[block].values
-            self._release(found[block])
+                values[target] = blocks[k].values
+            self._release(blocks[k])
 
-        if len(ids) > _LONG:
-            parallel_map(put_together, range(len(found)))
+        if len(ids) > _PARALLEL_COPY_IDS:
+            parallel_map(copy_block, range(len(blocks)))
         else:
-            for block in range(len(found)):
-                put_together(block)
+            for k in range(len(blocks)):
+                copy_block(k)
         return Report(indptr, ids, values)
 
     def _release(self, answers: Answers) -> None:
-        """The answers of a block have been copied; what held them may be used again."""
+        """The answers of a block have been copied; a kind may reuse their buffers."""
 
     def _checked_queries(self, normals, thresholds) -> Queries:
         normals = self._checked_rows(normals, "normals")
-        # A float64 threshold is rounded down for float32 points: then at worst too much is reported, never too little.
+        # A float64 threshold is rounded down for float32 points: rather a point too many is reported than one too few.
         thresholds = _rounded_down(np.asarray(thresholds, np.float64), self.dtype)
         if thresholds.shape != (len(normals),):
             raise InputError(f"thresholds must have shape ({len(normals)},), got {thresholds.shape}")
@@ -175,32 +176,34 @@ class HalfSpaceIndex(ABC):
         bands = deciding_band(self.n_features, self.dtype, norms, self._largest_norm)
         return Queries(normals, thresholds, slacks, bands)
 
-    # Changes, which only a ``DynamicIndex`` takes
+    # Changes, which only a ``DynamicIndex`` supports
 
     def add(self, points) -> np.ndarray:  # noqa: ARG002
         """Add rows; returns their ids."""
-        raise self._cannot_change()
+        raise self._static_error()
 
     def delete(self, ids) -> None:  # noqa: ARG002
-        """Remove points by id. An id that is not there is refused and nothing is removed."""
-        raise self._cannot_change()
+        """Remove points by id. If an id is not in the index, an InputError is raised and nothing is removed."""
+        raise self._static_error()
 
     def move(self, ids, points) -> None:  # noqa: ARG002
-        """Put the points of these ids elsewhere; they keep their ids. The same as delete and add, but cheaper."""
-        raise self._cannot_change()
+        """Give the points of these ids new coordinates; they keep their ids. Cheaper than delete and add."""
+        raise self._static_error()
 
-    def _cannot_change(self) -> InputError:
+    def _static_error(self) -> InputError:
         return InputError(
             f"an index of kind {self.kind!r} cannot be changed; build one of kind 'partition-tree' or 'scan'"
         )
 
-    def _note_norms(self, points: np.ndarray) -> None:
+    def _update_largest_norm(self, points: np.ndarray) -> None:
         self._largest_norm = max(self._largest_norm, float(row_norms(points).max(initial=0.0)))
 
     def _checked_rows(self, rows, name: str) -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""
         try:
-            rows = np.require(rows, self.dtype, ["C", "A", "W"])  # read-only would be another type to the kernels
+            rows = np.require(
+                rows, self.dtype, ["C", "A", "W"]
+            )  # for a read-only array kernels would be compiled again
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -211,21 +214,21 @@ class HalfSpaceIndex(ABC):
 
 
 class DynamicIndex(HalfSpaceIndex):
-    """An index whose points come, go and move. What comes from outside is checked here, once."""
+    """An index whose points can be added, deleted and moved; it checks the arguments of all three."""
 
     dynamic = True
 
     @abstractmethod
     def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
-        """Take points in under ids that are the next ones."""
+        """Add points under these ids, which follow the largest id so far."""
 
     @abstractmethod
     def _delete(self, ids: np.ndarray) -> None:
-        """Let points go that are there, each of them named once, ascending."""
+        """Remove the points of these ids, which are in the index, unique and ascending."""
 
     @abstractmethod
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
-        """Put points elsewhere that are there, each of them named once, ascending."""
+        """Move the points of these ids, which are in the index, unique and ascending."""
 
     @abstractmethod
     def _contains(self, ids: np.ndarray) -> np.ndarray:
@@ -233,10 +236,10 @@ class DynamicIndex(HalfSpaceIndex):
 
     def add(self, points) -> np.ndarray:
         points = self._checked_rows(points, "points")
-        if self._next_id + len(points) > _MOST_IDS:
-            raise InputError(f"an index gives out at most {_MOST_IDS:,} ids in its life; build a new one")
+        if self._next_id + len(points) > _MAX_IDS:
+            raise InputError(f"an index gives out at most {_MAX_IDS:,} ids in its life; build a new one")
         ids = np.arange(self._next_id, self._next_id + len(points))
-        self._note_norms(points)
+        self._update_largest_norm(points)
         self._add(points, ids)
         self._next_id += len(points)
         return ids
@@ -249,9 +252,9 @@ class DynamicIndex(HalfSpaceIndex):
         points = self._checked_rows(points, "points")
         if len(ids) != len(points):
             raise InputError(f"points must have one row for each of the {len(ids)} ids, got {len(points)}")
-        ids, first = np.unique(ids[::-1], return_index=True)  # of an id given twice the last position counts
+        ids, first = np.unique(ids[::-1], return_index=True)  # if an id is given twice, the last position counts
         points = points[len(points) - 1 - first]
-        self._note_norms(points)
+        self._update_largest_norm(points)
         self._move(ids, points)
 
     def _checked_ids(self, ids) -> np.ndarray:
@@ -270,23 +273,23 @@ class DynamicIndex(HalfSpaceIndex):
 def sort_answers(ids: np.ndarray, counts: np.ndarray) -> None:
     """Sort the answer of every query in place; query k has the next ``counts[k]`` ids.
 
-    NumPy's sort is the fastest there is, but to call it for every answer makes threads wait for each other. So answers
-    of about the same length are sorted together, as rows of a matrix.
+    NumPy's sort is the fastest, but called for every answer it makes threads wait for the GIL. So answers of about the
+    same length are sorted together, as rows of a matrix.
     """
-    from fireset.kernels.sorting import FEW, from_rows, sort_short, to_rows
+    from fireset.kernels.sorting import SHORT, from_rows, sort_short, to_rows
 
     sort_short(ids, counts)
     ends = np.cumsum(counts)
     by_length = np.argsort(counts, kind="stable")
-    start = int(np.searchsorted(counts, FEW, side="right", sorter=by_length))
+    start = int(np.searchsorted(counts, SHORT, side="right", sorter=by_length))
     while start < len(counts):
         longest = counts[by_length[start]] * 5 // 4
         stop = int(np.searchsorted(counts, longest, side="right", sorter=by_length))
-        together = by_length[start:stop]
-        rows = np.empty((len(together), counts[by_length[stop - 1]]), np.int32)
-        to_rows(ids, ends, counts, together, rows)
+        group = by_length[start:stop]
+        rows = np.empty((len(group), counts[by_length[stop - 1]]), np.int32)
+        to_rows(ids, ends, counts, group, rows)
         rows.sort(axis=1)
-        from_rows(ids, ends, counts, together, rows)
+        from_rows(ids, ends, counts, group, rows)
         start = stop
 
 

@@ -1,4 +1,4 @@
-"""Building an index of a kind asked for, or of the kind that the cost model finds cheapest."""
+"""Building an index of a given kind, or of the kind that is cheapest by the cost model."""
 
 from inspect import signature
 
@@ -9,7 +9,7 @@ from fireset._util.registry import load
 from fireset.hsr import cost
 from fireset.hsr.base import HalfSpaceIndex
 
-# Where each class is; what there is to say about it, the class says itself.
+# Where each class is, to be imported when it is needed; everything else about a kind is in its class.
 KINDS = {
     "scan": "fireset.hsr.scan:ScanIndex",
     "partition-tree": "fireset.hsr.partition_tree:PartitionTreeIndex",
@@ -19,7 +19,7 @@ KINDS = {
 
 
 def index_class(kind: str) -> type[HalfSpaceIndex]:
-    """The class behind a kind; "auto" is none."""
+    """The class of a kind other than "auto"."""
     return load(KINDS[check_kind(kind)])
 
 
@@ -65,13 +65,13 @@ def build(
 
 
 def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None, queries: float | None = None) -> str:
-    """The kind that "auto" stands for: the cheapest of those that can do what is asked (``fireset.hsr.cost``).
+    """The kind that "auto" stands for: the cheapest of those that support what is asked (``fireset.hsr.cost``).
 
     Without ``output`` it is what the paper's threshold leaves, n·P(z > √(0.4 ln n)); without ``queries`` there are as
     many of them as points. "hull-hierarchy" is never the cheapest where it was measured, d = 3 … 5 and n up to 10⁵: its
     lists are 20 times as long as the answer and more, and a tree tests as few points.
     """
-    output = cost.usual_output(n) if output is None else output
+    output = cost.paper_output(n) if output is None else output
     queries = max(1.0, n if queries is None else queries)
     costs = {
         "scan": cost.scan_query(n, d),
@@ -83,15 +83,15 @@ def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None,
 
 
 def kinds() -> list[str]:
-    """The kinds that ``build`` knows."""
+    """The kinds of index that ``build`` can make, without "auto"."""
     return list(KINDS)
 
 
 def check_kind(kind: str, *, dynamic: bool = False) -> str:
-    """A name that ``build`` knows; with ``dynamic`` of a kind that can be changed."""
+    """``kind`` if ``build`` knows it and, with ``dynamic``, it can be changed; otherwise an InputError."""
     if kind != "auto" and kind not in KINDS:
         raise InputError(f"kind must be one of auto, {', '.join(KINDS)}; got {kind!r}")
     if dynamic and kind != "auto" and not index_class(kind).dynamic:
-        able = ", ".join(name for name in KINDS if index_class(name).dynamic)
-        raise InputError(f"kind must be one that can be changed, auto, {able}; got {kind!r}")
+        dynamic_kinds = ", ".join(name for name in KINDS if index_class(name).dynamic)
+        raise InputError(f"kind must be one that can be changed, auto, {dynamic_kinds}; got {kind!r}")
     return kind

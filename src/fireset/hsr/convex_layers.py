@@ -3,7 +3,7 @@
 Points are peeled like an onion: the convex hull is the first layer, the hull of the rest the second, and so on. A line
 that misses a layer misses all layers inside. So a query looks for the extreme point of the first layer in the direction
 of the normal, walks from it in both directions while points are above, goes on to the next layer, and stops at the
-first that the half-space does not meet: every layer looked at but the last reports something. The extreme point takes a
+first that the half-space does not meet: every layer visited but the last reports something. The extreme point takes a
 binary search on the first layer, O(log n), and one comparison on each of the others, by fractional cascading. Query
 O(log n + k) for k points found, building O(n log² n), memory O(n). Static.
 
@@ -17,7 +17,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.hsr.base import Answers, HalfSpaceIndex, Queries, sort_answers
 
-_ANSWERS = 1 << 20  # ids found by a block before its answers are put together
+_BUFFER_IDS = 1 << 20  # space for the answers of a block, besides one of any length
 _LARGEST_EXPONENT = 320  # of scaled coordinates: products of three differences do not overflow
 _SMALLEST_EXPONENT = -500  # of the grid they are on: products of two differences lose nothing to underflow
 
@@ -35,7 +35,7 @@ class ConvexLayersIndex(HalfSpaceIndex):
                 "use 'hull-hierarchy' or 'partition-tree'"
             )
         self._points = self._checked_rows(points, "points").copy()
-        self._note_norms(self._points)
+        self._update_largest_norm(self._points)
         self._next_id = len(self._points)
         self._build()
 
@@ -47,39 +47,39 @@ class ConvexLayersIndex(HalfSpaceIndex):
         return len(self._points)
 
     def _build(self) -> None:
-        from fireset.kernels.convex_layers import Layers
+        from fireset.kernels.convex_layers import LayerArrays
         from fireset.kernels.convex_layers_build import cascade, peel
 
         n = len(self._points)
         (x, x_exponent), (y, y_exponent) = _scaled(self._points[:, 0]), _scaled(self._points[:, 1])
-        by_place = np.lexsort((y, x)).astype(np.int32)
-        scaled = np.column_stack([x, y])[by_place]
+        ids = np.lexsort((y, x)).astype(np.int32)
+        scaled = np.column_stack([x, y])[ids]
         # Duplicates are peeled as one point, and put beside each other afterwards.
         first = np.flatnonzero(np.concatenate([np.ones(min(n, 1), bool), (scaled[1:] != scaled[:-1]).any(axis=1)]))
-        sizes = np.diff(first, append=n)
+        copies = np.diff(first, append=n)
         distinct = scaled[first]
-        order, starts, turns = (np.empty(len(distinct), np.int32) for _ in range(3))
+        order, starts, rightmost = (np.empty(len(distinct), np.int32) for _ in range(3))
         leaves = max(2, 1 << (len(distinct) - 1).bit_length())
-        nodes, stand = np.full((leaves, 6), leaves, np.int32), np.zeros(2 * leaves + 1, np.int32)
-        layers = peel(distinct, nodes, stand, order, starts, turns)
-        ends = np.cumsum(sizes[order])
-        place = np.arange(n) + np.repeat(first[order] - (ends - sizes[order]), sizes[order])
-        by_place, scaled = by_place[place], scaled[place]
-        starts = np.append((ends - sizes[order])[starts[:layers]], n)
-        turns = ends[turns[:layers]] - 1
-        (keys, owns, firsts), (lower_keys, lower_owns, lower_firsts) = (
-            cascade(scaled, starts, turns, chain) for chain in (0, 1)
+        nodes, live = np.full((leaves, 6), leaves, np.int32), np.zeros(2 * leaves + 1, np.int32)
+        layers = peel(distinct, nodes, live, order, starts, rightmost)
+        ends = np.cumsum(copies[order])
+        positions = np.arange(n) + np.repeat(first[order] - (ends - copies[order]), copies[order])
+        ids, scaled = ids[positions], scaled[positions]
+        starts = np.append((ends - copies[order])[starts[:layers]], n)
+        rightmost = ends[rightmost[:layers]] - 1
+        (slopes, own_counts, chain_starts), (lower_slopes, lower_own_counts, lower_chain_starts) = (
+            cascade(scaled, starts, rightmost, chain) for chain in (0, 1)
         )
-        self._layers = Layers(
-            points=self._points[by_place],
-            ids=by_place,
+        self._layers = LayerArrays(
+            points=self._points[ids],
+            ids=ids,
             starts=starts,
-            turns=turns,
-            keys=np.concatenate([keys, lower_keys]),
-            owns=np.concatenate([owns, lower_owns]),
-            firsts=np.stack([firsts, len(keys) + lower_firsts]),
-            largest=np.abs(self._points).max(axis=0, initial=0.0).astype(np.float64),
-            stretch=y_exponent - x_exponent,
+            rightmost=rightmost,
+            slopes=np.concatenate([slopes, lower_slopes]),
+            own_counts=np.concatenate([own_counts, lower_own_counts]),
+            chain_starts=np.stack([chain_starts, len(slopes) + lower_chain_starts]),
+            max_abs=np.abs(self._points).max(axis=0, initial=0.0).astype(np.float64),
+            slope_exponent=y_exponent - x_exponent,
         )
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
@@ -89,9 +89,9 @@ class ConvexLayersIndex(HalfSpaceIndex):
         work = np.zeros(2, np.int64)
         parts, done = [], 0
         while done < len(counts):
-            found = np.empty(len(self) + _ANSWERS, np.int32)
+            found = np.empty(len(self) + _BUFFER_IDS, np.int32)
             before = done
-            done = search(*self._layers, queries.normals, queries.thresholds, done, found, counts, work)
+            done = search(self._layers, queries.normals, queries.thresholds, done, found, counts, work)
             parts.append(found[: counts[before:done].sum()])
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if ordered:
@@ -105,8 +105,8 @@ class ConvexLayersIndex(HalfSpaceIndex):
 def _scaled(coordinates: np.ndarray) -> tuple[np.ndarray, int]:
     """Coordinates in float64 times a power of two, as ``fireset.kernels.convex_layers_build`` needs them; its exponent.
 
-    What is less than 2⁻⁸¹⁹ of the largest coordinate is rounded away: nothing against the rounding of an inner product,
-    for which queries make allowance. Points that become equal by it share a place in the layers, no more.
+    What is less than 2⁻⁸¹⁹ of the largest coordinate is rounded away, which is far less than the rounding of an inner
+    product, for which queries make allowance. Points that become equal by it are neighbours in the layers, no more.
     """
     coordinates = coordinates.astype(np.float64)
     exponent = _LARGEST_EXPONENT - int(np.frexp(np.abs(coordinates).max(initial=0.0))[1])

@@ -9,10 +9,8 @@ from statistics import NormalDist
 
 from fireset._util.gaussian import upper_tail
 
-_SCAN_POINT, _SCAN_COORDINATE = (
-    0.65,
-    0.022,
-)  # for each point: comparing and collecting; for each of its coordinates: GEMM
+_SCAN_POINT = 0.65  # for each point: comparing and collecting
+_SCAN_COORDINATE = 0.022  # for each coordinate of a point: GEMM
 _TREE_QUERY = 1500.0
 _TREE_POINT, _TREE_COORDINATE = 1.6, 0.05  # for each point tested, its share of the boxes above it included
 _TREE_FOUND = 3.0  # for each point reported: writing and sorting its id
@@ -21,12 +19,12 @@ _TREE_BUILD_COORDINATE = 1.0
 _LAYERS_LEVEL, _LAYERS_FOUND = 10.0, 11.0
 _LAYERS_BUILD = 18.0  # for each point and log² n
 _DENSE_PAIR, _DENSE_COORDINATE = 1.0, 0.03  # for each pair of a prediction without an index
-_SUMMED = 10.0  # for each pair found: its value, and its part of the prediction
+_SUM_PAIR = 10.0  # for each pair found: its value, and its part of the prediction
 _LEAF = 24.0
 
 
-def usual_output(n: int) -> float:
-    """What the paper's threshold b = √(0.4 ln n) leaves above it of n Gaussian points."""
+def paper_output(n: int) -> float:
+    """How many of n Gaussian points lie above the paper's threshold b = √(0.4 ln n), on average."""
     return n * upper_tail(sqrt(0.4 * log(max(n, 2))))
 
 
@@ -60,16 +58,16 @@ def tree_build(n: int, d: int) -> float:
 
 
 def layers_query(n: int, output: float) -> float:
-    """Convex layers look at what they report, and a little more on every layer."""
+    """Convex layers test the points they report, and a few more on every layer."""
     return _LAYERS_LEVEL * log(max(n, 2), 2) + _LAYERS_FOUND * output
 
 
 def layers_build(n: int) -> float:
-    """Layers are peeled off one by one."""
+    """Layers are peeled one after the other."""
     return n * _LAYERS_BUILD * log(max(n, 2), 2) ** 2
 
 
 def pays_to_search(width: int, d: int, rows: int, output: float) -> bool:
-    """Whether predicting ``rows`` rows is faster by building a tree over the weights than by looking at every pair."""
+    """Whether predicting ``rows`` rows is faster by building a tree over the weights than by testing every pair."""
     one_by_one = rows * width * (_DENSE_PAIR + _DENSE_COORDINATE * d)
-    return tree_build(width, d) + rows * (tree_query(width, d, output) + _SUMMED * output) < one_by_one
+    return tree_build(width, d) + rows * (tree_query(width, d, output) + _SUM_PAIR * output) < one_by_one

@@ -19,10 +19,11 @@ O(r^⌊d/2⌋) facets.
    small, and then costs O(n/r_j): O(k) for every level, O(k log n) in all. With two, the probability is the product of
    two such numbers (Chan 2000, "Random sampling, halfspace range reporting, and construction of (≤k)-levels in three
    dimensions"), the sum is geometric, and the list has expected length O(k): a third for n = 5·10⁴, d = 3, k = 20.
-2. Deviation: no list is believed to be complete. Before it is tested, the weights λ of the lemma are computed and bound
-   ⟨q, p⟩ for every point outside the list, rounding included (``fireset.kernels.hull_certificate``). Where the
-   bound does not prove it, the list of a coarser sample is tried, and at last everyone. So answers do not depend on
-   what Qhull makes of duplicates, coplanar points or slivers; only the time does.
+2. Deviation: no list is taken to be complete without proof. Before it is tested, the weights λ of the lemma are
+   computed and bound ⟨q, p⟩ for every point outside the list, rounding included
+   (``fireset.kernels.hull_certificate``). Where the bound does not prove it, the list of a coarser sample is tried, and
+   at last all points. So answers do not depend on what Qhull does with duplicates, coplanar points or slivers; only
+   the time does.
 """
 
 import numpy as np
@@ -57,7 +58,7 @@ class HullHierarchyIndex(HalfSpaceIndex):
             raise InputError(f"memory_limit must be a positive number of bytes, got {memory_limit}")
         self._points = self._checked_rows(points, "points").copy()
         self._next_id = len(self._points)
-        self._note_norms(self._points)
+        self._update_largest_norm(self._points)
         self._frame, self._levels = build(self._points, limit)
 
     @classmethod
@@ -68,18 +69,19 @@ class HullHierarchyIndex(HalfSpaceIndex):
         return len(self._points)
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
-        from fireset.kernels.hull_hierarchy import report
+        from fireset.kernels.hull_hierarchy import search
 
-        # In float32 a point whose true value does not exceed the threshold need not be found, however it is rounded.
-        slacks = queries.slacks if self.dtype == np.float64 else np.full(len(queries.normals), 1e-30)
+        if self.dtype == np.float32:
+            # A point whose true value does not exceed the threshold need not be found, however it is rounded.
+            queries = queries._replace(slacks=np.full(len(queries.normals), 1e-30))
         counts = np.empty(len(queries.normals), np.int64)
         work = np.zeros(2, np.int64)
+        arrays = self._frame, self._levels
         parts, done = [], 0
         while done < len(queries.normals):
-            ids = np.empty(2 * len(self) + 1, np.int32)  # room for the longest answer, and pages unused cost nothing
+            ids = np.empty(2 * len(self) + 1, np.int32)  # space for the longest answer; unused pages cost nothing
             values = np.empty(len(ids) if with_values else 0, self.dtype)
-            given = (self._points, queries.normals, queries.thresholds, slacks, queries.bands)
-            done, used = report(*given, *self._frame, *self._levels, ordered, done, ids, values, counts, work)
+            done, used = search(self._points, queries, *arrays, ordered, done, ids, values, counts, work)
             parts.append((ids[:used].copy(), values[:used].copy()))
         ids, values = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Answers(counts, ids, values, int(work[0]), int(work[1]))

@@ -1,4 +1,4 @@
-"""Building the hull hierarchy: reduced coordinates, samples and their hulls, lists, and what all that may take."""
+"""Building the hull hierarchy: reduced coordinates, samples and their hulls, lists, and the memory they may take."""
 
 from collections.abc import Iterator
 from math import ceil, exp, frexp, lgamma, log, pi, sqrt
@@ -20,19 +20,19 @@ _LARGEST_SLACK = 1e-3  # with more, lists would be long for nothing
 _WELL_CONDITIONED = 1e-3
 _BLOCKS = 16  # of facets, to be spread over the cores
 _ENTRIES_AT_A_TIME = 1 << 25  # of lists of facets, while those of nodes are made from them
-_POINTS_FOR_A_LOOK = 1024
+_PROBED_POINTS = 1024  # of which the dimension is estimated before any work on all points
 
 
 class Frame(NamedTuple):
-    """Reduced coordinates x̂: x = center + axes x̂ + δ with ‖x̂‖ ≤ radius and ‖δ‖ ≤ blur, for every point."""
+    """Reduced coordinates x̂: x = center + axes x̂ + δ with ‖x̂‖ ≤ radius and ‖δ‖ ≤ error_bound, for every point."""
 
     center: np.ndarray  # (d,)
     axes: np.ndarray  # (d, ρ)
     radius: float
-    blur: float
+    error_bound: float
 
 
-class Hierarchy(NamedTuple):
+class HierarchyArrays(NamedTuple):
     """The arrays of all levels; ``fireset.kernels.hull_hierarchy`` says what is in them."""
 
     nodes: np.ndarray  # (nodes, 8) int64
@@ -43,47 +43,48 @@ class Hierarchy(NamedTuple):
     members: np.ndarray  # int32
 
 
-def build(points: np.ndarray, memory_limit: int) -> tuple[Frame, Hierarchy]:
+def build(points: np.ndarray, memory_limit: int) -> tuple[Frame, HierarchyArrays]:
     """The hierarchy over points (n, d); an ``InputError`` if it would take more than ``memory_limit`` bytes."""
     n, d = points.shape
     with one_blas_thread():
-        if d > 8:  # in high dimension a look at some of the points saves the work on all of them
-            look = reduce_points(points[:: n // _POINTS_FOR_A_LOOK + 1])
-            if look is not None:
-                rho = look[1].shape[1]
-                Memory(n, rho, d, memory_limit).check(_roots(0, rho), list(_sample_sizes(n, rho)))
+        if d > 8:  # in high dimension some of the points show that the hulls would be too large, for little work
+            probe = reduce_points(points[:: n // _PROBED_POINTS + 1])
+            if probe is not None:
+                rho = probe[1].shape[1]
+                MemoryBudget(n, rho, d, memory_limit).check(_root_level(0, rho), list(_sample_sizes(n, rho)))
         reduction = reduce_points(points)
     if reduction is None:
-        # One point many times, or points on a line, or none to speak of: all are tested by every query.
-        return Frame(np.zeros(d), np.zeros((d, 1)), 0.0, np.inf), _roots(n, 1)
+        # One point many times, points on a line, or too few points: every query tests all of them.
+        return Frame(np.zeros(d), np.zeros((d, 1)), 0.0, np.inf), _root_level(n, 1)
     frame, reduced, slack = reduction
-    return frame, _build_levels(reduced, slack, frame.radius, Memory(n, reduced.shape[1], d, memory_limit))
+    return frame, _build_levels(reduced, slack, frame.radius, MemoryBudget(n, reduced.shape[1], d, memory_limit))
 
 
-def _roots(n: int, rho: int) -> Hierarchy:
-    """No levels yet: only the nodes whose list is everyone."""
+def _root_level(n: int, rho: int) -> HierarchyArrays:
+    """No levels yet: only the root nodes, whose list is all points."""
     from fireset.kernels.hull_hierarchy import FAMILIES, LIST_END, LIST_SPLIT, POINT
 
     nodes = np.zeros((FAMILIES, 8), np.int64)
     nodes[:, [LIST_SPLIT, LIST_END]] = n
     nodes[:, POINT] = -1
     none = np.empty(0, np.int32)
-    return Hierarchy(nodes, none, none, none, np.empty((0, rho + 2)), np.arange(n, dtype=np.int32))
+    return HierarchyArrays(nodes, none, none, none, np.empty((0, rho + 2)), np.arange(n, dtype=np.int32))
 
 
 def reduce_points(points: np.ndarray) -> tuple[Frame, np.ndarray, float] | None:
     """Coordinates of size 1 in the affine space that the points span: (frame, x̂ (n, ρ), slack); None if ρ < 2.
 
     ρ is where the singular values, the rounding of the data added, fall off most steeply: a flat set is given the
-    dimension it has, and its distance from flat goes to ``blur``. Lists reach below the facets by ``slack``, so far
-    that for a normal of any direction in that space it exceeds blur and rounding together. Where that would be too far,
-    because the points' distances from each other are hardly more than rounding, None is returned too. Cost O(n d²).
+    dimension it has, and its distance from flat goes to ``error_bound``. Lists extend below the facets by ``slack``, so
+    far that for a normal of any direction in that space it exceeds error bound and rounding together. Where that would
+    be too far, because the points' distances from each other are hardly more than rounding, None is returned too. Cost
+    O(n d²).
     """
     X = points.astype(np.float64)
     n, d = X.shape
     if n < 4:
         return None
-    with np.errstate(all="ignore"):  # what overflows is not finite, and found out at the end
+    with np.errstate(all="ignore"):  # overflow gives values that are not finite, which is checked at the end
         # A point, the one nearest to the mean: it lies in the affine space, and on a grid differences are exact.
         center = X[np.argmin(row_norms(X - X.mean(axis=0)))]
         Y = X - center
@@ -107,12 +108,18 @@ def reduce_points(points: np.ndarray) -> tuple[Frame, np.ndarray, float] | None:
             reduced = along / heights
         radius = row_norms(reduced).max() * (1 + 1e-6)
         # The last term is for the rounding of what precedes it, and of ⟨q, center⟩ and axesᵀ q in a query.
-        blur = row_norms(Y - reduced @ axes.T).max() * (1 + 1e-6) + unit * (norms + np.linalg.norm(axes) * radius)
+        error_bound = row_norms(Y - reduced @ axes.T).max() * (1 + 1e-6) + unit * (
+            norms + np.linalg.norm(axes) * radius
+        )
         rounding = dot_slack(d, points.dtype, 1.0, sqrt(d) * norms) if points.dtype == np.float64 else 0.0
-        slack = 2 * (sqrt(d) * blur + rounding) / np.linalg.norm(axes, axis=0).min()
+        slack = 2 * (sqrt(d) * error_bound + rounding) / np.linalg.norm(axes, axis=0).min()
     if not (np.isfinite(reduced).all() and slack <= _LARGEST_SLACK):
         return None
-    return Frame(center, np.ascontiguousarray(axes), float(radius), float(blur)), reduced, max(_SLACK, float(slack))
+    return (
+        Frame(center, np.ascontiguousarray(axes), float(radius), float(error_bound)),
+        reduced,
+        max(_SLACK, float(slack)),
+    )
 
 
 def _power_of_two(value: float) -> float:
@@ -120,65 +127,64 @@ def _power_of_two(value: float) -> float:
     return float(np.ldexp(1.0, frexp(value)[1])) if value > 0 else 0.0
 
 
-def _build_levels(reduced: np.ndarray, slack: float, radius: float, memory: "Memory") -> Hierarchy:
+def _build_levels(reduced: np.ndarray, slack: float, radius: float, memory: "MemoryBudget") -> HierarchyArrays:
     """All levels over the reduced points (n, ρ), from coarse to fine, the families in turn."""
-    from fireset.kernels.hull_hierarchy import FAMILIES, MOST_LEVELS
+    from fireset.kernels.hull_hierarchy import FAMILIES, MAX_LEVELS
 
     n, rho = reduced.shape
     rng = np.random.default_rng(_SEED)
     orders = [rng.permutation(n) for _ in range(FAMILIES)]
-    levels = _roots(n, rho)
-    last = [(family, family + 1) for family in range(FAMILIES)]  # nodes of each family's last level
-    sizes = list(_sample_sizes(n, rho))[: MOST_LEVELS - FAMILIES]
-    for turn, size in enumerate(sizes):
-        memory.check(levels, sizes[turn:])
-        family = turn % FAMILIES
+    levels = _root_level(n, rho)
+    last_levels = [(family, family + 1) for family in range(FAMILIES)]  # nodes of each family's last level
+    sizes = list(_sample_sizes(n, rho))[: MAX_LEVELS - FAMILIES]
+    for level, size in enumerate(sizes):
+        memory.check(levels, sizes[level:])
+        family = level % FAMILIES
         sample = np.sort(orders[family][:size])
         hull = _hull(reduced[sample], radius)
         if hull is None:
-            continue  # a flat sample, or trouble with precision: the next one is larger
+            continue  # a flat sample, or one beyond Qhull's precision: the next one is larger
         corners, normals, offsets = hull
         # Each level has a little less slack than those before. So the half-space of a facet that was there before is
         # proven to have all its points in the old lists.
-        margin = slack * (2 - turn / MOST_LEVELS)
+        margin = slack * (2 - level / MAX_LEVELS)
         facets = np.column_stack([normals, offsets - margin, offsets + margin])
-        before = len(levels.nodes), len(levels.members)
-        levels = _add_level(levels, reduced, radius, sample[corners], facets, last[family], memory)
-        last[family] = before[0], len(levels.nodes)
-        memory.measured.append((size, len(facets), len(levels.members) - before[1]))
+        n_nodes, n_members = len(levels.nodes), len(levels.members)
+        levels = _add_level(levels, reduced, radius, sample[corners], facets, last_levels[family], memory)
+        last_levels[family] = n_nodes, len(levels.nodes)
+        memory.measured.append((size, len(facets), len(levels.members) - n_members))
     return levels
 
 
 def _add_level(
-    levels: Hierarchy,
+    levels: HierarchyArrays,
     reduced: np.ndarray,
     radius: float,
     corners: np.ndarray,
     facets: np.ndarray,
-    last: tuple[int, int],
-    memory: "Memory",
-) -> Hierarchy:
+    last_level: tuple[int, int],
+    memory: "MemoryBudget",
+) -> HierarchyArrays:
     """The hierarchy with one more level: the hull with these corners (facets, ρ), points' numbers, and facets.
 
-    ``last`` are the nodes of the family's last level, which receive their steps.
+    ``last_level`` are the nodes of the family's last level, which receive their steps.
     """
     from fireset.kernels.hull_hierarchy import FACET_END, FACET_START, LIST_START, POINT, STEP_END, STEP_START
     from fireset.kernels.hull_hierarchy_build import link
 
     first_node, first_facet = len(levels.nodes), len(levels.facets)
-    points, where = np.unique(corners, return_inverse=True)
-    incident = (np.argsort(where.ravel(), kind="stable") // corners.shape[1]).astype(np.int32)
-    ends = np.cumsum(np.bincount(where.ravel()))
+    points, vertices = np.unique(corners, return_inverse=True)
+    incident = (np.argsort(vertices.ravel(), kind="stable") // corners.shape[1]).astype(np.int32)
+    ends = np.cumsum(np.bincount(vertices.ravel()))
     starts = np.concatenate([[0], ends])
     bounds, members = _lists(levels, reduced, radius, facets, starts, incident, memory)
 
     next_nodes = np.full(len(reduced), -1, np.int32)
     next_nodes[points] = np.arange(first_node, first_node + len(points))
-    step_bounds = np.empty((last[1] - last[0], 2), np.int64)
-    steps = np.empty(
-        link(*last, levels.nodes, levels.members, next_nodes, step_bounds, np.empty(0, np.int32)), np.int32
-    )
-    link(*last, levels.nodes, levels.members, next_nodes, step_bounds, steps)
+    step_bounds = np.empty((last_level[1] - last_level[0], 2), np.int64)
+    arrays = levels.nodes, levels.members, next_nodes, step_bounds
+    steps = np.empty(link(*last_level, *arrays, np.empty(0, np.int32)), np.int32)
+    link(*last_level, *arrays, steps)
 
     nodes = np.zeros((len(points), 8), np.int64)
     nodes[:, POINT] = points
@@ -186,8 +192,8 @@ def _add_level(
     nodes[:, FACET_END] = ends + len(levels.incident)
     nodes[:, LIST_START:] = bounds + len(levels.members)
     nodes = np.concatenate([levels.nodes, nodes])
-    nodes[last[0] : last[1], [STEP_START, STEP_END]] = step_bounds + len(levels.steps)
-    return Hierarchy(
+    nodes[last_level[0] : last_level[1], [STEP_START, STEP_END]] = step_bounds + len(levels.steps)
+    return HierarchyArrays(
         nodes,
         np.concatenate([levels.steps, steps]),
         np.concatenate([levels.step_points, points[steps - first_node].astype(np.int32)]),
@@ -198,13 +204,13 @@ def _add_level(
 
 
 def _lists(
-    levels: Hierarchy,
+    levels: HierarchyArrays,
     reduced: np.ndarray,
     radius: float,
     facets: np.ndarray,
     starts: np.ndarray,
     incident: np.ndarray,
-    memory: "Memory",
+    memory: "MemoryBudget",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Lists of the nodes whose facets are ``incident[starts[v]:starts[v + 1]]``: (start, split, end) of each, members.
 
@@ -224,19 +230,19 @@ def _lists(
         own_starts = starts[group[0] : group[-1] + 2]
         used, own_incident = np.unique(incident[own_starts[0] : own_starts[-1]], return_inverse=True)
         facet_starts, facet_lists = _facet_lists(levels, reduced, radius, facets[used], memory)
-        given = (facet_starts, facet_lists, own_starts - own_starts[0], own_incident, marks)
+        arrays = facet_starts, facet_lists, own_starts - own_starts[0], own_incident, marks
         bounds = np.empty((len(group), 3), np.int64)
-        count = unite(*given, bounds, np.empty(0, np.int32))
+        count = unite(*arrays, bounds, np.empty(0, np.int32))
         memory.check_bytes(levels, 4 * (facet_lists.size + count + sum(len(part) for part in parts)))
         members = np.empty(count, np.int32)
-        unite(*given, bounds, members)
+        unite(*arrays, bounds, members)
         all_bounds.append(bounds + sum(len(part) for part in parts))
         parts.append(members)
     return np.concatenate(all_bounds), np.concatenate(parts)
 
 
 def _facet_lists(
-    levels: Hierarchy, reduced: np.ndarray, radius: float, facets: np.ndarray, memory: "Memory"
+    levels: HierarchyArrays, reduced: np.ndarray, radius: float, facets: np.ndarray, memory: "MemoryBudget"
 ) -> tuple[np.ndarray, np.ndarray]:
     """(starts, lists): ``lists[starts[f]:starts[f + 1]]`` are the points beyond facet f, and those near it as ~p."""
     from fireset.kernels.hull_hierarchy_build import find_beyond
@@ -248,7 +254,7 @@ def _facet_lists(
         parts, done = [], int(block[0])
         while done <= block[-1]:
             found = np.empty(2 * len(reduced), np.int32)
-            done, used = find_beyond(reduced, facets, done, block[-1] + 1, radius, *levels, found, counts)
+            done, used = find_beyond(reduced, facets, done, block[-1] + 1, radius, levels, found, counts)
             written.append(used)
             memory.check_bytes(levels, 4 * sum(written))
             parts.append(found[:used].copy())
@@ -283,52 +289,53 @@ def _hull(points: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray, np
     return hull.simplices, hull.equations[:, :-1], -hull.equations[:, -1]
 
 
-class Memory:
-    """What building takes, and refuses to take."""
+class MemoryBudget:
+    """Estimates the memory that building takes, and refuses to go on beyond the limit."""
 
     def __init__(self, n: int, rho: int, n_features: int, limit: int):
         self.n, self.n_features, self.rho, self.limit = n, n_features, rho, limit
         self.measured: list[tuple[int, int, int]] = []  # of each level: points sampled, facets, members of lists
 
-    def check(self, levels: Hierarchy, sizes: list[int]) -> None:
+    def check(self, levels: HierarchyArrays, sizes: list[int]) -> None:
         """Refuse if levels of these sizes will not fit; before two have been measured, if even the next will not."""
         estimate = self._estimate(levels, sizes)
         if (estimate if len(self.measured) > 1 else self._estimate(levels, sizes[:1])) > self.limit:
             self._refuse(estimate)
 
-    def check_bytes(self, levels: Hierarchy, more: int) -> None:
-        """Refuse to go on if what is there by now is more than it should be."""
-        taken = sum(array.nbytes for array in levels) + more
-        if taken > self.limit:
-            self._refuse(taken)
+    def check_bytes(self, levels: HierarchyArrays, more: int) -> None:
+        """Refuse if the arrays so far and ``more`` bytes exceed the limit."""
+        used = sum(array.nbytes for array in levels) + more
+        if used > self.limit:
+            self._refuse(used)
 
-    def _estimate(self, levels: Hierarchy, sizes: list[int]) -> float:
-        """Bytes at the end of building levels of these sizes on top of those that there are.
+    def _estimate(self, levels: HierarchyArrays, sizes: list[int]) -> float:
+        """Bytes at the end of building levels of these sizes besides those built already.
 
-        Arrays are copied when a level is added, so that they are there twice. Qhull takes about 200 + 50 ρ bytes for
-        each facet, and reading its result another 50 ρ.
+        Arrays are copied when a level is added, so that they exist twice for a moment. Qhull takes about 200 + 50 ρ
+        bytes for each facet, and reading its result another 50 ρ.
         """
         n, rho = self.n, self.rho
-        held = float(sum(array.nbytes for array in levels))
-        passing = 0.0
+        kept = float(sum(array.nbytes for array in levels))
+        temporary = 0.0
         for size in sizes:
             facets = self._extrapolate(1, size, size * _facets_per_point(rho))
             members = self._extrapolate(2, size, n * min(size, 2.0 ** min(rho, 60)))
-            held += facets * (12 * rho + 16) + 4 * members + 64 * size
-            passing = facets * (200 + 100 * rho) + 8 * min(_ENTRIES_AT_A_TIME, facets * rho * n / size)
-        return 2 * held + passing + 3 * 8 * n * self.n_features
+            kept += facets * (12 * rho + 16) + 4 * members + 64 * size
+            temporary = facets * (200 + 100 * rho) + 8 * min(_ENTRIES_AT_A_TIME, facets * rho * n / size)
+        return 2 * kept + temporary + 3 * 8 * n * self.n_features
 
-    def _extrapolate(self, what: int, size: int, on_a_sphere: float) -> float:
-        """Facets or members of a level, growing as over the last two; faster than its size for three more levels only.
+    def _extrapolate(self, column: int, size: int, on_a_sphere: float) -> float:
+        """Facets (1) or members (2) of a level, growing as over the last two levels.
 
-        On a sphere they grow faster than the sample at first; so extrapolated, they are less than twice too many.
+        On a sphere they grow faster than the sample at first only; so faster growth is extrapolated for three more
+        levels, which overestimates them by less than a factor of two.
         """
         if len(self.measured) < 2:
             return on_a_sphere
         before, now = self.measured[-2:]
-        power = log(max(1, now[what]) / max(1, before[what])) / log(now[0] / before[0])
+        power = log(max(1, now[column]) / max(1, before[column])) / log(now[0] / before[0])
         growth = size / now[0]
-        return now[what] * growth ** min(power, 1.0) * min(growth, 8.0) ** max(power - 1.0, 0.0)
+        return now[column] * growth ** min(power, 1.0) * min(growth, 8.0) ** max(power - 1.0, 0.0)
 
     def _refuse(self, estimate: float) -> NoReturn:
         raise InputError(

@@ -43,7 +43,7 @@ class PartitionTreeIndex(DynamicIndex):
     def __init__(self, points: np.ndarray):
         super().__init__(points)
         points = self._checked_rows(points, "points")
-        self._note_norms(points)
+        self._update_largest_norm(points)
         self._next_id = len(points)
         self._build(points.copy(), np.arange(len(points), dtype=np.int32), len(points))
 

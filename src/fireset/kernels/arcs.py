@@ -2,28 +2,41 @@
 
 All in float64. Sorted samples are numbered 0 … n−1 around the circle, and on from n. Neuron r fires for certain for
 those from ``arcs[r, 1]`` to ``arcs[r, 2]``, and possibly for those from ``arcs[r, 0]`` to ``arcs[r, 1]`` and from
-``arcs[r, 2]`` to ``arcs[r, 3]``: those are asked one by one, with the last word of ``deciding_dot``. (Ends excluded; at
-most n samples in all.) Rounding and rows whose norms differ a little are what the parts in doubt are for.
+``arcs[r, 2]`` to ``arcs[r, 3]``: those are tested one by one with ``deciding_dot``. (Ends excluded; at most n samples
+in all.) The uncertain ranges are there for rounding and for rows whose norms differ a little.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from fireset.kernels.compiling import inlined, vectorized
 from fireset.kernels.firing import deciding_dot
 
-TURN = 2 * np.pi
-DOUBT = 1e-14  # in an angle: several roundings of numbers up to 2π
+_FULL_CIRCLE = 2 * np.pi
+_ANGLE_SLACK = 1e-14  # several roundings of angles up to 2π
+
+
+class CircleArrays(NamedTuple):
+    """Samples sorted by angle, and a table that narrows the search for an angle."""
+
+    rows: np.ndarray  # (n, 2)
+    samples: np.ndarray  # (n,) int64: sorted sample p is sample ``samples[p]``
+    angles: np.ndarray  # (n,), ascending from −π
+    table: np.ndarray  # (cells + 1,) int64: entry k is the number of angles below −π + 2πk/cells
+    min_norm: float  # bounds on the norms of the rows
+    max_norm: float
 
 
 @inlined
 def _rank(angles, table, angle):
-    """How many sorted angles lie below ``angle``, n more for each turn."""
+    """How many sorted angles lie below ``angle``, plus n for each full circle."""
     n = angles.shape[0]
-    turns = np.floor((angle + np.pi) / TURN)
-    angle -= turns * TURN
+    circles = np.floor((angle + np.pi) / _FULL_CIRCLE)
+    angle -= circles * _FULL_CIRCLE
     cells = table.shape[0] - 1
-    cell = int((angle + np.pi) * (cells / TURN))
-    # A cell more on both sides: where the angle is rounded into the next one.
+    cell = int((angle + np.pi) * (cells / _FULL_CIRCLE))
+    # One cell more on both sides: rounding may put the angle into the next one.
     low, high = table[max(0, min(cell - 1, cells))], table[max(0, min(cell + 2, cells))]
     while low < high:
         middle = (low + high) >> 1
@@ -31,38 +44,38 @@ def _rank(angles, table, angle):
             low = middle + 1
         else:
             high = middle
-    return np.int64(turns) * n + low
+    return np.int64(circles) * n + low
 
 
 @inlined
-def _half_width(level, near, far):
-    """The angle whose cosine is ``level / radius``, the radius being ``near``, or below 0 ``far``; −1 where none is."""
-    radius = near if level >= 0 else far
-    if radius == 0.0:
+def _half_width(level, norm_above, norm_below):
+    """The angle whose cosine is ``level / norm_above``, or for level < 0 ``level / norm_below``; −1 if none is."""
+    norm = norm_above if level >= 0 else norm_below
+    if norm == 0.0:
         return -1.0 if level >= 0 else np.pi
-    cosine = level / radius
+    cosine = level / norm
     return -1.0 if cosine >= 1 else np.pi if cosine <= -1 else np.arccos(cosine)
 
 
 @vectorized
-def locate(angles, table, rows, shortest, longest, W, threshold, slacks, arcs, lo, hi):
-    """``arcs`` of neurons lo … hi−1; returns the number of pairs that fire and of those that were asked one by one.
+def locate(circle, W, threshold, slacks, arcs, lo, hi):
+    """``arcs`` of neurons lo … hi−1; returns the number of pairs that fire and of those that were tested one by one.
 
-    ``shortest`` and ``longest`` are bounds on the norms of ``rows`` (n, 2), which are sorted by ``angles``.
-    ``table[k]`` is the number of angles below −π + 2πk/cells. ``slacks[r]`` bounds the rounding of inner products.
+    ``circle`` is a ``CircleArrays``. ``slacks[r]`` bounds the rounding of inner products.
     """
+    rows, _, angles, table, min_norm, max_norm = circle
     n = angles.shape[0]
-    fired, asked = 0, 0
+    fired, tested = 0, 0
     for r in range(lo, hi):
         x, y = np.float64(W[r, 0]), np.float64(W[r, 1])
         norm, middle = np.hypot(x, y), np.arctan2(y, x)
-        outer = _half_width(threshold - slacks[r], norm * longest, norm * shortest)
-        inner = _half_width(threshold + slacks[r], norm * shortest, norm * longest)
+        outer = _half_width(threshold - slacks[r], norm * max_norm, norm * min_norm)
+        inner = _half_width(threshold + slacks[r], norm * min_norm, norm * max_norm)
         if outer < 0:
             arcs[r] = 0
             continue
-        outer += DOUBT
-        inner -= DOUBT
+        outer += _ANGLE_SLACK
+        inner -= _ANGLE_SLACK
         if outer >= np.pi:
             first = _rank(angles, table, middle - np.pi)
             last = first + n
@@ -77,19 +90,20 @@ def locate(angles, table, rows, shortest, longest, W, threshold, slacks, arcs, l
         before = first - first % n  # so that the first is below n
         arcs[r, 0], arcs[r, 1], arcs[r, 2], arcs[r, 3] = first - before, begin - before, end - before, last - before
         fired += end - begin
-        for part_of in range(0, 3, 2):
-            for p in range(arcs[r, part_of], arcs[r, part_of + 1]):
+        for side in range(0, 3, 2):
+            for p in range(arcs[r, side], arcs[r, side + 1]):
                 fired += deciding_dot(W[r], rows[p % n]) > threshold
-                asked += 1
-    return fired, asked
+                tested += 1
+    return fired, tested
 
 
 @vectorized
-def spread(rows, W, signs, threshold, arcs, order, linear, constant, steps, extra, lo, hi):
+def spread(circle, W, signs, threshold, arcs, order, linear, constant, steps, extra, lo, hi):
     """Have neurons ``order[lo:hi]`` add a_rc (⟨linear_r, x⟩ + constant) to all samples that they fire for.
 
     ``steps`` (n + 1, c, 3) receives what begins and ends at a sample, ``extra`` (n, c) what goes to one alone.
     """
+    rows = circle.rows
     n = rows.shape[0]
     outputs = signs.shape[1]
     for k in range(lo, hi):
@@ -104,10 +118,10 @@ def spread(rows, W, signs, threshold, arcs, order, linear, constant, steps, extr
             if begin < end:
                 _add_step(steps, begins, c, sign, x, y, constant)
                 _add_step(steps, ends, c, -sign, x, y, constant)
-                if ends <= begins:  # round the end
+                if ends <= begins:  # the arc goes on past sample n − 1 from sample 0
                     _add_step(steps, 0, c, sign, x, y, constant)
-        for part_of in range(0, 3, 2):
-            for p in range(arcs[r, part_of], arcs[r, part_of + 1]):
+        for side in range(0, 3, 2):
+            for p in range(arcs[r, side], arcs[r, side + 1]):
                 i = p % n
                 if deciding_dot(W[r], rows[i]) > threshold:
                     value = x * rows[i, 0] + y * rows[i, 1] + constant
@@ -116,44 +130,50 @@ def spread(rows, W, signs, threshold, arcs, order, linear, constant, steps, extr
 
 
 @inlined
-def _add_step(steps, place, c, sign, x, y, constant):
-    steps[place, c, 0] += sign * x
-    steps[place, c, 1] += sign * y
-    steps[place, c, 2] += sign * constant
+def _add_step(steps, p, c, sign, x, y, constant):
+    steps[p, c, 0] += sign * x
+    steps[p, c, 1] += sign * y
+    steps[p, c, 2] += sign * constant
 
 
 @vectorized
-def received(rows, places, steps, extra, scale, result):
-    """What every sample received from all lanes, times ``scale``; sorted sample p is sample ``places[p]``."""
+def received(circle, steps, extra, scale, result):
+    """What every sample received from all ranges of neurons, times ``scale``, by number of the sample; (n, c).
+
+    ``steps`` (ranges, n + 1, c, 3) and ``extra`` (ranges, n, c) are those of ``spread``.
+    """
+    rows, samples = circle.rows, circle.samples
     outputs = extra.shape[2]
     for c in range(outputs):
         x, y, constant = 0.0, 0.0, 0.0
         for p in range(rows.shape[0]):
             alone = 0.0
-            for lane in range(steps.shape[0]):
-                x += steps[lane, p, c, 0]
-                y += steps[lane, p, c, 1]
-                constant += steps[lane, p, c, 2]
-                alone += extra[lane, p, c]
-            result[places[p], c] = scale * (x * rows[p, 0] + y * rows[p, 1] + constant + alone)
+            for k in range(steps.shape[0]):
+                x += steps[k, p, c, 0]
+                y += steps[k, p, c, 1]
+                constant += steps[k, p, c, 2]
+                alone += extra[k, p, c]
+            result[samples[p], c] = scale * (x * rows[p, 0] + y * rows[p, 1] + constant + alone)
 
 
 @vectorized
-def prefix_sums(rows, places, pushes, sums):
-    """``sums[p] = Σ_{q < p} pushes[places[q]] x_q``, (n + 1, c, 2)."""
-    for c in range(pushes.shape[1]):
+def prefix_sums(circle, residual, sums):
+    """``sums[p] = Σ_{q < p} residual_q x_q`` over sorted samples q, (n + 1, c, 2)."""
+    rows, samples = circle.rows, circle.samples
+    for c in range(residual.shape[1]):
         x, y = 0.0, 0.0
         sums[0, c, 0], sums[0, c, 1] = 0.0, 0.0
         for p in range(rows.shape[0]):
-            push = np.float64(pushes[places[p], c])
-            x += push * rows[p, 0]
-            y += push * rows[p, 1]
+            factor = np.float64(residual[samples[p], c])
+            x += factor * rows[p, 0]
+            y += factor * rows[p, 1]
             sums[p + 1, c, 0], sums[p + 1, c, 1] = x, y
 
 
 @vectorized
-def gather(rows, places, W, signs, threshold, arcs, sums, pushes, order, gradients, lo, hi):
-    """``gradients[r] = Σ_i fired (Σ_c a_rc pushes_ic) x_i`` for neurons ``order[lo:hi]``, from prefix sums."""
+def gather(circle, W, signs, threshold, arcs, order, sums, residual, gradients, lo, hi):
+    """``gradients[r] = Σ_i fired (Σ_c a_rc residual_ic) x_i`` for neurons ``order[lo:hi]``, from prefix sums."""
+    rows, samples = circle.rows, circle.samples
     n = rows.shape[0]
     outputs = signs.shape[1]
     for k in range(lo, hi):
@@ -171,26 +191,30 @@ def gather(rows, places, W, signs, threshold, arcs, sums, pushes, order, gradien
                 if ends <= begins:
                     x += sign * sums[n, c, 0]
                     y += sign * sums[n, c, 1]
-        for part_of in range(0, 3, 2):
-            for p in range(arcs[r, part_of], arcs[r, part_of + 1]):
+        for side in range(0, 3, 2):
+            for p in range(arcs[r, side], arcs[r, side + 1]):
                 i = p % n
                 if deciding_dot(W[r], rows[i]) > threshold:
                     for c in range(outputs):
-                        push = np.float64(signs[r, c]) * np.float64(pushes[places[i], c])
-                        x += push * rows[i, 0]
-                        y += push * rows[i, 1]
+                        factor = np.float64(signs[r, c]) * np.float64(residual[samples[i], c])
+                        x += factor * rows[i, 0]
+                        y += factor * rows[i, 1]
         gradients[r, 0], gradients[r, 1] = x, y
 
 
 @vectorized
-def list_samples(rows, places, W, threshold, arcs, starts, samples, lo, hi):
-    """Write the samples that neurons lo … hi−1 fire for, from ``starts[r]`` on, which becomes where they end."""
+def list_samples(circle, W, threshold, arcs, ends, samples, lo, hi):
+    """Write the samples that neurons lo … hi−1 fire for to ``samples``.
+
+    Those of neuron r from ``ends[r]`` on, which at first is where its list starts and in the end where it ends.
+    """
+    rows, sorted_samples = circle.rows, circle.samples
     n = rows.shape[0]
     for r in range(lo, hi):
-        place = starts[r]
+        end = ends[r]
         for p in range(arcs[r, 0], arcs[r, 3]):
             i = p % n
             if arcs[r, 1] <= p < arcs[r, 2] or deciding_dot(W[r], rows[i]) > threshold:
-                samples[place] = places[i]
-                place += 1
-        starts[r] = place
+                samples[end] = sorted_samples[i]
+                end += 1
+        ends[r] = end

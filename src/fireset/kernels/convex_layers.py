@@ -8,61 +8,44 @@ import numpy as np
 from fireset.kernels.compiling import strict
 from fireset.kernels.firing import fma
 
-_SLACK = 16 * 2.0**-53  # 10 units are needed, see ``search``; the others pay for the rounding of the bound itself
-_UNDERFLOW = 1e-300  # more than an inner product loses to it
+_SLACK = 16 * 2.0**-53  # 10 units are needed, see ``search``; the others cover the rounding of the bound itself
+_UNDERFLOW = 1e-300  # more than an inner product can lose to underflow
 _OVERFLOW = 1e307  # no inner product that is bounded by this overflows
-_STEEPEST = 900  # exponent; slopes that are neither 0 nor ∞ have exponents from −822 to 822
+_MAX_EXPONENT = 900  # of slopes; those that are neither 0 nor ∞ have exponents from −822 to 822
 
 
-class Layers(NamedTuple):
+class LayerArrays(NamedTuple):
     """Convex layers, from outside in.
 
-    Layer i has the places ``starts[i]`` … ``starts[i + 1] − 1``, clockwise: the upper chain from the leftmost point
-    (the lowest of them) to the rightmost (the highest of them), which is at place ``turns[i]``, and from there the
-    lower chain back to the start. Duplicates are neighbours.
+    Layer i has the positions ``starts[i]`` … ``starts[i + 1] − 1``, clockwise: the upper chain from the leftmost point
+    (the lowest of them) to the rightmost (the highest of them), which is at position ``rightmost[i]``, and from there
+    the lower chain back to the start. Duplicates are neighbours.
 
-    The slopes of the edges decrease along both chains. Chain s (0 upper, 1 lower) of layer i has them in ``keys`` from
-    ``firsts[s, i]`` on: its own together with every second entry of the same chain of layer i + 1 (the second, the
-    fourth, …), descending, and −∞ at the end. ``owns`` says for each entry how many of the entries before it, in this
-    chain and layer, are the layer's own. A half of a half of a half …: all entries together are fewer than twice the
-    edges, but for those at the ends.
+    The slopes of the edges decrease along both chains. Chain s (0 upper, 1 lower) of layer i has them in ``slopes``
+    from ``chain_starts[s, i]`` on: its own together with every second entry of the same chain of layer i + 1 (the
+    second, the fourth, …), descending, and −∞ at the end. ``own_counts`` holds for each entry how many of the entries
+    before it, in this chain and layer, are the layer's own. A half of a half of a half …: all entries together are
+    fewer than twice the edges, but for those at the ends.
     """
 
-    points: np.ndarray  # (n, 2), by place
-    ids: np.ndarray  # (n,), by place
+    points: np.ndarray  # (n, 2), by position
+    ids: np.ndarray  # (n,), by position
     starts: np.ndarray  # (layers + 1,)
-    turns: np.ndarray  # (layers,)
-    keys: np.ndarray
-    owns: np.ndarray
-    firsts: np.ndarray  # (2, layers + 1)
-    largest: np.ndarray  # (2,), max |x| and max |y|
-    stretch: int  # slopes are those of points whose y was multiplied by 2**stretch
+    rightmost: np.ndarray  # (layers,)
+    slopes: np.ndarray
+    own_counts: np.ndarray
+    chain_starts: np.ndarray  # (2, layers + 1)
+    max_abs: np.ndarray  # (2,), max |x| and max |y|
+    slope_exponent: int  # slopes are those of points whose y was multiplied by 2**slope_exponent
 
 
 @strict
-def search(
-    points,
-    ids,
-    starts,
-    turns,
-    keys,
-    owns,
-    firsts,
-    largest,
-    stretch,
-    normals,
-    thresholds,
-    done,
-    found,
-    counts,
-    work,
-):
-    """Answer queries from number ``done`` on while ``found`` has room for n ids; returns the number answered by then.
+def search(layers, normals, thresholds, first, found, counts, work):
+    """Answer queries first, first + 1, … while ``found`` has space for n ids; returns the next query.
 
-    The first nine arguments are ``Layers``, one by one: a tuple of arrays would count references at every use. Query k
-    finds ``counts[k]`` ids, written after those of the queries before it, in no order. ``work`` (2) grows by (layers
-    looked at and steps of binary searches, inner products). O(log n + k) for k ids, if no more than O(k) points are
-    within rounding distance of the line: each of those is tested.
+    ``layers`` is a ``LayerArrays``. Query k finds ``counts[k]`` ids, written after those of the queries before it, in
+    no order. ``work`` (2) grows by (layers visited and steps of binary searches, inner products). O(log n + k) for k
+    ids, if no more than O(k) points are within rounding distance of the line: each of those is tested.
 
     Why nothing is missed. Let M = |w_0| max|x| + |w_1| max|y| and u = 2⁻⁵³. Computed inner products err by at most 2uM.
     Along a layer, being exactly convex, the true ones rise to a maximum and fall again. The walk starts where slopes,
@@ -73,105 +56,109 @@ def search(
     above threshold − 8uM, and a computed one above threshold − 10uM. If not even the start has, no point of this layer
     counts, nor, since layers are nested, any inside.
     """
+    points, ids, starts, rightmost, slopes, own_counts, chain_starts, max_abs, slope_exponent = layers
     n = ids.shape[0]
-    filled = 0
-    for k in range(done, normals.shape[0]):
-        if filled + n > found.shape[0]:
+    end = 0
+    for k in range(first, normals.shape[0]):
+        if end + n > found.shape[0]:
             return k
-        begin = filled
+        begin = end
         threshold = thresholds[k]
         w0, w1 = np.float64(normals[k, 0]), np.float64(normals[k, 1])
         is_zero = w0 == 0.0 and w1 == 0.0
-        bound = abs(w0) * largest[0] + abs(w1) * largest[1]
+        bound = abs(w0) * max_abs[0] + abs(w1) * max_abs[1]
         if not is_zero and bound < _OVERFLOW:
             chain = 0 if w1 >= 0.0 else 1
-            across = _slope_across(w0, w1, stretch)
+            slope = _perpendicular_slope(w0, w1, slope_exponent)
             lowest = np.float64(threshold) - (_SLACK * bound + _UNDERFLOW)
-            given = (chain, across, w0, w1, lowest, threshold)
-            filled, looked, tested = _walk(points, ids, starts, turns, keys, owns, firsts, given, found, filled)
-            work[0] += looked
+            query = (chain, slope, w0, w1, lowest, threshold)
+            end, visited, tested = _walk_layers(
+                points, ids, starts, rightmost, slopes, own_counts, chain_starts, query, found, end
+            )
+            work[0] += visited
             work[1] += tested
-        elif threshold < 0.0 or not is_zero:  # all values are 0, or some may be infinite: all points are asked
-            for place in range(n):
-                if thresholds.dtype.type(_inner_product(w0, w1, points, place)) > threshold:
-                    found[filled] = ids[place]
-                    filled += 1
+        elif threshold < 0.0 or not is_zero:  # all values are 0, or some may be infinite: all points are tested
+            for position in range(n):
+                if thresholds.dtype.type(_inner_product(w0, w1, points, position)) > threshold:
+                    found[end] = ids[position]
+                    end += 1
             work[1] += n
-        counts[k] = filled - begin
+        counts[k] = end - begin
     return normals.shape[0]
 
 
 @strict
-def _walk(points, ids, starts, turns, keys, owns, firsts, given, found, filled):
-    """Write the ids that one query finds from ``found[filled]`` on.
+def _walk_layers(points, ids, starts, rightmost, slopes, own_counts, chain_starts, query, found, end):
+    """Write the ids that one query finds from ``found[end]`` on.
 
-    Returns where they end, the layers looked at and steps of the binary search, and the inner products.
+    Returns where they end, the layers visited and steps of the binary search, and the inner products.
     """
-    chain, across, w0, w1, lowest, threshold = given
-    looked = 0
+    chain, slope, w0, w1, lowest, threshold = query
+    visited = 0
     tested = 0
     own = 0
     rank = 0  # the number of entries of a layer that are steeper
-    for i in range(turns.shape[0]):
-        first, start, end = firsts[chain, i], starts[i], starts[i + 1]
-        looked += 1
+    for i in range(rightmost.shape[0]):
+        chain_start, start, stop = chain_starts[chain, i], starts[i], starts[i + 1]
+        visited += 1
         if i == 0:
-            high = firsts[chain, 1] - 1 - first
+            high = chain_starts[chain, 1] - 1 - chain_start
             while rank < high:
-                looked += 1
+                visited += 1
                 middle = (rank + high) // 2
-                if keys[first + middle] > across:
+                if slopes[chain_start + middle] > slope:
                     rank = middle + 1
                 else:
                     high = middle
         else:
-            # Of the entries 1, 3, 5, … of this layer rank − own are steeper, as the layer before has said; the entry
-            # after the last of them is in question.
+            # Of the entries 1, 3, 5, … of this layer rank − own are steeper, as the layer before has shown; only the
+            # entry after the last of them has to be compared.
             rank = 2 * (rank - own)
-            rank += keys[first + rank] > across
-        own = owns[first + rank]
-        extreme = own + (start if chain == 0 else turns[i])
-        rest = end - start
+            rank += slopes[chain_start + rank] > slope
+        own = own_counts[chain_start + rank]
+        extreme = own + (start if chain == 0 else rightmost[i])
+        untested = stop - start
         for direction in (1, -1):
-            place = extreme if direction == 1 else extreme - 1
-            while rest > 0:
-                if place >= end:
-                    place = start
-                elif place < start:
-                    place = end - 1
-                value = _inner_product(w0, w1, points, place)
+            position = extreme if direction == 1 else extreme - 1
+            while untested > 0:
+                if position >= stop:
+                    position = start
+                elif position < start:
+                    position = stop - 1
+                value = _inner_product(w0, w1, points, position)
                 tested += 1
                 if not value > lowest:
                     break
                 # In float32 it is the rounded value, the one that is reported, that decides.
                 if points.dtype.type(value) > threshold:
-                    found[filled] = ids[place]
-                    filled += 1
-                rest -= 1
-                place += direction
-            if rest == end - start:
-                return filled, looked, tested
-    return filled, looked, tested
+                    found[end] = ids[position]
+                    end += 1
+                untested -= 1
+                position += direction
+            if untested == stop - start:
+                return end, visited, tested
+    return end, visited, tested
 
 
 @strict
-def _slope_across(w0, w1, stretch):
-    """−w_0/w_1 · 2**stretch, the slope at right angles to w; far outside of all other slopes only its side is right.
+def _perpendicular_slope(w0, w1, slope_exponent):
+    """−w_0/w_1 · 2**slope_exponent, the slope perpendicular to w; clipped far beyond the slopes of all edges.
 
-    So it is 0 only if w_0 = 0, and infinite only if w_1 = 0, when the extreme point is at an end of the chain.
+    It is clipped to a finite number other than 0, so it is 0 only if w_0 = 0, and infinite only if w_1 = 0, when the
+    extreme point is at an end of the chain.
     """
     if w1 == 0.0:
         return -np.inf if w0 > 0.0 else np.inf
     mantissa_0, exponent_0 = math.frexp(w0)
     mantissa_1, exponent_1 = math.frexp(w1)
-    exponent = min(max(exponent_0 - exponent_1 + stretch, -_STEEPEST), _STEEPEST)
+    exponent = min(max(exponent_0 - exponent_1 + slope_exponent, -_MAX_EXPONENT), _MAX_EXPONENT)
     return -math.ldexp(mantissa_0 / mantissa_1, exponent)
 
 
 @strict
-def _inner_product(w0, w1, points, place):
-    """The bits of ``deciding_dot``, without the views of the points it would have to be handed."""
-    x, y = np.float64(points[place, 0]), np.float64(points[place, 1])
+def _inner_product(w0, w1, points, i):
+    """⟨w, points[i]⟩, the bits of ``deciding_dot``, without the cost of a view of the point."""
+    x, y = np.float64(points[i, 0]), np.float64(points[i, 1])
     return fma(w1, y, fma(w0, x, 0.0))  # pyright: ignore[reportCallIssue]
 
 

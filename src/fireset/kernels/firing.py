@@ -1,9 +1,9 @@
-"""The last word on who fires.
+"""The definition of firing.
 
 Neuron r fires for sample i when ``deciding_dot(w_r, x_i) > b``: fused multiply-add in float64, left to right. (Fused by
-name, not by chance: a compiler that may fuse a plain loop or not would leave the bits to the machine.) Any faster way
-to compute ⟨w_r, x_i⟩ (BLAS, wide registers) differs from it by rounding only, by less than ``band``; whoever uses a
-faster way asks again with ``deciding_dot`` when the fast value lies within the band around b.
+an explicit intrinsic: if the compiler chose whether to fuse a plain loop, the bits would depend on the machine.) Any
+faster way to compute ⟨w_r, x_i⟩ (BLAS, wide registers) differs from it by rounding only, by less than ``band``; where a
+fast value lies within the band around b, ``deciding_dot`` is computed and decides.
 
 In float32 the band would be wide enough to cost time, and a float32 value near b carries no more information than its
 rounding error: there the fast value decides (``band < 0``), as the definition of exactness allows.
@@ -37,15 +37,15 @@ def deciding_dot(w, x):
 
 @strict
 def difference(a, b):
-    """a − b in float64. In a vector kernel (w − s) − w would be simplified to −s, and what was rounded forgotten."""
+    """a − b in float64. In a ``vectorized`` kernel (w − s) − w would be simplified to −s, and its rounding be lost."""
     return np.float64(a) - np.float64(b)
 
 
 @vectorized
-def settle(H, W, X, thresholds, bands):
-    """Replace every ``H[r, i] ≈ ⟨w_r, x_i⟩`` that lies within ``bands[r]`` of ``thresholds[r]`` by the deciding value.
+def refine_near_threshold(H, W, X, thresholds, bands):
+    """Replace every ``H[r, i] ≈ ⟨w_r, x_i⟩`` that lies within ``bands[r]`` of ``thresholds[r]`` by ``deciding_dot``.
 
-    After this ``H[r, i] > thresholds[r]`` is the last word. Cost O(H.size).
+    After this ``H[r, i] > thresholds[r]`` decides whether the neuron fires. Cost O(H.size).
     """
     for r in range(H.shape[0]):
         row = H[r]
@@ -54,10 +54,10 @@ def settle(H, W, X, thresholds, bands):
         unsure = 0
         for i in range(row.shape[0]):
             unsure += abs(row[i] - threshold) <= band
-        blind = band == np.inf  # sums may have overflown on the way, to infinity or NaN
-        if unsure > 0 or blind:
+        may_overflow = band == np.inf  # a sum may be infinite or NaN though the deciding one is not
+        if unsure > 0 or may_overflow:
             for i in range(row.shape[0]):
-                if abs(row[i] - threshold) <= band or blind:
+                if abs(row[i] - threshold) <= band or may_overflow:
                     row[i] = deciding_dot(W[r], X[i])
 
 
@@ -65,13 +65,13 @@ def settle(H, W, X, thresholds, bands):
 def activate(H, W, X, threshold, bands):
     """Turn pre-activations ``H[r, i] ≈ ⟨w_r, x_i⟩`` into ``σ_b`` in place; positive exactly where the neuron fires.
 
-    ``bands[r]`` is the half-width of the band in which ``deciding_dot`` is asked. Cost O(H.size).
+    ``bands[r]`` is the half-width of the band in which ``deciding_dot`` decides. Cost O(H.size).
     """
     zero = threshold - threshold
     for r in range(H.shape[0]):
         row = H[r]
         if bands[r] >= zero:
-            settle(H[r : r + 1], W[r : r + 1], X, np.full(1, threshold), bands[r : r + 1])
+            refine_near_threshold(H[r : r + 1], W[r : r + 1], X, np.full(1, threshold), bands[r : r + 1])
         for i in range(row.shape[0]):
             excess = row[i] - threshold
-            row[i] = zero if excess <= 0 else excess  # this way round a NaN stays one
+            row[i] = zero if excess <= 0 else excess  # a NaN is not ≤ 0 and is passed on, so that divergence is seen

@@ -26,7 +26,7 @@ def sign_codes(projections, tables, codes, lo):
 def winner_codes(vectors, windows, codes, lo):
     """Winner-take-all: for each window of coordinates, which of them is the largest, the first of equals.
 
-    ``windows`` is (tables, K, size), coordinates to look at; vector v becomes column ``lo + v`` of ``codes``.
+    ``windows`` is (tables, K, size), coordinates to compare; vector v becomes column ``lo + v`` of ``codes``.
     Cost O(vectors · windows.size).
     """
     tables, hashes, size = windows.shape
@@ -43,24 +43,24 @@ def winner_codes(vectors, windows, codes, lo):
 
 
 @strict
-def bucket_members(order, begins, ends, lo, hi, seen, indptr, members):
-    """The union over all tables of the buckets of samples lo … hi−1; each neuron once, in the order of discovery.
+def bucket_members(order, begins, ends, lo, hi, last_seen, indptr, members):
+    """The union over all tables of the buckets of samples lo … hi−1; each neuron once, in the order found.
 
-    Sample i has the neurons ``order[t, begins[t, i]:ends[t, i]]`` of table t. ``seen`` (neurons,) is scratch, all −1.
-    Fills ``indptr`` (hi − lo + 1) and ``members``, which must have room for them; returns the entries looked at.
+    Sample i has the neurons ``order[t, begins[t, i]:ends[t, i]]`` of table t. ``last_seen`` (neurons,) is scratch, all
+    −1. Fills ``indptr`` (hi − lo + 1) and ``members``, which must be long enough; returns the entries visited.
     Cost O(entries in the buckets).
     """
     used = 0
-    looked = 0
+    visited = 0
     indptr[0] = 0
     for i in range(lo, hi):
         for t in range(order.shape[0]):
             for p in range(begins[t, i], ends[t, i]):
                 r = order[t, p]
-                looked += 1
-                if seen[r] != i:
-                    seen[r] = i
+                visited += 1
+                if last_seen[r] != i:
+                    last_seen[r] = i
                     members[used] = r
                     used += 1
         indptr[i - lo + 1] = used
-    return looked
+    return visited

@@ -12,12 +12,12 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 @vectorized
-def project(facets, chosen, count, direction, weights, rest, basis, triangle):
-    """Least squares: the weights for which Σ_i weights[i] · (normal of facet chosen[i]) comes nearest to ``direction``.
+def project(facets, chosen, count, direction, weights, residual, basis, triangle):
+    """Least squares: the weights for which Σ_i weights[i] · (normal of facet chosen[i]) is nearest to ``direction``.
 
-    By modified Gram–Schmidt, applied to the direction as to the normals, which keeps the distance small even where they
-    are nearly parallel. ``rest`` (ρ,), ``basis`` and ``triangle`` (ρ, ρ) are scratch. Returns False when the normals
-    are linearly dependent to rounding. Cost O(count² ρ).
+    By modified Gram–Schmidt, applied to the direction as to the normals, which keeps the residual small even where they
+    are nearly parallel. ``residual`` (ρ,), ``basis`` and ``triangle`` (ρ, ρ) are scratch. Returns False when the
+    normals are linearly dependent to rounding. Cost O(count² ρ).
     """
     rho = direction.shape[0]
     for i in range(count):
@@ -40,13 +40,13 @@ def project(facets, chosen, count, direction, weights, rest, basis, triangle):
         for j in range(rho):
             basis[i, j] /= length
     for j in range(rho):
-        rest[j] = direction[j]
+        residual[j] = direction[j]
     for i in range(count):
         weights[i] = 0.0
         for j in range(rho):
-            weights[i] += basis[i, j] * rest[j]
+            weights[i] += basis[i, j] * residual[j]
         for j in range(rho):
-            rest[j] -= weights[i] * basis[i, j]
+            residual[j] -= weights[i] * basis[i, j]
     for i in range(count - 1, -1, -1):
         for k in range(i + 1, count):
             weights[i] -= triangle[i, k] * weights[k]
@@ -55,29 +55,29 @@ def project(facets, chosen, count, direction, weights, rest, basis, triangle):
 
 
 @vectorized
-def rebalance(facets, chosen, count, direction, weights, trial, rest, basis, triangle):
+def rebalance(facets, chosen, count, direction, weights, trial, residual, basis, triangle):
     """The inner loop of Lawson and Hanson: drop facets until the least-squares weights of the others are positive.
 
     Changes ``chosen`` and ``weights``; returns how many are left, or −1 if their normals are linearly dependent.
     """
     while count > 0:
-        if not project(facets, chosen, count, direction, trial, rest, basis, triangle):
+        if not project(facets, chosen, count, direction, trial, residual, basis, triangle):
             return -1
         first = -1
-        share = 1.0  # how far it is, on the way from weights to trial, to where the first weight vanishes
+        step = 1.0  # the share of the way from weights to trial after which the first weight vanishes
         for i in range(count):
             if not trial[i] > 0.0:
-                part = weights[i] / (weights[i] - trial[i]) if weights[i] > 0.0 else 0.0
-                if first < 0 or part < share:
+                share = weights[i] / (weights[i] - trial[i]) if weights[i] > 0.0 else 0.0
+                if first < 0 or share < step:
                     first = i
-                    share = part
+                    step = share
         if first < 0:
             for i in range(count):
                 weights[i] = trial[i]
             return count
         kept = 0
         for i in range(count):
-            weight = weights[i] + share * (trial[i] - weights[i])
+            weight = weights[i] + step * (trial[i] - weights[i])
             if i != first and weight > 0.0:
                 chosen[kept] = chosen[i]
                 weights[kept] = weight
@@ -98,33 +98,34 @@ def certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch)
     and the same with beyond_f for a point outside the first part of the list. Nothing is assumed about facets or node:
     a hull spoiled by rounding, merged facets or a vertex that is not quite extreme can make the bound useless, but
     never wrong. If the vertex is extreme in this direction, the direction lies in the cone of the normals at it: some λ
-    has e = 0 and Σ λ_f offset_f = ⟨direction, vertex⟩. As Σ λ_f ≥ ‖direction‖ = 1, what near_f is less than offset_f
-    then pays for rounding, even if limit is ⟨direction, vertex⟩ itself.
+    has e = 0 and Σ λ_f offset_f = ⟨direction, vertex⟩. As Σ λ_f ≥ ‖direction‖ = 1, the difference of near_f to offset_f
+    then covers rounding, even if limit is ⟨direction, vertex⟩ itself.
 
     λ is sought by non-negative least squares (Lawson and Hanson 1974); at most ρ weights are positive.
 
     Rounding: ‖direction‖ and ‖normal_f‖ are at most 1 + 1e-6, |near_f| and |beyond_f| at most 2 radius. The products
-    that decided who is in the list err by ρ/2 eps radius for each unit of Σ λ_f, Σ λ_f near_f by (ρ + 1) eps radius for
-    each, and e by (ρ + 1)/2 eps (1 + Σ λ_f) in length. 4 (ρ + 4) eps radius (1 + Σ λ_f) is twice as much as these, the
-    sum itself and the last steps to limit.
+    that decided which points are listed err by ρ/2 eps radius for each unit of Σ λ_f, Σ λ_f near_f by (ρ + 1) eps
+    radius for each, and e by (ρ + 1)/2 eps (1 + Σ λ_f) in length. 4 (ρ + 4) eps radius (1 + Σ λ_f) is twice as much as
+    these, the sum itself and the last steps to limit.
 
-    Returns (one of the three constants, facets looked at). ``chosen`` (ρ,) and ``scratch`` (2ρ + 3, ρ) are room to
-    work in. Cost O(ρ · facets) for each of about ρ passes.
+    Returns (INCOMPLETE, COMPLETE or STRICTLY_COMPLETE; facets visited). STRICTLY_COMPLETE is the bound for the first
+    part of the list. ``chosen`` (ρ,) and ``scratch`` (2ρ + 3, ρ) are scratch. Cost O(ρ · facets) for each of about ρ
+    passes.
     """
     rho = direction.shape[0]
-    weights, trial, rest = scratch[0], scratch[1], scratch[2]
+    weights, trial, residual = scratch[0], scratch[1], scratch[2]
     basis, triangle = scratch[3 : 3 + rho], scratch[3 + rho :]
     rounding = 4 * (rho + 4) * EPS * radius
     count = 0
-    looked = 0
-    shown = INCOMPLETE
+    visited = 0
+    status = INCOMPLETE
     for _ in range(3 * rho + 3):
         length = 0.0
         for j in range(rho):
-            rest[j] = direction[j]
+            residual[j] = direction[j]
             for i in range(count):
-                rest[j] -= weights[i] * facets[chosen[i], j]
-            length += rest[j] * rest[j]
+                residual[j] -= weights[i] * facets[chosen[i], j]
+            length += residual[j] * residual[j]
         length = np.sqrt(length)
         total = near = beyond = 0.0
         for i in range(count):
@@ -133,18 +134,18 @@ def certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch)
             beyond += weights[i] * facets[chosen[i], rho + 1]
         unsure = length * radius + rounding * (1.0 + total)
         if beyond + unsure <= limit:
-            return STRICTLY_COMPLETE, looked
+            return STRICTLY_COMPLETE, visited
         if near + unsure <= limit:
-            shown = COMPLETE
+            status = COMPLETE
         if count == rho or not length > 1e-14:
             break
         new = -1
         steepest = 0.0
-        looked += hi - lo
+        visited += hi - lo
         for p in range(lo, hi):
             slope = 0.0
             for j in range(rho):
-                slope += facets[incident[p], j] * rest[j]
+                slope += facets[incident[p], j] * residual[j]
             if slope > steepest:
                 steepest = slope
                 new = incident[p]
@@ -152,7 +153,7 @@ def certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch)
             break
         chosen[count] = new
         weights[count] = 0.0
-        count = rebalance(facets, chosen, count + 1, direction, weights, trial, rest, basis, triangle)
+        count = rebalance(facets, chosen, count + 1, direction, weights, trial, residual, basis, triangle)
         if count < 0:
             break
-    return shown, looked
+    return status, visited

@@ -1,7 +1,8 @@
 """Inner loops of the hull hierarchy: walking down the samples, proving that a list is complete, testing the list.
 
-Layout. A *node* is a vertex of the hull of one sample, that is, a sample and a point of it. Row v of ``nodes`` has the
-number of the point and the bounds of three ranges:
+Layout (``HierarchyArrays`` and ``Frame`` of ``fireset.hsr.hull_hierarchy_build``). A *node* is a vertex of the hull of
+one sample, that is, a sample and a point of it. Row v of ``nodes`` has the number of the point and the bounds of three
+ranges:
 
 - ``steps[STEP_START:STEP_END]``: nodes of the family's next sample among which the walk goes on, and in
   ``step_points`` the points that they are;
@@ -14,9 +15,7 @@ Nodes are numbered from coarse samples to fine ones. The first ``FAMILIES`` of t
 samples: the list of a root holds every point, and it has no facets.
 
 Facets live in reduced coordinates x̂ of dimension ρ ≤ d, points in their own: x = center + axes x̂ + δ with
-‖x̂‖ ≤ radius and ‖δ‖ ≤ blur.
-
-Kernels are handed the arrays they need, one by one: a tuple of arrays would count references at every use.
+‖x̂‖ ≤ radius and ‖δ‖ ≤ error_bound.
 """
 
 import numpy as np
@@ -28,12 +27,12 @@ from fireset.kernels.masks import LANES, above_bits, first_bit
 
 FAMILIES = 2
 HUGE = 1e300
-MOST_LEVELS = 64  # of all families together, roots included
+MAX_LEVELS = 64  # of all families together, roots included
 POINT, STEP_START, STEP_END, FACET_START, FACET_END, LIST_START, LIST_SPLIT, LIST_END = range(8)  # columns of ``nodes``
 
 
 @vectorized
-def products(points, members, lo, hi, normal, values):
+def inner_products(points, members, lo, hi, normal, values):
     """``values[i] = ⟨normal, points[members[lo + i]]⟩`` for i < hi − lo. Cost O(d · (hi − lo))."""
     d = normal.shape[0]
     zero = normal[0] - normal[0]
@@ -63,14 +62,14 @@ def products(points, members, lo, hi, normal, values):
 
 @vectorized
 def walk(points, normal, threshold, nodes, steps, step_points, path, values):
-    """Follow the extreme vertices in direction ``normal`` through every family, while they do not pass ``threshold``.
+    """Follow the extreme vertices in direction ``normal`` through every family, while they do not exceed ``threshold``.
 
-    The nodes met go to ``path``, ascending; returns (their number, levels and entries looked at). A walk that goes
-    astray, by rounding or because Qhull dropped a vertex, costs time only: ``certify`` asks nothing of the node that
-    it is given. ``values`` has room for n + 1 numbers. Expected cost O(d log n) for fixed d.
+    The nodes met go to ``path``, ascending; returns (their number, levels and entries visited). A walk to the wrong
+    node, by rounding or because Qhull dropped a vertex, costs time only: ``certify`` assumes nothing about the node.
+    ``values`` has space for n + 1 numbers. Expected cost O(d log n) for fixed d.
     """
     count = 0
-    looked = 0
+    visited = 0
     for family in range(FAMILIES):
         node = family
         while True:
@@ -81,10 +80,10 @@ def walk(points, normal, threshold, nodes, steps, step_points, path, values):
             path[place] = node
             count += 1
             lo, hi = nodes[node, STEP_START], nodes[node, STEP_END]
-            looked += 1 + hi - lo
+            visited += 1 + hi - lo
             if lo == hi:
                 break
-            products(points, step_points, lo, hi, normal, values)
+            inner_products(points, step_points, lo, hi, normal, values)
             best = 0
             for s in range(1, hi - lo):
                 if values[s] > values[best]:
@@ -92,32 +91,32 @@ def walk(points, normal, threshold, nodes, steps, step_points, path, values):
             node = steps[lo + best]
             if not values[best] <= threshold:
                 break
-    return count, looked
+    return count, visited
 
 
 @vectorized
-def choose(direction, limit, radius, nodes, incident, facets, path, length, chosen, scratch):
-    """The finest list on the path proven complete up to ``limit``: (its start, split and end, facets looked at).
+def choose_list(direction, limit, radius, nodes, incident, facets, path, length, chosen, scratch):
+    """The finest list on the path proven complete up to ``limit``: (its start, split and end, facets visited).
 
-    A proof for the first part alone moves the end to the split. The list of a root needs no proof.
+    If only its first part is needed, the end is the split. The list of a root needs no proof.
     """
-    looked = 0
+    visited = 0
     for place in range(length - 1, -1, -1):
         node = path[place]
         if node < FAMILIES:
             break
         lo, hi = nodes[node, FACET_START], nodes[node, FACET_END]
-        shown, facets_looked_at = certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch)
-        looked += facets_looked_at
-        if shown != INCOMPLETE:
-            end = nodes[node, LIST_SPLIT if shown == STRICTLY_COMPLETE else LIST_END]
-            return nodes[node, LIST_START], nodes[node, LIST_SPLIT], end, looked
-    return nodes[0, LIST_START], nodes[0, LIST_SPLIT], nodes[0, LIST_END], looked
+        status, facets_visited = certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch)
+        visited += facets_visited
+        if status != INCOMPLETE:
+            end = nodes[node, LIST_SPLIT if status == STRICTLY_COMPLETE else LIST_END]
+            return nodes[node, LIST_START], nodes[node, LIST_SPLIT], end, visited
+    return nodes[0, LIST_START], nodes[0, LIST_SPLIT], nodes[0, LIST_END], visited
 
 
 @vectorized
-def decide(points, members, lo, hi, normal, threshold, band, values):
-    """Replace every value within ``band`` of the threshold, or not a number, by what ``deciding_dot`` says."""
+def refine_members(points, members, lo, hi, normal, threshold, band, values):
+    """Replace every value within ``band`` of the threshold, or NaN, by ``deciding_dot``."""
     unsure = 0
     for p in range(hi - lo):
         unsure += not abs(values[p] - threshold) > band
@@ -131,7 +130,7 @@ def decide(points, members, lo, hi, normal, threshold, band, values):
 def collect(members, start, lo, hi, tested, threshold, ids, values, used):
     """Append members lo … hi−1 whose value, ``tested`` from member ``start`` on, is above; returns the new ``used``.
 
-    ``tested`` has room for ``LANES`` more numbers than it has values: as many are compared at a time.
+    ``tested`` is longer by ``LANES`` than it has values, since so many are compared at a time.
     """
     with_values = values.shape[0] > 0
     for begin in range(lo, hi, LANES):
@@ -171,44 +170,25 @@ def merge(ids, values, middle):
 
 
 @vectorized
-def report(
-    points,
-    normals,
-    thresholds,
-    slacks,
-    bands,
-    center,
-    axes,
-    radius,
-    blur,
-    nodes,
-    steps,
-    step_points,
-    incident,
-    facets,
-    members,
-    ordered,
-    first,
-    ids,
-    values,
-    counts,
-    work,
-):
-    """Answer queries first, first + 1, … while ``ids`` has room; returns (the next query, ids written).
+def search(points, queries, frame, levels, ordered, first, ids, values, counts, work):
+    """Answer queries first, first + 1, … while their lists fit into ``ids``; returns (the next query, ids written).
 
+    ``queries`` is (normals, thresholds, slacks, bands), ``frame`` a ``Frame`` and ``levels`` a ``HierarchyArrays``.
     ``counts[k]`` ids of query k follow each other in ``ids``, and their values in ``values`` unless that is empty;
-    ``work`` receives the levels, entries and facets looked at on the way to a list, and the points tested. With
+    ``work`` grows by the levels, entries and facets visited on the way to a list, and the points tested. With
     q̂ = axesᵀ normal a point has
 
         ⟨normal, x⟩ = ⟨normal, center⟩ + ⟨q̂, x̂⟩ + ⟨normal, δ⟩,
 
-    and all must be in the list whose ⟨normal, x⟩ exceeds threshold − slack. ``blur`` bounds ‖δ‖ and, for each unit of
-    ‖normal‖, the rounding of ⟨normal, center⟩ and ⟨q̂, x̂⟩; ‖normal‖ ≤ √d max |normal_j|, which neither overflows nor
-    underflows. Expected cost O(d (log n + found)) a query, for
-    fixed d.
+    and the list must hold all points whose ⟨normal, x⟩ exceeds threshold − slack. ``error_bound`` bounds ‖δ‖ and, for
+    each unit of ‖normal‖, the rounding of ⟨normal, center⟩ and ⟨q̂, x̂⟩; ‖normal‖ ≤ √d max |normal_j|, which neither
+    overflows nor underflows. Expected cost O(d (log n + found)) a query, for fixed d.
     """
+    normals, thresholds, slacks, bands = queries
+    center, axes, radius, error_bound = frame
+    nodes, steps, step_points, incident, facets, members = levels
     d, rho = axes.shape
-    path = np.empty(MOST_LEVELS, np.int64)
+    path = np.empty(MAX_LEVELS, np.int64)
     chosen = np.empty(rho, np.int64)
     scratch = np.empty((2 * rho + 3, rho))
     direction = np.empty(rho)
@@ -223,36 +203,36 @@ def report(
             largest = max(largest, abs(np.float64(normal[j])))
         if threshold == np.inf or (largest == 0.0 and threshold >= 0):
             continue
-        limit = threshold - 4 * EPS * abs(threshold) - slacks[k] - np.sqrt(d) * largest * blur
+        limit = threshold - 4 * EPS * abs(threshold) - slacks[k] - np.sqrt(d) * largest * error_bound
         for j in range(d):
             limit -= normal[j] * center[j]
         if not limit < HUGE:
-            limit = -np.inf  # something overflowed: nothing is proven, and everyone is tested
-        size = 0.0
+            limit = -np.inf  # something overflowed: nothing can be proven, and all points are tested
+        norm = 0.0
         for i in range(rho):
             direction[i] = 0.0
             for j in range(d):
                 direction[i] += normal[j] * axes[j, i]
-            size += direction[i] * direction[i]
-        size = np.sqrt(size)
-        if size > 0.0:
-            limit /= size
+            norm += direction[i] * direction[i]
+        norm = np.sqrt(norm)
+        if norm > 0.0:
+            limit /= norm
             for i in range(rho):
-                direction[i] /= size
-        length, looked = walk(points, normal, threshold, nodes, steps, step_points, path, tested)
-        work[0] += looked
-        start, split, end, looked = choose(
+                direction[i] /= norm
+        length, visited = walk(points, normal, threshold, nodes, steps, step_points, path, tested)
+        work[0] += visited
+        start, split, end, visited = choose_list(
             direction, limit, radius, nodes, incident, facets, path, length, chosen, scratch
         )
-        work[0] += looked
+        work[0] += visited
         if end - start > ids.shape[0] - used:
             return k, used
         work[1] += end - start
-        products(points, members, start, end, normal, tested)
+        inner_products(points, members, start, end, normal, tested)
         if bands[k] >= 0:
-            # Where sums may overflow on the way, all are decided.
+            # Where sums may overflow on the way, ``deciding_dot`` decides for all.
             band = bands[k] if bands[k] < HUGE * EPS else np.inf
-            decide(points, members, start, end, normal, threshold, band, tested)
+            refine_members(points, members, start, end, normal, threshold, band, tested)
         begin = used
         used = middle = collect(members, start, start, min(split, end), tested, threshold, ids, values, used)
         if end > split:

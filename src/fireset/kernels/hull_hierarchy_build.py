@@ -9,10 +9,10 @@ from fireset.kernels.hull_hierarchy import (
     LIST_END,
     LIST_SPLIT,
     LIST_START,
-    MOST_LEVELS,
+    MAX_LEVELS,
     POINT,
-    choose,
-    products,
+    choose_list,
+    inner_products,
     walk,
 )
 
@@ -20,17 +20,17 @@ NEAR, BEYOND = 1, 2  # marks
 
 
 @vectorized
-def find_beyond(
-    reduced, new_facets, first, last, radius, nodes, steps, step_points, incident, facets, members, found, counts
-):
+def find_beyond(reduced, new_facets, first, last, radius, levels, found, counts):
     """For new facets first, first + 1, … < ``last`` the points with ⟨normal, x̂⟩ > near, found by the levels so far.
 
-    Such a half-space holds, but for rounding, no point of the family's smaller samples: it is a query that their lists
-    answer. A point with ⟨normal, x̂⟩ > beyond is written as its number p, another one as ~p. Goes on while ``found`` has
-    room; returns (the next facet, entries written). Expected cost O(d · n/r) for each facet of a sample of r points.
+    ``levels`` is a ``HierarchyArrays``. Such a half-space holds, but for rounding, no point of the family's smaller
+    samples: it is a query that their lists answer. A point with ⟨normal, x̂⟩ > beyond is written as its number p,
+    another one as ~p. Goes on while the lists fit into ``found``; returns (the next facet, entries written). Expected
+    cost O(d · n/r) for each facet of a sample of r points.
     """
+    nodes, steps, step_points, incident, facets, members = levels
     rho = reduced.shape[1]
-    path = np.empty(MOST_LEVELS, np.int64)
+    path = np.empty(MAX_LEVELS, np.int64)
     chosen = np.empty(rho, np.int64)
     scratch = np.empty((2 * rho + 3, rho))
     values = np.empty(reduced.shape[0] + 1)
@@ -38,13 +38,13 @@ def find_beyond(
     for f in range(first, last):
         normal = new_facets[f, :rho]
         near, beyond = new_facets[f, rho], new_facets[f, rho + 1]
-        # Points outside the list must also pass for not above near in the products computed below.
+        # Points outside the list must not exceed near in the inner products computed below either.
         limit = near - (rho + 4) * EPS * radius
         length, _ = walk(reduced, normal, beyond, nodes, steps, step_points, path, values)
-        start, _, end, _ = choose(normal, limit, radius, nodes, incident, facets, path, length, chosen, scratch)
+        start, _, end, _ = choose_list(normal, limit, radius, nodes, incident, facets, path, length, chosen, scratch)
         if end - start > found.shape[0] - used:
             return f, used
-        products(reduced, members, start, end, normal, values)
+        inner_products(reduced, members, start, end, normal, values)
         begin = used
         for p in range(end - start):
             i = members[start + p]
@@ -56,7 +56,7 @@ def find_beyond(
 
 @vectorized
 def unite(facet_starts, facet_lists, incident_starts, incident, marks, bounds, members):
-    """Lists of nodes from lists of facets: who lies beyond, or near, some facet at the node.
+    """Lists of nodes from lists of facets: the points beyond, or near, some facet at the node.
 
     ``bounds[v]`` receives start, split and end of the list of node v. Called twice, first with ``members`` empty, to
     learn how many there are. ``marks`` has one zero for each point, before and after.
@@ -98,7 +98,7 @@ def link(lo, hi, nodes, members, next_nodes, bounds, steps):
     """Steps of nodes lo … hi−1 to those of the family's next sample, ``next_nodes[i]`` being that of point i or −1.
 
     The extreme vertex stays where it is or goes to a point beyond a facet at it. Only if Qhull dropped the point, as
-    coplanar with others, have those near the facets to be looked at too. ``bounds[v − lo]`` receives start and end.
+    coplanar with others, can it also go to a point near the facets. ``bounds[v − lo]`` receives start and end.
     Called twice, first with ``steps`` empty, to learn how many there are.
     """
     writing = steps.shape[0] > 0

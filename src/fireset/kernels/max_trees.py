@@ -1,4 +1,4 @@
-"""Trees of maxima over inner products: finding all leaves above a threshold without looking at the others.
+"""Trees of maxima over inner products: finding all leaves above a threshold without visiting all the others.
 
 Layout. A forest is one matrix, a tree a row of it. A tree over ``count`` leaves is stored level by level: the leaves
 first, so that leaf k is entry k of the row, then the maxima of ``FAN`` leaves each, then the maxima of ``FAN`` of
@@ -7,9 +7,9 @@ level has the children ``FAN·k … FAN·k + FAN − 1`` on the level below; bel
 multiple of ``FAN`` with −∞. A tree takes about count·FAN/(FAN − 1) entries, and at most FAN more for each level.
 
 An inner node holds the largest of its children, and NaN if one of them is NaN: a walk for all leaves above a threshold
-goes on wherever the node is not at or below it, so that it also meets every NaN.
+goes on wherever the node is not at or below it, so that it also finds every NaN.
 
-All functions work on some of the trees and touch nothing of the others, so that lanes run side by side.
+All functions work on some of the trees and touch nothing of the others, so that ranges of them run in parallel.
 """
 
 from itertools import pairwise
@@ -49,14 +49,14 @@ def nodes_above(leaves: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.
 
 @vectorized
 def set_leaves(forest, trees, leaves, values, nodes, children):
-    """Leaf ``leaves[j]`` of tree ``trees[k]`` becomes ``values[k, j]``; then the inner nodes above are made true.
+    """Leaf ``leaves[j]`` of tree ``trees[k]`` becomes ``values[k, j]``; then the inner nodes above are updated.
 
     ``nodes`` and ``children`` are ``nodes_above(leaves)``. Cost O(leaves + nodes) for each tree.
     """
-    in_order = leaves.shape[0] > 0 and leaves[-1] - leaves[0] == leaves.shape[0] - 1
+    contiguous = leaves.shape[0] > 0 and leaves[-1] - leaves[0] == leaves.shape[0] - 1
     for k in range(trees.shape[0]):
         tree = forest[trees[k]]
-        if in_order:
+        if contiguous:
             tree[leaves[0] : leaves[0] + leaves.shape[0]] = values[k]
         else:
             for j in range(leaves.shape[0]):
@@ -104,7 +104,7 @@ def forward(forest, levels, signs, threshold, trees_are_neurons, fired, starts, 
     A tree belongs to a neuron and its leaves to the samples, or the other way round. The leaves of tree t that fire are
     written to ``fired``, ascending, ``counts[t]`` from ``starts[t]`` on, list after list, the first at ``used``. A NaN
     is added to ``sums`` and does not fire. Returns (next tree, entries of ``fired`` used, nodes visited); the next tree
-    is below ``hi`` if there was no room for its list. Cost O((log leaves + c) · fired).
+    is below ``hi`` if its list did not fit. Cost O((log leaves + c) · fired).
     """
     outputs = signs.shape[1]
     visited_total = 0
@@ -132,13 +132,13 @@ def forward(forest, levels, signs, threshold, trees_are_neurons, fired, starts, 
 
 
 @vectorized
-def turn(fired, starts, counts, places, turned, lo, hi):
-    """Lists by tree become lists by leaf: every tree of lo … hi−1 goes to ``turned[places[leaf]]`` of its leaves.
+def lists_by_leaf(fired, starts, counts, positions, trees, lo, hi):
+    """Lists by tree become lists by leaf: every tree of lo … hi−1 goes to ``trees[positions[leaf]]`` of its leaves.
 
-    A place moves on by one with each entry, so that trees are written in ascending order. Cost O(fired).
+    A position moves on by one with each entry, so that trees are written in ascending order. Cost O(fired).
     """
     for t in range(lo, hi):
         for p in range(starts[t], starts[t] + counts[t]):
             leaf = fired[p]
-            turned[places[leaf]] = t
-            places[leaf] += 1
+            trees[positions[leaf]] = t
+            positions[leaf] += 1

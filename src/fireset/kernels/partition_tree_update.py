@@ -67,6 +67,7 @@ def move(tree, ids, points, first, rows, row_ids):
     return ids.shape[0]
 
 
+# Inlined, so that handing on the tuple does not count references for every point.
 @inlined
 def _insert_one(tree, point_id, point, rows, row_ids, growth):
     boxes, nodes, coordinates, buckets, locations = tree[:5]
@@ -96,10 +97,11 @@ def _choose_leaf(boxes, nodes, point, growth):
     if nodes[node, N_CHILDREN] == 0:
         return np.int64(-1)
     while True:
-        holding = (np.int64(1) << nodes[node, N_CHILDREN]) - 1  # boxes that hold the point need not grow at all
+        children = nodes[node, N_CHILDREN]
+        holding = (np.int64(1) << children) - 1  # boxes that hold the point need not grow at all
         for j in range(d):
             holding &= row_above_16(boxes, node, j, point[j]) & ~row_above_16(boxes, node, d + j, point[j])
-        best = first_bit(holding) if holding != 0 else _least_growth(boxes, nodes[node, N_CHILDREN], node, point, growth)
+        best = first_bit(holding) if holding != 0 else _least_growth(boxes, children, node, point, growth)
         child = nodes[node, best]
         if child < 0:
             return np.int64(~child)

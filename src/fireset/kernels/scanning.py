@@ -20,41 +20,41 @@ def count_above(H, thresholds, counts):
 
 
 @vectorized
-def collect_above(H, thresholds, first, places, values):
-    """Write ``first`` + column and value of the entries above each row's threshold, row after row.
+def collect_above(H, thresholds, first, columns, values):
+    """Write column + ``first`` and value of the entries above each row's threshold, row after row.
 
     No values are written where ``values`` is empty.
     """
     with_values = values.shape[0] > 0
-    place = 0
+    end = 0
     for k in range(H.shape[0]):
         row = H[k]
         threshold = thresholds[k]
-        begin = place
+        begin = end
         whole = row.shape[0] - row.shape[0] % LANES
         for start in range(0, whole, LANES):
             bits = above_bits(row, start, threshold)
             while bits != 0:
-                places[place] = first + start + first_bit(bits)
-                place += 1
+                columns[end] = first + start + first_bit(bits)
+                end += 1
                 bits &= bits - 1
         for i in range(whole, row.shape[0]):
             if row[i] > threshold:
-                places[place] = first + i
-                place += 1
+                columns[end] = first + i
+                end += 1
         if with_values:
-            for p in range(begin, place):
-                values[p] = row[places[p] - first]
+            for p in range(begin, end):
+                values[p] = row[columns[p] - first]
 
 
 @vectorized
-def join(starts, counts, places, values, all_places, all_values):
-    """Copy what one tile found for query k, ``counts[k]`` entries, to ``starts[k]`` on in the arrays of all tiles."""
+def join_tiles(starts, counts, columns, values, all_columns, all_values):
+    """Copy the ``counts[k]`` entries that a tile found for query k to the arrays of all tiles, from ``starts[k]`` on."""
     with_values = all_values.shape[0] > 0
     p = 0
     for k in range(counts.shape[0]):
         for q in range(starts[k], starts[k] + counts[k]):
-            all_places[q] = places[p]
+            all_columns[q] = columns[p]
             if with_values:
                 all_values[q] = values[p]
             p += 1

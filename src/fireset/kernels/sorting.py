@@ -4,16 +4,16 @@ import numpy as np
 
 from fireset.kernels.compiling import vectorized
 
-FEW = 32
+SHORT = 32
 
 
 @vectorized
 def sort_short(ids, counts):
-    """Sort every run of ``ids`` of at most ``FEW`` entries; run k has ``counts[k]``. By insertion, in place."""
+    """Sort every run of ``ids`` of at most ``SHORT`` entries; run k has ``counts[k]``. By insertion, in place."""
     begin = 0
     for k in range(counts.shape[0]):
         end = begin + counts[k]
-        if counts[k] <= FEW:
+        if counts[k] <= SHORT:
             for p in range(begin + 1, end):
                 value = ids[p]
                 q = p
@@ -26,7 +26,7 @@ def sort_short(ids, counts):
 
 @vectorized
 def to_rows(ids, ends, counts, which, rows):
-    """Copy the runs ``which`` of ``ids``, each of ``counts`` entries up to ``ends``, to rows, filled up at the end."""
+    """Copy the runs ``which`` of ``ids``, each of ``counts`` entries up to ``ends``, to rows, padded at the end."""
     for k in range(which.shape[0]):
         begin = ends[which[k]] - counts[which[k]]
         for p in range(counts[which[k]]):

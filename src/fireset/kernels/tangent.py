@@ -55,6 +55,54 @@ def row_gradients(X, signs, indptr, samples, residual, gradients, lo, hi):
 
 
 @vectorized
+def jacobian_product(X, signs, indptr, samples, directions, product, lo, hi):
+    """Add Σ_r a_rc ⟨directions_r, x_i⟩ over neurons lo … hi−1 that fire for i to ``product`` (n, c), in float64.
+
+    Column r of the fire sets is ``samples[indptr[r]:indptr[r+1]]``. Cost O(d · fired pairs).
+    """
+    for r in range(lo, hi):
+        for p in range(indptr[r], indptr[r + 1]):
+            i = samples[p]
+            total = X.dtype.type(0)
+            for j in range(X.shape[1]):
+                total += directions[r, j] * X[i, j]
+            for c in range(signs.shape[1]):
+                product[i, c] += np.float64(signs[r, c] * total)
+
+
+@vectorized
+def count_common(indptr, samples, table, lo, hi):
+    """``table[i, j]``, lo ≤ i < hi and j ≤ i, becomes the number of neurons that fire for both i and j.
+
+    Neuron r fires for ``samples[indptr[r]:indptr[r+1]]``, ascending. Rows are shared out, not neurons: whoever has rows
+    lo … hi−1 writes to nothing else. ``table`` holds zeros before. Cost Σ_r k̃_r² / 2 over all rows.
+    """
+    for r in range(indptr.shape[0] - 1):
+        begin, end = indptr[r], indptr[r + 1]
+        for p in range(begin, end):
+            i = np.uint64(samples[p])
+            if i >= np.uint64(hi):
+                break
+            if i >= np.uint64(lo):
+                for q in range(begin, p + 1):
+                    table[i, np.uint64(samples[q])] += 1
+
+
+@vectorized
+def count_columns(indptr, samples, of_sample_indptr, neurons, chosen, table, lo, hi):
+    """``table[k, j]``, lo ≤ k < hi, becomes the number of neurons that fire for both ``chosen[k]`` and j.
+
+    The fire sets by neuron are ``samples`` and by sample ``neurons``. ``table`` holds zeros before.
+    """
+    for k in range(lo, hi):
+        i = chosen[k]
+        for p in range(of_sample_indptr[i], of_sample_indptr[i + 1]):
+            r = neurons[p]
+            for q in range(indptr[r], indptr[r + 1]):
+                table[k, np.uint64(samples[q])] += 1
+
+
+@vectorized
 def gradient_squares(X, signs, indptr, samples, residual, squares, lo, hi):
     """``squares[r] = ‖Σ_i fired (Σ_c a_rc e_ic) x_i‖²`` for neurons lo … hi−1, e the residual (n, c): m ‖∂L/∂w_r‖².
 

@@ -33,7 +33,7 @@ from fireset.training.problem import TrainingProblem
 from fireset.training.progress import Callback, Progress
 from fireset.training.result import TrainingResult
 from fireset.training.signals import interruptible, terminable
-from fireset.training.solvers import Evaluation, GradientDescent, Solver, SolverContext
+from fireset.training.solvers import Evaluation, Solver, SolverContext, make_solver
 from fireset.training.stopping import Stopping, StopReason, reason_of_rank, stop_rank
 
 
@@ -79,8 +79,9 @@ class Trainer:
     y : (n,) or (n, c) array
     engine : str or Engine
         "auto", a name that ``fireset engines`` lists, or an engine object such as ``create("data", radius=0)``.
-    solver : Solver, optional
-        How the weights are moved; by default ``GradientDescent(learning_rate, momentum, nesterov)``.
+    solver : "gradient", "gauss-newton" or Solver
+        How the weights are moved: by the paper's gradient descent, by rounds of regularized least squares
+        (``GaussNewton``), or by an object of your own.
     loss : str or Loss
         "squared_error" (the paper's ½ Σ (u − y)²), "log_loss", or an object (``fireset.training.losses.Loss``).
     learning_rate : "auto", "theory" or a number
@@ -88,6 +89,8 @@ class Trainer:
     momentum, nesterov
         Heavy-ball or Nesterov momentum; 0 is the paper's plain descent. With learning_rate="auto" a growing loss
         first stops the momentum, then halves the rate.
+    ridge : "auto" or a number
+        λ of the ridge towards the start that "gauss-newton" has; "auto" chooses it by leave-one-out.
     max_iter : int
     tol : float
         Stop when the loss is below tol times the first loss, or improves by less than tol of itself over 10
@@ -116,11 +119,12 @@ class Trainer:
         y,
         *,
         engine: str | Engine = "auto",
-        solver: Solver | None = None,
+        solver: str | Solver = "gradient",
         loss: str | Loss = "squared_error",
         learning_rate: float | str = "auto",
         momentum: float = 0.0,
         nesterov: bool = False,
+        ridge: float | str = "auto",
         max_iter: int = 500,
         tol: float = 1e-6,
         sample_weight=None,
@@ -131,7 +135,8 @@ class Trainer:
         memory: int | str | None = None,
     ):
         self._stopping = Stopping(max_iter, tol, patience)
-        self._solver = solver or GradientDescent(learning_rate, momentum, nesterov)
+        given = {"learning_rate": learning_rate, "momentum": momentum, "nesterov": nesterov, "ridge": ridge, "tol": tol}
+        self._solver = make_solver(solver, given)
         self._loss = get_loss(loss)
         self._whole, self._any_norm = network, any_norm
         shard = shard_of(network)
@@ -156,12 +161,15 @@ class Trainer:
         self.history = History()
         self._counter = WorkCounter(self.engine)
         self._best = BestWeights(self._network, by_validation=self.problem.has_validation)
-        return SolverContext(self._network, self.engine, self.problem, self._loss, self._best, self.history)
+        return SolverContext(
+            self._network, self.engine, self.problem, self._loss, self._best, self.history, self._plan.group
+        )
 
     def _start(self, checkpoint: Checkpoints | None) -> None:
         """The preprocessing; the state of a checkpoint, if there is one to go on from; the solver's start."""
         self._context = self._new_context()
         self._went_back = False
+        self._solver.remember_start(self._network)
         self._folder = self._checkpoint_folder(checkpoint)
         self.resumed_at = len(self.history) if self._folder is not None and self._folder.load() else None
         if self.resumed_at is not None and self._stopping.max_iter < self.resumed_at:
@@ -216,7 +224,7 @@ class Trainer:
         pairs = len(problem.X) * self._plan.shard.width
         record = Iteration(
             iteration=len(self.history),
-            loss=self._loss.value(u, problem.targets, problem.weight),
+            loss=self._loss.value(u, problem.targets, problem.weight) + self._solver.penalty(),
             validation_loss=self._loss.value(u, problem.targets, problem.held_out) if problem.has_validation else None,
             fired_fraction=engine.work.fired_pairs / pairs,
             learning_rate=self._solver.learning_rate,
@@ -248,6 +256,7 @@ class Trainer:
         if self._save_checkpoint():
             # As after a crash: sums are added in the order that lists are in.
             self.engine.start(self._network, self.problem.X)
+            self._solver.forget_what_can_be_made_again()
 
     def _save_checkpoint(self) -> bool:
         """Weights that are not finite any more are nothing to go on from; the next iteration deals with them."""
@@ -301,6 +310,8 @@ class Trainer:
                 reason = self._stop_reason(progress, callbacks, interrupted, terminated)
                 if reason in (None, StopReason.TERMINATED):
                     self._move(progress)
+                if reason is None and self._solver.converged:
+                    reason = StopReason.TOL
                 if reason is StopReason.TERMINATED:
                     self._save_checkpoint()
                 if reason is not None:
@@ -329,6 +340,7 @@ class Trainer:
 
     def finish(self, reason: StopReason = StopReason.MAX_ITER) -> TrainingResult:
         """Leave the best weights in the network, on all workers; returns how it went."""
+        self._solver.finish()
         best = self._best.finish()
         self._went_back = best is not self.history[-1]
         self._plan.shard.gather_into(self._whole)
@@ -344,6 +356,8 @@ class Trainer:
             history=self.history,
             stop_reason=reason,
             engine=self.engine.name,
+            solver=self._solver.name,
+            details=self._solver.details(),
             learning_rate=rate,
             loss=best.loss,
             best_iteration=best.iteration,

@@ -28,6 +28,10 @@ class Loss(ABC):
     def curvature(self, n_outputs: int) -> float:
         """Largest eigenvalue that the Hessian of one row's loss in u can have; the step size is made from it."""
 
+    def curvatures(self, u: np.ndarray, targets: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        """(n, c): a diagonal matrix that bounds the Hessian of L in u from above, at these predictions."""
+        return np.broadcast_to(self.curvature(u.shape[1]) * sample_weight[:, None], u.shape).copy()
+
     def check_targets(self, targets: np.ndarray) -> None:
         """Refuse targets that make no sense, with the remedy. By default any finite number is one."""
 
@@ -45,6 +49,9 @@ class SquaredError(Loss):
 
     def curvature(self, n_outputs: int) -> float:  # noqa: ARG002
         return 1.0
+
+
+_LEAST_CURVATURE = 1e-4  # of log loss, so that rows that are predicted with certainty still count
 
 
 class LogLoss(Loss):
@@ -70,6 +77,12 @@ class LogLoss(Loss):
 
     def curvature(self, n_outputs: int) -> float:
         return 0.25 if n_outputs == 1 else 0.5
+
+    def curvatures(self, u, targets, sample_weight) -> np.ndarray:  # noqa: ARG002
+        """p (1 − p) for one output; twice that for several, since diag(p) − p pᵀ is diagonally dominant."""
+        p = probabilities(u)
+        bound = p * (1.0 - p) * (1.0 if u.shape[1] == 1 else 2.0)
+        return np.maximum(bound, _LEAST_CURVATURE) * sample_weight[:, None]
 
     def check_targets(self, targets) -> None:
         if targets.min() < 0 or targets.max() > 1:

@@ -2,6 +2,7 @@
 
 The order of calls::
 
+    solver.remember_start(network)
     solver.start(context)             # once, after the engine's preprocessing; not when a checkpoint is resumed
     solver.resume(context, numbers, velocity)  # instead of start, from a checkpoint
     for each iteration:
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fireset.distributed.process_group import ProcessGroup
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.best_weights import BestWeights
@@ -37,6 +39,7 @@ class SolverContext:
     loss: Loss
     best: BestWeights
     history: History
+    group: ProcessGroup  # the workers that train together
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,18 @@ class Solver(ABC):
         What users type.
     steady_since : int
         Iteration since which the solver has left its own settings alone; plateaus are looked for from there on.
+    converged : bool
+        Set by ``step`` when nothing worth a step is left.
     """
 
     name: str
     steady_since: int = 0
+    converged: bool = False
 
     context: SolverContext
+
+    def remember_start(self, network: ShiftedReLUNetwork) -> None:
+        """Called first of all, while the network has the weights that training begins with."""
 
     def start(self, context: SolverContext) -> None:
         """Prepare for the first iteration. The engine has been started."""
@@ -75,6 +84,13 @@ class Solver(ABC):
     def use_rows(self, context: SolverContext, *, went_back: bool) -> None:  # noqa: ARG002
         """Go on with other rows. ``went_back`` says that the last step on the rows before made things worse."""
         self.start(context)
+
+    def finish(self) -> None:
+        """Called after the last iteration: leave the weights that the solver stands by in the network."""
+
+    def penalty(self) -> float:
+        """What the solver's objective has besides the loss, at the current weights."""
+        return 0.0
 
     @property
     def adaptive(self) -> bool:
@@ -90,6 +106,10 @@ class Solver(ABC):
     def momentum(self) -> float:
         """For whoever must know whether steps follow the gradient alone."""
         return 0.0
+
+    def details(self) -> dict[str, Any]:
+        """What a user may want to know of how it went, besides the history."""
+        return {}
 
     def settings(self) -> dict[str, Any]:
         """What must be the same when a checkpoint is resumed, by the names that users know."""
@@ -109,6 +129,9 @@ class Solver(ABC):
     def numbers(self) -> dict[str, float]:
         """The rest of its state."""
         return {}
+
+    def forget_what_can_be_made_again(self) -> None:
+        """Called after a checkpoint was written, so that a run that goes on does as one that is resumed from it."""
 
     def check_numbers(self, numbers: Mapping[str, Any], iteration: int) -> None:
         """Refuse what cannot be the ``numbers`` of a run before this iteration: they come from an untrusted file."""

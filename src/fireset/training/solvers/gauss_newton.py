@@ -1,0 +1,293 @@
+"""Gauss–Newton in function space: a handful of rounds instead of hundreds of steps.
+
+The objective is L(u) + (λ/2) ‖W − W₀‖², a ridge towards the start. With J = ∂u/∂W as the fire sets have it, e = ∂L/∂u,
+b the curvatures of the loss in u (1 for squared error) and D = W − W₀, a round moves W by the Δ that minimizes
+
+    Σ e·JΔ + ½ Σ b (JΔ)² + (λ/2) ‖D + Δ‖² + (μ/2) ‖Δ‖².
+
+With ν = λ + μ the solution is Δ = −Jᵀδ − (λ/ν) D, where δ solves (J Jᵀ + ν/b) δ = e/b − (λ/ν) J D: n·c unknowns,
+however many neurons there are. In δ = R z, R = √b, the matrix is R J Jᵀ R + ν (``kernel_solve.py``).
+
+J Jᵀ for one output is the kernel H(t) of the paper. That few such rounds train an over-parameterized network is proved
+by Brand, Peng, Song and Weinstein ("Training (Overparametrized) Neural Networks in Near-Linear Time", ITCS 2021);
+docs/solvers.md says which of their steps are run here.
+
+μ is Levenberg–Marquardt damping: a round is accepted by what it promised and what it gave; one that did not give a
+tenth of its promise is taken back and tried again with more damping. Training ends when a round promises less than
+``tol`` of the objective.
+"""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fireset._util.checks import is_number
+from fireset._util.errors import InputError
+from fireset._util.system_memory import available_bytes
+from fireset.network import ShiftedReLUNetwork
+from fireset.training.history import Iteration
+from fireset.training.solvers.base import Evaluation, Solver, SolverContext
+from fireset.training.solvers.kernel_solve import (
+    CholeskyPreconditioner,
+    PartialCholeskyPreconditioner,
+    Preconditioner,
+    Solved,
+    conjugate_residuals,
+    counted_kernel,
+)
+from fireset.training.solvers.ridge import MOST_ROWS, choose_ridge
+
+_MOST_CHOLESKY_ROWS = 6000  # beyond, n³/3 takes longer than the products that a better preconditioner saves
+_RANK = 1200  # of the partial factor beyond
+_TOLERANCE = 1e-3  # of the linear systems
+_MOST_PRODUCTS = 120  # for one of them
+_KEPT = 0.1  # of what a round promised it must give
+_GOOD = 0.75  # from which on the damping is lowered
+_MANY_PRODUCTS = 30  # after which the preconditioner is made anew
+_MOST_DAMPING = 1e8  # times the ridge: a loss that no step lowers is not ours to lower
+
+
+class _Pending(NamedTuple):
+    """A round whose outcome is not known yet."""
+
+    weights: np.ndarray  # before it
+    record: Iteration  # of those weights
+    promise: float
+
+
+class GaussNewton(Solver):
+    """Rounds of regularized least squares on the linearized network.
+
+    Parameters
+    ----------
+    ridge : "auto" or float
+        λ. "auto" chooses it by leave-one-out on up to 800 rows (``ridge.py``).
+    tol : float
+        Stop when a round promises less than this share of the objective.
+
+    Attributes
+    ----------
+    ridge : float
+        λ as it was chosen.
+    leave_one_out_error : float or None
+        Mean squared leave-one-out error that λ was chosen by, beside that of predicting 0.
+    products : int
+        Products with J Jᵀ so far.
+    """
+
+    name = "gauss-newton"
+
+    def __init__(self, ridge: float | str = "auto", tol: float = 1e-3):
+        if ridge != "auto" and not (is_number(ridge) and float(ridge) > 0):
+            raise InputError(f"ridge must be 'auto' or a positive number, got {ridge!r}")
+        if not is_number(tol) or tol < 0:
+            raise InputError(f"tol must be at least 0, got {tol!r}")
+        self._asked_ridge, self._tol = ridge, float(tol)
+        self.leave_one_out_error: float | None = None
+        self.products = 0
+        self._first = np.empty((0, 0))
+        self._reset()
+
+    def _reset(self) -> None:
+        self.ridge, self._damping, self.converged = 0.0, 0.0, False
+        self._pending: _Pending | None = None
+        self._preconditioner: Preconditioner | None = None
+        self._kernel: np.ndarray | None = None
+
+    def remember_start(self, network: ShiftedReLUNetwork) -> None:
+        self._first = network.weights.copy()
+
+    def start(self, context: SolverContext) -> None:
+        super().start(context)
+        self._reset()
+        self.ridge = self._choose_ridge() if self._asked_ridge == "auto" else float(self._asked_ridge)
+
+    def _choose_ridge(self) -> float:
+        """By leave-one-out on the targets as they are seen from the start."""
+        engine, problem, loss = self.context.engine, self.context.problem, self.context.loss
+        trained = np.flatnonzero(problem.weight > 0)
+        rows = np.sort(np.random.default_rng(0).permutation(trained)[:MOST_ROWS])
+        u = engine.forward()
+        curvatures = loss.curvatures(u, problem.targets, problem.weight)[rows]
+        residual = loss.residual(u, problem.targets, problem.weight)[rows]
+        weight = curvatures.mean(axis=1)
+        kernel = counted_kernel(engine, rows)
+        chosen = choose_ridge(kernel, residual / np.maximum(curvatures, 1e-300), weight)
+        self.leave_one_out_error = chosen.error
+        return chosen.ridge
+
+    @property
+    def adaptive(self) -> bool:
+        return True
+
+    @property
+    def learning_rate(self) -> float:
+        """The share of a full step that the damping leaves to a direction that the ridge alone would halve."""
+        return 2.0 * self.ridge / (2.0 * self.ridge + self._damping) if self.ridge else 1.0
+
+    def penalty(self) -> float:
+        return 0.5 * self.ridge * self._squared_norm(self._drift()) if self.ridge else 0.0
+
+    def _drift(self) -> np.ndarray:
+        """D = W − W₀."""
+        return self.context.network.weights - self._first
+
+    def _squared_norm(self, rows: np.ndarray) -> float:
+        """Of all workers' rows together."""
+        own = np.array([np.einsum("ij,ij->", rows, rows, dtype=np.float64)])
+        return float(self.context.group.all_reduce_exact(own)[0][0])
+
+    def step(self, evaluation: Evaluation) -> None:
+        record, residual, predictions = evaluation.record, evaluation.residual, evaluation.predictions
+        pending = self._pending
+        if pending is not None:
+            gained = pending.record.loss - record.loss
+            if not gained >= _KEPT * pending.promise:  # NaN is no gain
+                predictions, residual = self._go_back(pending)
+                record = pending.record
+            elif gained >= _GOOD * pending.promise:
+                self._damping = 0.0 if self._damping < 0.1 * self.ridge else self._damping / 8
+            self._pending = None
+        if self._damping > _MOST_DAMPING * self.ridge:
+            self.converged = True
+            return
+        self._move(residual, predictions, record)
+
+    def _go_back(self, pending: _Pending) -> tuple[np.ndarray, np.ndarray]:
+        """Take the last round back; the next one from there is damped more. Gives predictions and residual there."""
+        problem = self.context.problem
+        self._replace_weights(pending.weights)
+        self.context.best.update(pending.record)
+        self._damping = max(10 * self._damping, self.ridge)
+        self._preconditioner = None
+        self.steady_since = len(self.context.history)
+        u = self.context.engine.forward()
+        return u, self.context.loss.residual(u, problem.targets, problem.weight)
+
+    def finish(self) -> None:
+        """A last round that made things worse is taken back, too."""
+        pending = self._pending
+        if pending is not None and not self.context.history[-1].loss <= pending.record.loss:
+            np.copyto(self.context.network.weights, pending.weights)
+            self.context.best.update(pending.record)
+        self._pending = None
+
+    def _replace_weights(self, weights: np.ndarray) -> None:
+        engine, network = self.context.engine, self.context.network
+        change = weights - network.weights
+        distances = np.sqrt(np.einsum("ij,ij->i", change, change, dtype=np.float64))
+        moved = np.flatnonzero(distances)
+        np.copyto(network.weights, weights)
+        # A difference of two floats is rounded by half a unit in the last place, and so is each square and their sum.
+        engine.weights_moved(moved, distances[moved] * (1.0 + 1e-5 if network.dtype == np.float32 else 1.0 + 1e-12))
+
+    def _move(self, residual: np.ndarray, predictions: np.ndarray, record: Iteration) -> None:
+        """Solve for δ, move the weights, and remember what was promised."""
+        context = self.context
+        network, engine, problem = context.network, context.engine, context.problem
+        shift = self.ridge + self._damping
+        drift = self._drift()
+        curvatures = context.loss.curvatures(predictions, problem.targets, problem.weight)
+        roots = np.sqrt(curvatures)
+        pulled = engine.jacobian_product(drift) * (self.ridge / shift)  # (λ/ν) J D
+        right = np.divide(residual, roots, out=np.zeros_like(roots), where=roots > 0) - roots * pulled
+        solved = self._solve(right, roots, shift)
+        # R J V = R J Jᵀδ with the sign turned, from what the solver left: no further product.
+        weighted_change = -(right - solved.residual - shift * solved.solution) - roots * pulled
+        change = np.divide(weighted_change, roots, out=np.zeros_like(roots), where=roots > 0)
+        neurons, rows = engine.gradient(roots * solved.solution)
+        moved = drift * -(self.ridge / shift)
+        moved[neurons] -= rows
+        new = network.weights + moved
+        promised = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
+        promised += 0.5 * self.ridge * (self._squared_norm(drift) - self._squared_norm(new - self._first))
+        if not promised > self._tol * record.loss:
+            self.converged = True
+            return
+        self._pending = _Pending(network.weights.copy(), record, promised)
+        self._replace_weights(new)
+
+    def _solve(self, right: np.ndarray, roots: np.ndarray, shift: float) -> Solved:
+        engine = self.context.engine
+        if self._preconditioner is None:
+            self._preconditioner = self._make_preconditioner(roots, shift)
+        product = engine.tangent_operator()
+
+        def weighted(vector: np.ndarray) -> np.ndarray:
+            return roots * product(roots * vector) + shift * vector
+
+        solved = conjugate_residuals(
+            weighted, self._preconditioner, right, tolerance=_TOLERANCE, max_products=_MOST_PRODUCTS
+        )
+        self.products += solved.products
+        if solved.products > _MANY_PRODUCTS:
+            self._preconditioner, self._kernel = None, None
+        return solved
+
+    def _make_preconditioner(self, roots: np.ndarray, shift: float) -> Preconditioner:
+        """Of the kernel as it is now, or was a few rounds ago: it hardly changes."""
+        engine, n = self.context.engine, len(roots)
+        row_roots = np.sqrt(np.mean(roots**2, axis=1))
+        item = engine.network.dtype.itemsize
+        if n <= _MOST_CHOLESKY_ROWS and 3 * n * n * item < 0.5 * available_bytes():
+            if self._kernel is None:
+                self._kernel = counted_kernel(engine, dtype=engine.network.dtype.type)
+            return CholeskyPreconditioner(self._kernel, row_roots, shift)
+        return PartialCholeskyPreconditioner(engine, row_roots, shift, min(_RANK, n))
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "ridge": self.ridge,
+            "leave_one_out_error": self.leave_one_out_error,
+            "products": self.products,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        return {"solver": self.name, "ridge": self._asked_ridge}
+
+    def extra_bytes(self, network: ShiftedReLUNetwork) -> float:
+        return 4.0 * network.weights.nbytes  # W₀, the weights before a round, the step and the gradient
+
+    # Checkpoints
+
+    @property
+    def velocity(self) -> np.ndarray | None:
+        """The weights before the last round, where they differ from those after it."""
+        if self._pending is None:
+            return None
+        before, now = self._pending.weights, self.context.network.weights
+        return np.where((before != now).any(axis=1)[:, None], before, before.dtype.type(0))
+
+    def numbers(self) -> dict[str, float]:
+        pending = self._pending
+        return {
+            "ridge": self.ridge,
+            "damping": self._damping,
+            "promise": pending.promise if pending else 0.0,
+            "before": pending.record.iteration if pending else -1,
+        }
+
+    def check_numbers(self, numbers: Mapping[str, Any], iteration: int) -> None:
+        for name in ("ridge", "damping", "promise"):
+            value = numbers.get(name)
+            if not (isinstance(value, float) and isfinite(value) and value >= 0):
+                raise InputError(f"its {name} is {str(value)[:40]!r}")
+        before = numbers.get("before")
+        if type(before) is not int or not -1 <= before < iteration:
+            raise InputError(f"its last round began in iteration {str(before)[:40]!r}")
+
+    def resume(self, context: SolverContext, numbers: Mapping[str, Any], velocity: np.ndarray | None) -> None:
+        super().resume(context, numbers, velocity)
+        self._reset()
+        self.ridge, self._damping = numbers["ridge"], numbers["damping"]
+        if numbers["before"] >= 0:
+            before = context.network.weights.copy()
+            if velocity is not None:
+                moved = velocity.any(axis=1)
+                before[moved] = velocity[moved]
+            self._pending = _Pending(before, context.history[numbers["before"]], numbers["promise"])
+
+    def forget_what_can_be_made_again(self) -> None:
+        self._preconditioner, self._kernel = None, None

@@ -1,0 +1,200 @@
+"""Solving with the kernel of the fire sets: H counted, preconditioners made of it, and conjugate residuals.
+
+The systems are (R H R + ν) z = right, with R = diag(√b) the roots of the rows' curvatures, H the fire-set kernel
+∂u/∂W (∂u/∂W)ᵀ over all outputs, (n·c) × (n·c). Its diagonal blocks, one for each output, are all the same n × n
+matrix, the paper's H(t) times κ²; the blocks off the diagonal are noise of order 1/√m. A preconditioner is made of that
+one matrix, and conjugate residuals absorb the rest.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from fireset._util.parallel import parallel_map
+from fireset.engines.base import Engine
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_ROW_BLOCKS = 16  # of the table of counts: enough to keep all cores busy, though later rows are longer
+_PIVOTS_AT_ONCE = 64
+_JITTER = 1e-6  # of the mean diagonal, where a float32 factorization fails
+
+
+class Preconditioner(Protocol):
+    """An approximate inverse: ``apply(v)`` for v (n, c)."""
+
+    def apply(self, vector: np.ndarray) -> np.ndarray: ...
+
+
+def counted_kernel(engine: Engine, rows: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
+    """κ²/m ⟨x_i, x_j⟩ #{r fires for i and for j} for all samples or some; (n, n), of which the lower triangle counts.
+
+    Cost Σ_r k̃_r²/2 on all cores, with k̃_r the samples that neuron r fires for; memory n² numbers.
+    """
+    from fireset.kernels.tangent import count_common
+
+    fired, X = engine.fire_sets(), engine.X
+    if rows is not None:
+        fired, X = fired[rows], X[rows]
+    columns = fired.tocsc()
+    n = len(X)
+    table = np.zeros((n, n), dtype)
+    # Row i has i + 1 entries: ranges of equal area.
+    cuts = np.rint(n * np.sqrt(np.arange(_ROW_BLOCKS + 1) / _ROW_BLOCKS)).astype(int)
+    X = X.astype(dtype, copy=False)
+
+    def count(block: tuple[int, int]) -> None:
+        count_common(columns.indptr, columns.indices, table, *block)
+        some = slice(*block)
+        table[some] *= X[some] @ X.T
+        table[some] *= dtype(1.0 / engine.network.squared_divisor)
+
+    blocks = [(int(lo), int(hi)) for lo, hi in pairwise(cuts) if hi > lo]
+    parallel_map(count, blocks[::-1], uses_blas=True)  # the longest first
+    return table
+
+
+class CholeskyPreconditioner:
+    """(R̄ H R̄ + ν)⁻¹ by a Cholesky factor, with one weight for a row. Cost n³/3 once, 2 n² c for each application."""
+
+    def __init__(self, kernel: np.ndarray, roots: np.ndarray, shift: float):
+        """``kernel`` as ``counted_kernel`` gives it; it is not changed. ``roots`` (n,) are the rows' √b."""
+        from scipy.linalg import get_lapack_funcs
+
+        (potrf,) = get_lapack_funcs(("potrf",), (kernel,))
+        scaled = kernel * roots[:, None].astype(kernel.dtype)
+        scaled *= roots.astype(kernel.dtype)
+        diagonal = scaled.diagonal().copy()
+        jitter = 0.0
+        while True:
+            scaled[np.diag_indices(len(scaled))] = diagonal + kernel.dtype.type(shift + jitter)
+            # The transpose is in Fortran's order: its upper triangle is our lower one, and nothing is copied.
+            factor, failed = potrf(scaled.T, lower=0, overwrite_a=False, clean=False)
+            if not failed:
+                break
+            jitter = max(10 * jitter, _JITTER * float(diagonal.mean()))
+        self._factor = factor
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        from scipy.linalg import cho_solve
+
+        right = vector.astype(self._factor.dtype)
+        return cho_solve((self._factor, False), right, overwrite_b=True, check_finite=False).astype(np.float64)
+
+
+class PartialCholeskyPreconditioner:
+    """(F Fᵀ + ν)⁻¹ with F (n, k) from randomly pivoted Cholesky of R̄ H R̄ (Chen, Epperly, Tropp, Webber 2023).
+
+    Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
+    """
+
+    def __init__(self, engine: Engine, roots: np.ndarray, shift: float, rank: int, seed: int = 0):
+        from scipy.linalg import cho_factor, solve_triangular
+
+        columns = _KernelColumns(engine, roots)
+        rng = np.random.default_rng(seed)
+        n = len(roots)
+        F = np.zeros((n, rank), np.float32)
+        diagonal = columns.diagonal()
+        total, done = diagonal.sum(), 0
+        while done < rank and diagonal.sum() > 1e-6 * total > 0:
+            size = min(_PIVOTS_AT_ONCE, rank - done)
+            chosen = np.unique(rng.choice(n, size, p=diagonal / diagonal.sum()))
+            G = columns.of(chosen) - F[:, :done] @ F[chosen, :done].T
+            core = G[chosen].astype(np.float64)
+            core[np.diag_indices(len(chosen))] += 1e-6 * max(float(np.trace(core)), 1e-30) / len(chosen)
+            lower = np.linalg.cholesky(core)
+            F[:, done : done + len(chosen)] = solve_triangular(lower, G.T.astype(np.float64), lower=True).T
+            diagonal = np.maximum(diagonal - (F[:, done : done + len(chosen)].astype(np.float64) ** 2).sum(axis=1), 0.0)
+            done += len(chosen)
+        self._F, self._shift = np.ascontiguousarray(F[:, :done]), shift
+        inner = (self._F.T @ self._F).astype(np.float64)
+        inner[np.diag_indices(done)] += shift
+        self._inner = cho_factor(inner, lower=True, overwrite_a=True, check_finite=False)
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        from scipy.linalg import cho_solve
+
+        inside = cho_solve(self._inner, (self._F.T @ vector.astype(np.float32)).astype(np.float64), check_finite=False)
+        return (vector - self._F @ inside.astype(np.float32)) / self._shift
+
+
+class _KernelColumns:
+    """Some columns of R̄ H R̄ at a time."""
+
+    def __init__(self, engine: Engine, roots: np.ndarray):
+        self._by_sample: csr_array = engine.fire_sets()
+        self._by_neuron = self._by_sample.tocsc()
+        self._X = engine.X.astype(np.float32, copy=False)
+        self._roots = roots
+        self._scale = 1.0 / engine.network.squared_divisor
+
+    def diagonal(self) -> np.ndarray:
+        squares = np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64)
+        return self._roots**2 * squares * np.diff(self._by_sample.indptr) * self._scale
+
+    def of(self, chosen: np.ndarray) -> np.ndarray:
+        from fireset.kernels.tangent import count_columns
+
+        table = np.zeros((len(chosen), len(self._X)), np.float32)
+        sets = self._by_neuron.indptr, self._by_neuron.indices, self._by_sample.indptr, self._by_sample.indices
+
+        def count(k: int) -> None:
+            count_columns(*sets, chosen, table, k, k + 1)
+
+        parallel_map(count, range(len(chosen)))
+        table *= self._X[chosen] @ self._X.T
+        table *= (self._scale * self._roots[chosen])[:, None].astype(np.float32)
+        table *= self._roots.astype(np.float32)
+        return table.T
+
+
+class Solved(NamedTuple):
+    """z, what is left of the right-hand side, and how many products it took."""
+
+    solution: np.ndarray
+    residual: np.ndarray
+    products: int
+
+
+def conjugate_residuals(
+    product: Callable[[np.ndarray], np.ndarray],
+    preconditioner: Preconditioner,
+    right: np.ndarray,
+    *,
+    tolerance: float,
+    max_products: int,
+) -> Solved:
+    """Solve A z = right for a symmetric positive definite A, given as products, with a preconditioner M⁻¹.
+
+    Ends when the residual, in the norm of M⁻¹, is ``tolerance`` of the first one. Unlike conjugate gradients, the
+    residual falls in every step, so that stopping early is safe. Preconditioned as by Saad (Iterative Methods for
+    Sparse Linear Systems, section 6.8).
+    """
+    z, r = np.zeros_like(right), right.copy()
+    y = preconditioner.apply(r)
+    first = float((r * y).sum())
+    if not first > 0:
+        return Solved(z, r, 0)
+    p, Ay = y.copy(), product(y)
+    Ap, yAy, products = Ay.copy(), float((y * Ay).sum()), 1
+    while True:
+        MAp = preconditioner.apply(Ap)
+        curvature = float((Ap * MAp).sum())
+        if not (curvature > 0 and yAy > 0):
+            break
+        alpha = yAy / curvature
+        z += alpha * p
+        r -= alpha * Ap
+        y -= alpha * MAp
+        if products >= max_products or float((r * y).sum()) <= tolerance**2 * first:
+            break
+        Ay = product(y)
+        products += 1
+        before, yAy = yAy, float((y * Ay).sum())
+        p = y + yAy / before * p
+        Ap = Ay + yAy / before * Ap
+    return Solved(z, r, products)

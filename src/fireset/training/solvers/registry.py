@@ -1,0 +1,22 @@
+"""Solvers by name, each with those of a user's settings that it takes."""
+
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
+
+from fireset._util.errors import InputError
+from fireset.training.solvers.base import Solver
+from fireset.training.solvers.gauss_newton import GaussNewton
+from fireset.training.solvers.gradient import GradientDescent
+
+SOLVERS: dict[str, type[Solver]] = {"gradient": GradientDescent, "gauss-newton": GaussNewton}
+
+
+def make_solver(solver: str | Solver, settings: Mapping[str, Any]) -> Solver:
+    """A solver by name, or the object itself; of the settings it is given those that its class takes."""
+    if isinstance(solver, Solver):
+        return solver
+    if solver not in SOLVERS:
+        raise InputError(f"solver must be one of {', '.join(SOLVERS)}, or an object; got {solver!r}")
+    cls = SOLVERS[solver]
+    return cls(**{name: value for name, value in settings.items() if name in signature(cls).parameters})
