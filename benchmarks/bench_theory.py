@@ -25,7 +25,7 @@ from parts import RESULTS, run_parts  # noqa: E402
 
 from fireset import ShiftedReLUNetwork, train  # noqa: E402
 from fireset.theory import Certificate, KernelRegression, measure_separation, shifted_ntk  # noqa: E402
-from fireset.theory.spectrum import Factor, extreme_eigenvalues  # noqa: E402
+from fireset.theory.spectrum import ShiftedCholesky, extreme_eigenvalues  # noqa: E402
 
 ROWS, NEW_ROWS, COLUMNS, THRESHOLD, STEPS = 30, 200, 10, 1.0, 400
 
@@ -72,7 +72,7 @@ def run_large(quick: bool) -> list[dict]:
         row: dict = {"n": n, "d": d, "delta": delta, "separation_seconds": lap()}
         kernel = shifted_ntk(X, 2.0)
         row["kernel_seconds"] = lap()
-        factor = Factor(kernel, overwrite=True)
+        factor = ShiftedCholesky(kernel, overwrite=True)
         row["factor_seconds"] = lap()
         row |= {"lambda": factor.smallest(), "lambda_max": factor.largest, "krylov_seconds": lap()}
         regression = KernelRegression(2.0).fit(X, y, factor=factor)

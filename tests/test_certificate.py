@@ -39,6 +39,7 @@ def unmet(report) -> set[str]:
 # Where everything is met
 
 
+@pytest.mark.slow
 def test_a_million_neurons_and_plain_answers_meet_every_assumption_and_every_claim():
     X, y = np.eye(2), np.array([0.3, -0.2])
     network = ShiftedReLUNetwork.initialize(1_000_000, 2, threshold=0.05, dtype="float64")
@@ -49,6 +50,7 @@ def test_a_million_neurons_and_plain_answers_meet_every_assumption_and_every_cla
     assert all(claim.verdict == "holds" for claim in report.claims)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["dense", "data", "weights", "sums"])
 def test_every_claim_holds_in_every_iteration_with_every_engine(engine):
     report = certified(*in_the_regime(20_000, gap=0.1), engine=engine)
@@ -242,12 +244,12 @@ def test_the_four_terms_add_up_in_every_iteration(case, rate):
     problem = hard_cases()[case]
     network, certificate = problem.network(), Certificate(every=1)
     train(network, problem.X, problem.y, learning_rate=rate, max_iter=40, tol=0, engine="data", callbacks=[certificate])
-    assert certificate._measured is not None
-    splits = certificate._measured.splits
+    assert certificate._run is not None
+    splits = certificate._run.splits
     assert [t for t, _ in splits] == list(range(40))
     assert max(abs(split.gap) for _, split in splits) < 1e-9
     if rate == 0.2 and case == "random":
-        assert sum(count for _, count, _, _ in certificate._measured.flips) > 0
+        assert sum(count for _, count, _, _ in certificate._run.flips) > 0
 
 
 def test_the_terms_are_their_definitions():
@@ -259,12 +261,10 @@ def test_the_terms_are_their_definitions():
     start = problem.network()
     err = problem.y[:, 0] - start.predict(problem.X)[:, 0]
     fired, later = start.fire_sets(problem.X), network.fire_sets(problem.X)
-    measured = certificate._measured
-    assert measured is not None
-    doubtful = csr_array(
-        doubtful_pairs(before, problem.X, start.threshold, measured.radius) + flipped_pairs(fired, later)
-    )
-    b1, b2, _, _ = measured.splits[0][1].terms
+    run = certificate._run
+    assert run is not None
+    doubtful = csr_array(doubtful_pairs(before, problem.X, start.threshold, run.radius) + flipped_pairs(fired, later))
+    b1, b2, _, _ = run.splits[0][1].terms
     assert b1 == pytest.approx(-2 * 0.5 * err @ fire_set_kernel(problem.X, fired) @ err, rel=1e-10)
     assert b2 == pytest.approx(2 * 0.5 * err @ dual_kernel(problem.X, fired, doubtful) @ err, rel=1e-10)
     gradient = (before - network.weights) / 0.5

@@ -113,6 +113,7 @@ class TestResuming:
         assert same_bits(found, expected)
 
 
+@pytest.mark.slow
 class TestKilled:
     def test_at_twenty_random_moments(self, tmp_path):
         """kill -9 in the middle of whatever it does, again and again; nothing is ever found half written."""

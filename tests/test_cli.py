@@ -566,7 +566,7 @@ class TestOutput:
         assert err.startswith("training: 0/5  loss ")
 
     def test_quiet(self, run):
-        code, _, err = run("train", write_table(table()), "--target", "y", *SMALL, "-q")
+        code, _, err = run("train", write_table(table()), "--target", "y", *SMALL, "-q", "--tol", "0")
         assert (code, err) == (0, "")
 
     def test_text_for_people(self, works, model):
@@ -588,6 +588,7 @@ class TestOutput:
         ShiftedReLUNetwork.initialize(10, 4).save("bare")
         assert json.loads(works("info", "bare", "--json"))["width"] == 10
 
+    @pytest.mark.slow
     def test_warmup(self, works):
         assert json.loads(works("warmup", "--json"))["compile_seconds"] >= 0
 
@@ -627,7 +628,7 @@ class TestFailures:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("safetensors.numpy.save_file", fails)
-        code, out, err = run("train", "table.csv", "--target", "y", *SMALL, "-q", "--out", model)
+        code, out, err = run("train", "table.csv", "--target", "y", *SMALL, "-q", "--tol", "0", "--out", model)
         assert (code, out) == (2, "")
         assert err == "fireset: error: cannot write model: No space left on device\n"
         assert contents() == old
@@ -644,6 +645,7 @@ class TestFailures:
         assert (code, out) == (130, "")
         assert contents() == before
 
+    @pytest.mark.slow
     def test_interrupt_keeps_the_best_network(self, works):
         write_table(table())
         command = [sys.executable, "-m", "fireset", "train", "table.csv", "--target", "y", "--json"]
@@ -670,6 +672,7 @@ class TestFailures:
         assert works("predict", "table.safetensors", "table.csv").count("\n") == 41
         assert json.loads(works("info", "table.safetensors", "--json"))["stop_reason"] == "interrupted"
 
+    @pytest.mark.slow
     def test_reader_that_goes_away(self, model):
         """`fireset predict … | head -0`, with output small enough to be written only at the end."""
         write_table(table())
@@ -707,7 +710,8 @@ class TestCheckpoints:
 
     def test_go_on_and_refuse_another_run(self, works, refused):
         write_table(table())
-        command = ("train", "table.csv", "--target", "y", "--width", "60", "--tol", "0", "-q", "--json")
+        command = ("train", "table.csv", "--target", "y", "--width", "60", "--tol", "0", "--solver", "gradient")
+        command += ("-q", "--json")
         whole = json.loads(works(*command, "--max-iter", "20", "--out", "whole"))
         folder = ("--checkpoint", "ck", "--every", "5")
         works(*command, "--max-iter", "10", *folder)
@@ -719,6 +723,7 @@ class TestCheckpoints:
         told = refused(*command, "--max-iter", "20", *folder, "--resume", "--momentum", "0.5")
         assert told.startswith("ck/checkpoint-00000020.safetensors is of another run, which differs in momentum ('0.9'")
 
+    @pytest.mark.slow
     def test_sigterm_leaves_a_checkpoint(self, works):
         write_table(table())
         command = ["train", "table.csv", "--target", "y", "--json", "--width", "60", "--tol", "0", "--checkpoint", "ck"]

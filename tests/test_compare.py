@@ -133,6 +133,7 @@ def run_small(names, iterations=6, interrupted=None):
     return compare(small_problem(), names, iterations, interrupted=interrupted or threading.Event())
 
 
+@pytest.mark.slow
 def test_exact_contenders_do_the_same_steps():
     found = run_small(["dense", "data", "weights", "sums", "correlation", "hashing", "pytorch"])
     rows = {each.name: each for each in found.rows}
@@ -303,6 +304,7 @@ def run(monkeypatch, capsys):
     return command
 
 
+@pytest.mark.slow
 def test_digits_whole_command(digits, run, monkeypatch):
     """What the README says of digits, on a tenth of them."""
     # JAX starts threads that do not survive a fork, which other tests do; it has a process of its own below.
@@ -329,6 +331,7 @@ def test_table_for_people(digits, run, monkeypatch):
     assert lines[6].split(":")[0] in ("Yes", "No", "Not within 2 iterations")
 
 
+@pytest.mark.slow
 def test_ctrl_c_still_gives_table_and_report(digits):
     page = digits.with_name("page.html")
     command = [sys.executable, "-m", "fireset", "compare", digits, "--target", "y", "--engines", "data", "--json"]
@@ -382,6 +385,7 @@ print("same")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", installed())
 def test_peers_do_the_dense_step(peer):
     done = subprocess.run([sys.executable, "-c", PEER_STEPS, peer], check=True, capture_output=True, text=True)

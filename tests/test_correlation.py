@@ -178,6 +178,7 @@ def test_turn_is_its_twin(trees, leaves, share, seed):
 # The engine beside the dense one
 
 
+@pytest.mark.sweep(every=5)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", hard_cases())

@@ -23,14 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fireset._util.errors import InputError
-from fireset.tables.reader import (
-    TableEncoder,
-    class_labels,
-    detect_task,
-    read_table,
-    regression_values,
-    split_target,
-)
+from fireset.tables.encoder import TableEncoder
+from fireset.tables.reader import class_labels, detect_task, read_table, regression_values, split_target
 
 SUFFIXES = (
     "the suffixes understood are .csv, .tsv, .svm, .svmlight, .libsvm (each also with .gz or .bz2), .parquet, .pq, .npz"

@@ -20,7 +20,7 @@ def test_demo(tmp_path, capsys):
     assert 0 < summary["fired_fraction"] < 0.5
     assert summary["largest_relative_difference_of_loss"] < 1e-3  # the same run, in float32
     assert summary["speed_up_over_dense"] == pytest.approx(
-        summary["dense_seconds_per_iteration"] / summary["seconds_per_iteration"]
+        summary["dense_gradient_step_seconds"] / summary["gradient_step_seconds"]
     )
     assert summary["model"] == str(out)
     assert capsys.readouterr() == ("", "")

@@ -60,6 +60,7 @@ def alone():
     return one, train(one, X, y, **workers.SETTINGS)
 
 
+@pytest.mark.slow
 class TestTogether:
     @pytest.mark.parametrize("size", [1, 2, 3, 4])
     def test_same_weights(self, done, alone, size):
@@ -112,6 +113,7 @@ class TestTogether:
         assert facts(done, "narrow.3") == "width must be at least 2 for each of the 4 workers, got 7"
 
 
+@pytest.mark.slow
 class TestShards:
     def test_are_read_as_one_model(self, done):
         X, y = workers.problem()
@@ -146,6 +148,7 @@ class TestShards:
             ShiftedReLUNetwork.load(path)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
     """kill -9 on one of two workers: torchrun starts both again, and they go on from the last checkpoint."""
     rng = np.random.default_rng(0)

@@ -25,6 +25,7 @@ ENGINES = [
 ]
 
 
+@pytest.mark.sweep(every=10)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(("engine", "options"), ENGINES, ids=lambda v: str(v))
 @pytest.mark.parametrize("case", hard_cases())
@@ -56,11 +57,13 @@ def test_weights_agree_with_dense_on_random_problems(problem):
     run_side_by_side(problem, create("weights"), 30, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "options"), [*ENGINES, ("correlation", {})], ids=str)
 def test_weights_agree_after_200_iterations(engine, options):
     run_side_by_side(hard_cases()["random"], create(engine, **options), 200, {})
 
 
+@pytest.mark.sweep(every=7)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("case", ["random", "several outputs", "duplicates", "nothing fires", "one sample"])
 @pytest.mark.parametrize(("engine", "options"), [("data", {}), ("data", {"radius": 0}), ("weights", {})], ids=str)

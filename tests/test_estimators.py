@@ -18,7 +18,10 @@ from fireset.engines import describe
 ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 
 # In float32 the results of two mathematically equal computations differ by more than the 1e-7 that these checks allow.
-# In float64 there is no exception.
+# In float64 with a given ridge there is no exception.
+BY_LEAVE_ONE_OUT = {
+    "check_sample_weight_equivalence_on_dense_data": "leave-one-out takes a row of weight 2 for one row",
+}
 FLOAT32_EXCEPTIONS = {
     "check_sample_weight_equivalence_on_dense_data": "compares to 1e-7, the resolution of float32",
     "check_methods_subset_invariance": "compares to 1e-7, the resolution of float32",
@@ -26,10 +29,13 @@ FLOAT32_EXCEPTIONS = {
 
 
 def expected_failures(estimator) -> dict[str, str]:
-    return FLOAT32_EXCEPTIONS if estimator.dtype == "float32" else {}
+    if estimator.dtype == "float32":
+        return FLOAT32_EXCEPTIONS
+    return BY_LEAVE_ONE_OUT if estimator.solver == "auto" and estimator.ridge == "auto" else {}
 
 
 # Widths and iterations are cut down so that the checks, of which there are some 200, take a second each at most.
+@pytest.mark.sweep(every=5)
 @parametrize_with_checks(
     [
         ShiftedReLURegressor(width=300, max_iter=50),
@@ -37,6 +43,8 @@ def expected_failures(estimator) -> dict[str, str]:
         ShiftedReLUClassifier(width=300, max_iter=50),
         ShiftedReLUClassifier(width=300, dtype="float64", max_iter=50),
         ShiftedReLUClassifier(width=300, loss="log_loss", max_iter=50),
+        ShiftedReLURegressor(width=300, dtype="float64", max_iter=50, ridge=1.0),
+        ShiftedReLUClassifier(width=300, dtype="float64", max_iter=50, solver="gradient"),
     ],
     expected_failed_checks=expected_failures,
 )
@@ -48,6 +56,7 @@ def held_out(load):
     return train_test_split(*load(return_X_y=True), random_state=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "least"),
     [(load_digits, 0.985), (load_breast_cancer, 0.95), (load_wine, 0.97)],
@@ -64,7 +73,7 @@ def test_diabetes_is_as_good_as_ridge():
     ridge = RidgeCV(np.logspace(-3, 3, 13)).fit(X_train, y_train)
     rmse = [np.sqrt(np.mean((e.predict(X_test) - y_test) ** 2)) for e in (ours, ridge)]
     assert rmse[0] <= 1.05 * rmse[1]
-    assert ours.result_.stop_reason == "patience"
+    assert ours.result_.stop_reason in ("patience", "tol")
 
 
 def small(loss="squared_error", **options):

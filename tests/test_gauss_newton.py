@@ -181,7 +181,7 @@ def test_beyond_what_cholesky_is_for(monkeypatch):
     monkeypatch.setattr("fireset.training.solvers.gauss_newton._MOST_CHOLESKY_ROWS", 10)
     monkeypatch.setattr("fireset.training.solvers.gauss_newton._RANK", 15)
     found = train(other, X, Y, solver=GaussNewton(ridge=0.05, tol=1e-8), max_iter=40, tol=0)
-    assert found.loss == pytest.approx(expected.loss, rel=1e-4)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-3)
 
 
 def test_validation_rows_ride_along():

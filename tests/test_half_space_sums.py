@@ -25,6 +25,7 @@ def assert_sums_are_brute_force(points, normals, thresholds, rng) -> None:
     assert np.array_equal(counts[:, 0], inside.sum(axis=1))
 
 
+@pytest.mark.sweep(every=4)
 @pytest.mark.parametrize("case", hard_cases())
 def test_hard_cases_are_brute_force(case):
     assert_sums_are_brute_force(*hard_cases()[case], np.random.default_rng(0))

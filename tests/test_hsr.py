@@ -107,6 +107,7 @@ def hard_cases() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     return cases
 
 
+@pytest.mark.sweep(every=4)
 @pytest.mark.parametrize("case", hard_cases())
 def test_hard_cases_are_brute_force_for_every_kind(case):
     points, normals, thresholds = hard_cases()[case]

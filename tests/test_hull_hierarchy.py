@@ -248,6 +248,7 @@ def test_ids_ascend_where_points_near_a_facet_are_reported_too():
         assert_is_brute_force(index, points, normals, np.full(3, threshold))
 
 
+@pytest.mark.slow
 def test_float32_is_right_but_for_rounding():
     rng = np.random.default_rng(0)
     points, normals = sphere(rng, 800, 4).astype(np.float32), rng.standard_normal((60, 4))
@@ -299,6 +300,7 @@ def test_lists_are_those_of_brute_force(shape):
         assert second.tolist() == np.flatnonzero(near & ~beyond).tolist()
 
 
+@pytest.mark.sweep(every=3)
 @pytest.mark.parametrize("shape", ["normal", "grid", "clusters"])
 def test_a_certificate_holds_in_exact_arithmetic(shape):
     """The smallest limit that is certified still bounds every point outside the list, computed with fractions."""

@@ -16,6 +16,7 @@ from side_by_side import STEPS, run_side_by_side
 
 
 class TestBlocks:
+    @pytest.mark.sweep(every=4)
     @pytest.mark.parametrize("step", STEPS)
     @pytest.mark.parametrize("case", [name for name, one in hard_cases().items() if one.width >= 50])
     def test_as_the_dense_engine(self, case, step):

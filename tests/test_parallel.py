@@ -31,11 +31,11 @@ def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-# Lanes
+# Ranges
 
 
 @given(st.integers(0, 10**7))
-def test_lanes_cover_the_range_once(count):
+def test_ranges_cover_everything_once(count):
     cut = ranges(count)
     assert 1 <= len(cut) <= MAX_RANGES
     assert cut[0][0] == 0
@@ -46,7 +46,7 @@ def test_lanes_cover_the_range_once(count):
     assert len(cut) == 1 or min(sizes) >= 128
 
 
-def test_lanes_depend_on_the_count_alone(monkeypatch):
+def test_ranges_depend_on_the_count_alone(monkeypatch):
     cuts = []
     for threads in ("1", "2", "64"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
@@ -97,7 +97,7 @@ def test_training_has_the_same_bits_for_any_number_of_threads(monkeypatch, name,
     assert np.array_equal(found[0][1], found[1][1])
 
 
-# run
+# parallel_map
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "5"])
@@ -252,7 +252,7 @@ def test_blas_is_restored_when_the_last_of_several_callers_leaves(order):
     assert done.returncode == 0, done.stderr
 
 
-def test_nobody_goes_on_after_one_has_failed():
+def test_no_task_goes_on_after_one_has_failed():
     """A caller that restores what tasks write must not be overtaken by one of them."""
     finished = []
 

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from fireset import InputError, ShiftedReLUNetwork, TensorBoardLog, train
-from fireset.commands.train import train_table
 from fireset.commands.records import Records
+from fireset.commands.train import train_table
 from fireset.reporting import check_report, write_page
 from fireset.reporting.figures import Figure, HeatMap, Section, Series, Table
 from fireset.training.history import History, Iteration

@@ -43,6 +43,8 @@ def test_regression_as_json(works):  # noqa: F811
     assert found["lambda_lower_bound"] < found["lambda_hermite_bound"] < found["lambda"] < found["lambda_upper_bound"]
     assert found["lambda"] < found["lambda_trained_bias"]
     assert found["theorem_learning_rate"] == pytest.approx(found["lambda"] / (4 * 48**2))
+    assert found["theorem_safe_radius"] == pytest.approx(0.75 * found["theorem_radius"])
+    assert found["theorem_iterations_at_rate"] > found["theorem_iterations"]  # the printed T lacks a factor 8
     assert found["kernel_regression_r2"] > 0.5
     assert found["operations"]["data"] < found["operations"]["dense"]
     assert json.loads(works(*THEORY, "--json", "--seed", "1"))["lambda"] != found["lambda"]  # another split
@@ -142,9 +144,9 @@ def test_tables_and_sections_have_the_same_words():
     operations = dict.fromkeys(("dense", "weights", "data", "quantum"), 1.0)
     names = (
         "rows coordinates separation lambda lambda_lower_bound lambda_hermite_bound lambda_upper_bound lambda_max "
-        "theorem_learning_rate theorem_sparse_learning_rate theorem_radius theorem_iterations theorem_width "
-        "lemma_width theorem_kernel_width corollary_width width threshold fired_fraction fired_bound_fraction "
-        "movement_bound practical_learning_rate practical_iterations"
+        "theorem_learning_rate theorem_sparse_learning_rate theorem_radius theorem_safe_radius theorem_iterations "
+        "theorem_iterations_at_rate theorem_width lemma_width theorem_kernel_width corollary_width width threshold "
+        "fired_fraction fired_bound_fraction movement_bound practical_learning_rate practical_iterations"
     )
     summary = {
         **dict.fromkeys(names.split(), 1.0),

@@ -40,6 +40,7 @@ class Model:
         if isinstance(estimator, ShiftedReLUClassifier):
             description["classes"] = estimator.classes_.tolist()
             description["loss"] = estimator.loss
+            arrays["offset"] = estimator.offset_
         else:
             arrays |= {"target_mean": estimator.target_mean_, "target_scale": estimator.target_scale_}
         estimator.network_.save(path, description, **arrays)
@@ -81,6 +82,8 @@ class Model:
             classes = description["classes"]
             estimator.classes_ = _labels(classes)
             outputs = 1 if len(classes) == 2 else len(classes)
+            # Files of earlier versions have none: their codes were not centred.
+            estimator.offset_ = _numbers(arrays["offset"], outputs) if "offset" in arrays else np.zeros(outputs)
         else:
             estimator = ShiftedReLURegressor()
             outputs = 1

@@ -61,7 +61,7 @@ def theory(
         impute=impute,
         settings=settings,
         report=report,
-        say=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
+        progress=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
     )
     if report is not None:
         write_theory_page(report, file, found, settings)

@@ -23,7 +23,7 @@ from fireset.commands.places import spare_inputs
 from fireset.commands.stages import StageBar
 from fireset.commands.verdict import Crossover, Row, Scaling, contest, crossover, verdict
 from fireset.engines.registry import ENGINES, engine_class
-from fireset.estimators import estimator_for
+from fireset.estimators import PAPER, estimator_for
 from fireset.network import ShiftedReLUNetwork
 from fireset.reporting import check_report
 from fireset.tables.encoder import one_line
@@ -103,7 +103,7 @@ def compare_table(
         spare_inputs(report, file, flag="--report")
         check_report(report)
     table = TableProblem.read(file, target, **reading)
-    estimator = estimator_for(table.task, width=width, dtype=dtype, random_state=seed)
+    estimator = estimator_for(table.task, width=width, dtype=dtype, random_state=seed, **PAPER)
     prepared = estimator.prepare(table.X, table.y)
     network = estimator.network_
     X = network.check_rows(prepared.rows)

@@ -10,7 +10,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.engines import Engine, create
-from fireset.estimators import estimator_for
+from fireset.estimators import PAPER, estimator_for
 from fireset.network import ShiftedReLUNetwork
 from fireset.quantum.arithmetic import T_PER_TOFFOLI, FixedPoint, Resources, count_resources
 from fireset.quantum.search import make_schedule
@@ -100,7 +100,7 @@ def quantum_costs(
         raise InputError(f"width must be at least {_SMALLEST_WIDTH}, got {width}")
     make_schedule(1, failure_probability)  # refuses what is no probability
     problem = TableProblem.read(file, target, **table)
-    estimator = estimator_for(problem.task, width=width, random_state=seed)
+    estimator = estimator_for(problem.task, width=width, random_state=seed, **PAPER)
     prepared = estimator.prepare(problem.X, problem.y)
     first = estimator.network_
     rows = first.check_rows(prepared.rows)

@@ -12,12 +12,13 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset.commands.scores import scores
-from fireset.estimators import ShiftedReLUClassifier, estimator_for
+from fireset.estimators import PAPER, ShiftedReLUClassifier, estimator_for
 from fireset.reporting.figures import Figure, Section, Series, Table
 from fireset.tables.problem import TableProblem
 from fireset.theory import KernelRegression, bounds, measure_separation, shifted_ntk
-from fireset.theory.claims import finite
-from fireset.theory.spectrum import Factor, Spectrum, check_memory
+from fireset.theory.claims import json_safe
+from fireset.theory.separation import Separation
+from fireset.theory.spectrum import ShiftedCholesky, Spectrum, check_memory
 
 FAILURE = 0.01  # ρ
 ACCURACY = 0.01  # ε in T, and the share of ‖err(0)‖ that practice is asked to reach
@@ -27,7 +28,7 @@ _ALL_EIGENVALUES = 1500  # rows up to which all of them are computed
 
 @dataclass(frozen=True)
 class Theory:
-    """What was found, by name, and all eigenvalues of H^cts for a figure (none for many rows)."""
+    """The computed quantities by name, and all eigenvalues of H^cts for a figure (none for many rows)."""
 
     summary: dict[str, Any]
     eigenvalues: list[float]
@@ -44,102 +45,133 @@ def theory_table(
     impute: bool,
     settings: dict[str, Any],
     report: Path | None,
-    say: Callable[[str], None] | None,
+    progress: Callable[[str], None] | None,
 ) -> Theory:
     """Read a table as ``train`` would, and compute δ, λ, the theorem's constants and the kernel regression's score.
 
-    Takes n³/3 operations and 8 n² bytes for n rows; ``say`` is told what is going on where that takes seconds.
+    Takes n³/3 operations and 8 n² bytes for n rows; ``progress`` is called with the name of each stage where that takes
+    seconds.
     """
     if report is not None:
         import_module("fireset.reporting").check_report(report)
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
-    estimator = estimator_for(problem.task, **settings)
-    kept, held = problem.hold_out(holdout, settings["random_state"])
-    check_memory(len(kept))
-    prepared = estimator.prepare(problem.X[kept], problem.y[kept])
+    estimator = estimator_for(problem.task, **PAPER, **settings)
+    train_rows, test_rows = problem.hold_out(holdout, settings["random_state"])
+    check_memory(len(train_rows))
+    prepared = estimator.prepare(problem.X[train_rows], problem.y[train_rows])
     rows, targets, network = prepared.rows, prepared.targets, estimator.network_
-    n, m, b = len(rows), network.width, network.threshold
+    n, b = len(rows), network.threshold
 
-    def tell(text: str) -> None:
-        if say is not None and n > _ALL_EIGENVALUES:
-            say(text)
+    def stage(name: str) -> None:
+        if progress is not None and n > _ALL_EIGENVALUES:
+            progress(name)
 
-    tell(f"separation of {n:,} rows")
-    apart = measure_separation(rows).called(kept + 1)  # counted from 1, as messages about tables count
-    tell(f"the kernel, {8e-9 * n * n:.1f} GB")
+    stage(f"separation of {n:,} rows")
+    separation = measure_separation(rows).with_row_numbers(train_rows + 1)  # from 1, as in messages about tables
+    stage(f"the kernel, {8e-9 * n * n:.1f} GB")
     kernel = shifted_ntk(rows, b)
-    tell("its eigenvalues")
+    stage("its eigenvalues")
     eigenvalues, factor, spectrum = _decompose(kernel)
     if spectrum.largest <= 0:
         raise InputError(f"threshold {b:g} is so high that no neuron ever fires: H^cts is 0; give a lower --threshold")
-    smallest = 0.0 if spectrum.singular else spectrum.smallest
-    error = float(np.linalg.norm(targets - network.predict(rows)))
+    initial_error = float(np.linalg.norm(targets - network.predict(rows)))
+    summary: dict[str, Any] = {"task": problem.task}
+    summary |= _data_summary(rows, network, separation, spectrum, initial_error)
+    summary |= _theorem_summary(n, b, separation, spectrum, initial_error)
+    summary |= _practice_summary(rows, network, spectrum, initial_error)
+    if n <= _ALL_EIGENVALUES:
+        with_bias = shifted_ntk(rows, b, trained_bias=True)
+        summary["lambda_trained_bias"] = float(np.linalg.eigvalsh(with_bias)[0])
+    if len(test_rows):
+        stage("kernel regression")
+        outputs = KernelRegression(b).fit(rows, targets, factor=factor).predict(estimator.sphere_(problem.X[test_rows]))
+        summary["held_out_rows"] = len(test_rows)
+        found = scores(problem.task, problem.y[test_rows], _predictions(estimator, outputs))
+        summary |= {f"kernel_regression_{name}": value for name, value in found.items()}
+    return Theory(json_safe(summary), eigenvalues)
 
-    low, high = bounds.eigenvalue_bounds(n, b, apart.distance)
-    share = bounds.tail_share(b)
-    rate = 1.0 / spectrum.largest
-    summary: dict[str, Any] = {
-        "task": problem.task,
+
+def _data_summary(
+    rows: np.ndarray, network, separation: Separation, spectrum: Spectrum, initial_error: float
+) -> dict[str, Any]:
+    """The data, their separation and their kernel."""
+    n, b = len(rows), network.threshold
+    low, high = bounds.eigenvalue_bounds(n, b, separation.distance)
+    return {
         "rows": n,
         "coordinates": rows.shape[1],
         "outputs": network.n_outputs,
-        "width": m,
+        "width": network.width,
         "threshold": b,
-        "separation": apart.distance,
-        "closest_rows": None if apart.pair is None else list(apart.pair),
-        "closest_rows_are_opposite": apart.opposite,
+        "separation": separation.distance,
+        "closest_rows": None if separation.pair is None else list(separation.pair),
+        "closest_rows_are_opposite": separation.opposite,
         "lambda": spectrum.smallest,
         "lambda_rounding": spectrum.rounding,
         "lambda_is_zero": spectrum.singular,
         "lambda_lower_bound": low,
-        "lambda_hermite_bound": bounds.hermite_bound(n, b, apart.distance),
+        "lambda_hermite_bound": bounds.hermite_bound(n, b, separation.distance),
         "lambda_upper_bound": high,
         "lambda_max": spectrum.largest,
-        "initial_error": error,
-        "theorem_learning_rate": bounds.learning_rate(n, smallest),
-        "theorem_sparse_learning_rate": bounds.sparse_learning_rate(n, smallest, 2.0 * share),
+        "initial_error": initial_error,
+    }
+
+
+def _theorem_summary(
+    n: int, b: float, separation: Separation, spectrum: Spectrum, initial_error: float
+) -> dict[str, float]:
+    """What the convergence theorem asks for."""
+    smallest = _lambda_or_zero(spectrum)
+    rate = bounds.learning_rate(n, smallest)
+    return {
+        "theorem_learning_rate": rate,
+        "theorem_sparse_learning_rate": bounds.sparse_learning_rate(n, smallest, 2.0 * bounds.tail_bound(b)),
         "theorem_radius": bounds.paper_radius(n, smallest),
+        "theorem_safe_radius": bounds.safe_radius(n, smallest),
         "theorem_iterations": bounds.iterations(n, smallest, ACCURACY),
-        "theorem_width": bounds.width_for_movement(n, smallest, error),
+        "theorem_iterations_at_rate": bounds.iterations_at_rate(rate, smallest, ACCURACY**2),
+        "theorem_width": bounds.width_for_movement(n, smallest, initial_error),
         "theorem_kernel_width": bounds.discrete_width(n, smallest, FAILURE),
         "lemma_width": bounds.width_lemma(n, smallest, b, FAILURE),
-        "corollary_width": bounds.width_corollary(n, apart.distance, FAILURE, ALPHA),
-        "movement_bound": bounds.movement_bound(n, m, smallest, error),
+        "corollary_width": bounds.width_corollary(n, separation.distance, FAILURE, ALPHA),
+    }
+
+
+def _practice_summary(rows: np.ndarray, network, spectrum: Spectrum, initial_error: float) -> dict[str, Any]:
+    """What holds for this network, and what practice needs."""
+    n, m, b, smallest = len(rows), network.width, network.threshold, _lambda_or_zero(spectrum)
+    rate = 1.0 / spectrum.largest
+    return {
+        "movement_bound": bounds.movement_bound(n, m, smallest, initial_error),
         "fired_fraction": upper_tail(b),
-        "fired_bound_fraction": min(1.0, 2.0 * share),
+        "fired_bound_fraction": min(1.0, 2.0 * bounds.tail_bound(b)),
         "sparsity_failure": bounds.sparsity_failure(n, m, b),
         "practical_learning_rate": rate,
         "practical_iterations": log(1.0 / ACCURACY) / (rate * smallest) if smallest > 0 else inf,
         "operations": bounds.iteration_costs(n, m, rows.shape[1], b),
     }
-    if n <= _ALL_EIGENVALUES:
-        with_bias = shifted_ntk(rows, b, trained_bias=True)
-        summary["lambda_trained_bias"] = float(np.linalg.eigvalsh(with_bias)[0])
-    if len(held):
-        tell("kernel regression")
-        regression = KernelRegression(b).fit(rows, targets, factor=factor)
-        outputs = regression.predict(estimator.sphere_(problem.X[held]))
-        summary["held_out_rows"] = len(held)
-        found = scores(problem.task, problem.y[held], _answers(estimator, outputs))
-        summary |= {f"kernel_regression_{name}": value for name, value in found.items()}
-    return Theory(finite(summary), eigenvalues)
 
 
-def _decompose(kernel: np.ndarray) -> tuple[list[float], Factor, Spectrum]:
-    """All eigenvalues where that is cheap; a factor; both ends. The kernel is overwritten."""
+def _lambda_or_zero(spectrum: Spectrum) -> float:
+    """λ, 0 where rounding does not tell it from 0."""
+    return 0.0 if spectrum.singular else spectrum.smallest
+
+
+def _decompose(kernel: np.ndarray) -> tuple[list[float], ShiftedCholesky, Spectrum]:
+    """All eigenvalues where that is cheap; a factor; both ends of the spectrum. The kernel is overwritten."""
     n = len(kernel)
     if n > _ALL_EIGENVALUES:
-        factor = Factor(kernel, overwrite=True)
+        factor = ShiftedCholesky(kernel, overwrite=True)
         return [], factor, factor.spectrum()
     values = np.linalg.eigvalsh(kernel)
     eps = float(np.finfo(np.float64).eps)
     spectrum = Spectrum(float(values[0]), float(values[-1]), n * eps * float(values[-1]))
-    return values[::-1].tolist(), Factor(kernel, overwrite=True), spectrum
+    return values[::-1].tolist(), ShiftedCholesky(kernel, overwrite=True), spectrum
 
 
-def _answers(estimator, outputs: np.ndarray) -> np.ndarray:
+def _predictions(estimator, outputs: np.ndarray) -> np.ndarray:
     """Outputs of a network as the estimator's predictions."""
     if not isinstance(estimator, ShiftedReLUClassifier):
         return (outputs * estimator.target_scale_ + estimator.target_mean_)[:, 0]
@@ -147,7 +179,7 @@ def _answers(estimator, outputs: np.ndarray) -> np.ndarray:
 
 
 def theory_tables(found: Theory) -> list[tuple[str, Table]]:
-    """What ``theory_table`` found, for people: headings and tables."""
+    """What ``theory_table`` found, as headings and tables for reading."""
     s = found.summary
     columns = ("quantity", "value", "meaning")
     pair = s["closest_rows"]
@@ -174,7 +206,13 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ("η", _number(s["theorem_learning_rate"]), "learning rate, λ/(4n²)"),
         ("", _number(s["theorem_sparse_learning_rate"]), "with sparsity put to use, λ/(16 p² n²)"),
         ("R", _number(s["theorem_radius"]), "radius within which neurons have to stay, λ/(12n)"),
+        ("", _number(s["theorem_safe_radius"]), "with which the last step of the proof holds, λ/(16n)"),
         ("T", _number(s["theorem_iterations"]), f"iterations, λ⁻² n² ln(n/ε), ε = {ACCURACY:g}"),
+        (
+            "",
+            _number(s["theorem_iterations_at_rate"]),
+            f"by the proved rate, (1 − ηλ/2)^t = ε², ε = {ACCURACY:g}",
+        ),
         ("m", _number(s["theorem_width"]), "neurons, so that D < R: 2304 λ⁻⁴ n³ ‖err(0)‖²"),
         ("", _number(s["lemma_width"]), f"the convergence lemma, constant 1, ρ = {FAILURE:g}"),
         ("", _number(s["theorem_kernel_width"]), "for λ_min(H^dis) ≥ 3λ/4 alone"),
@@ -189,9 +227,9 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ("η", _number(s["practical_learning_rate"]), "learning rate that descends, 1/λ_max"),
         ("T", _number(s["practical_iterations"]), f"iterations until the slowest part of the error is {ACCURACY:.0%}"),
     ]
-    practice += _scored(s)
-    whose = {"dense": "every pair", "weights": "Algorithm 1", "data": "Algorithm 2", "quantum": "either of the two"}
-    costs = [(name, _number(value), whose[name]) for name, value in s["operations"].items()]
+    practice += _score_rows(s)
+    meanings = {"dense": "every pair", "weights": "Algorithm 1", "data": "Algorithm 2", "quantum": "either of the two"}
+    costs = [(name, _number(value), meanings[name]) for name, value in s["operations"].items()]
     return [
         ("The data and their kernel", Table(columns, data)),
         ("What the theorem asks for", Table(columns, asked)),
@@ -200,13 +238,13 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
     ]
 
 
-def _scored(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _score_rows(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = summary.get("held_out_rows", 0)
-    what = f"of kernel regression, the infinitely wide network, on {rows:,} rows held out"
+    meaning = f"of kernel regression, the infinitely wide network, on {rows:,} rows held out"
     names = {"accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
     found = {name: summary.get(f"kernel_regression_{name}") for name in names}
     return [
-        (names[name], f"{value:.2%}" if name == "accuracy" else _number(value), what)
+        (names[name], f"{value:.2%}" if name == "accuracy" else _number(value), meaning)
         for name, value in found.items()
         if value is not None
     ]

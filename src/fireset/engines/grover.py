@@ -28,7 +28,7 @@ from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines.base import EngineWork
 from fireset.engines.list_engine import ListEngine
 from fireset.fire_sets import fire_sets_by_neuron, fire_sets_by_sample, list_offsets
-from fireset.quantum.search import Searches, find_all_batch, make_schedule
+from fireset.quantum.search import SearchResults, find_all_batch, make_schedule
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -68,7 +68,7 @@ class GroverEngine(ListEngine):
     def _audit_some(self) -> None:
         """Nothing is certain here: what was missed is counted in ``work.missed_pairs``, and is no error."""
 
-    def _search(self, indptr: np.ndarray, marked: np.ndarray, n_items: int) -> Searches:
+    def _search(self, indptr: np.ndarray, marked: np.ndarray, n_items: int) -> SearchResults:
         """Search, and count it: every check is an inner product that is really computed."""
         searches = find_all_batch(
             indptr, marked, n_items, failure_probability=self._failure_probability, seed=self._generator

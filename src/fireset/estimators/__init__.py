@@ -1,11 +1,16 @@
 """scikit-learn estimators: any table of numbers in, rows mapped to the unit sphere inside."""
 
+from typing import Any
+
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows
 from fireset.estimators.classifier import ShiftedReLUClassifier
 from fireset.estimators.regressor import ShiftedReLURegressor
 
-__all__ = ["PreparedRows", "ShiftedReLUClassifier", "ShiftedReLURegressor", "estimator_for"]
+# The settings of the paper, for whoever is after its claims and not after the best fit.
+PAPER: dict[str, Any] = {"solver": "gradient", "start": "paper", "output_scale": 1.0}
+
+__all__ = ["PAPER", "PreparedRows", "ShiftedReLUClassifier", "ShiftedReLURegressor", "estimator_for"]
 
 
 def estimator_for(task: str, loss: str = "squared_error", **settings) -> ShiftedReLUClassifier | ShiftedReLURegressor:

@@ -2,10 +2,12 @@
 
 import warnings
 from contextlib import ExitStack
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -13,11 +15,20 @@ from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
+from fireset.engines.registry import engine_class
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.holdout import hold_out
 from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
 from fireset.training.progress import ProgressBar
+from fireset.training.solvers import SOLVERS, GradientDescent
+from fireset.training.stopping import StopReason
+
+# κ where it is "auto". At 100 and more rounds are fewer, and the fit is that of the kernel; at 10 the network still
+# learns features, and predicts better on most tables (docs/solvers.md has the figures).
+_OUTPUT_SCALE = 10.0
+_TOLERANCES = {"gauss-newton": 1e-2, "gradient": 1e-4}  # where tol is "auto"
+_FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 
 
 class PreparedRows(NamedTuple):
@@ -37,11 +48,15 @@ class ShiftedReLUEstimator(BaseEstimator):
     threshold: float | str
     loss: str
     engine: str
+    solver: str
+    ridge: float | str
+    start: str
+    output_scale: float | str
     learning_rate: float | str
     momentum: float
     nesterov: bool
     max_iter: int
-    tol: float
+    tol: float | str
     early_stopping: bool
     validation_fraction: float
     patience: int
@@ -59,15 +74,36 @@ class ShiftedReLUEstimator(BaseEstimator):
         whole_number("max_iter", self.max_iter, 1)
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
+        GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # refuses what it cannot use
+        if self.solver != "auto" and self.solver not in SOLVERS:
+            raise InputError(f"solver must be one of auto, {', '.join(SOLVERS)}; got {self.solver!r}")
+        if self.start not in ("auto", "paper", "antisymmetric"):
+            raise InputError(f"start must be 'auto', 'paper' or 'antisymmetric', got {self.start!r}")
+
+    def _choose_solver(self) -> str:
+        """ "auto" is Gauss–Newton, but where a learning rate is given, or the engine misses pairs."""
+        if self.solver != "auto":
+            return self.solver
+        descends = self.learning_rate != "auto" or (self.engine != "auto" and not engine_class(self.engine).exact)
+        return "gradient" if descends else "gauss-newton"
 
     def _begin(self, X: np.ndarray, weight: np.ndarray, n_outputs: int) -> None:
         """A new map and a new network."""
+        self.solver_ = self._choose_solver()
+        # A learning rate that was given is meant for the network of the paper.
+        auto = _OUTPUT_SCALE if self.learning_rate == "auto" else 1.0
+        scale = auto if self.output_scale == "auto" else self.output_scale
+        # Half of an odd number of neurons has no twin.
+        even = isinstance(self.width, Integral) and self.width % 2 == 0
+        start = ("antisymmetric" if even else "paper") if self.start == "auto" else self.start
         self.sphere_ = SphereMap.learn(X, weight, self.bias)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             self.width,
             X.shape[1] + 1,
             n_outputs,
             threshold=self.threshold,
+            start=start,
+            output_scale=scale,
             seed=int(check_random_state(self.random_state).randint(2**31)),
             dtype=self.dtype,
         )
@@ -92,12 +128,14 @@ class ShiftedReLUEstimator(BaseEstimator):
                 rows,
                 targets,
                 engine=self.engine,
+                solver=self.solver_,
                 loss=self.loss,
                 learning_rate=self.learning_rate,
                 momentum=self.momentum,
                 nesterov=self.nesterov,
+                ridge=self.ridge,
                 max_iter=self.max_iter,
-                tol=self.tol,
+                tol=self._tolerance(),
                 sample_weight=weight,
                 validation=validation,
                 patience=self.patience,
@@ -105,8 +143,27 @@ class ShiftedReLUEstimator(BaseEstimator):
                 **limits,
             )
         self.n_iter_ += len(self.result_.history) - 1
-        if self.result_.stop_reason == "interrupted":
+        if self.result_.stop_reason is StopReason.INTERRUPTED:
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
+        if self.result_.stop_reason is StopReason.MAX_ITER and self._tolerance() > 0:
+            self._warn_not_converged()
+
+    def _tolerance(self) -> Any:
+        return _TOLERANCES[self.solver_] if self.tol == "auto" else self.tol
+
+    def _warn_not_converged(self) -> None:
+        """At max_iter the loss was still falling by more than tol asks for."""
+        losses = self.result_.history.column("loss")
+        earlier = losses[-min(len(losses), 11)]
+        fell = 1.0 - float(losses[-1] / earlier) if earlier > 0 else 0.0
+        if fell > max(_FAR_FROM_CONVERGED, self._tolerance()):
+            remedy = "raise max_iter" + ("" if self.solver_ == "gauss-newton" else ", or use solver='gauss-newton'")
+            warnings.warn(
+                f"training stopped at max_iter={self.max_iter} while the loss still fell, by {fell:.1%} in the last "
+                f"{min(len(losses), 11) - 1} iterations; {remedy}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
 
     def _step(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
         """One plain gradient step on one batch; the trainer is kept for the next one."""

@@ -26,7 +26,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         Squared error on codes ±1 (one output for two classes, else one for each class), as in the paper; or log loss,
         which gives ``predict_proba``.
 
-    The other parameters and the attributes are those of ``ShiftedReLURegressor``; ``classes_`` holds the labels.
+    The other parameters and the attributes are those of ``ShiftedReLURegressor``; ``classes_`` holds the labels, and
+    ``offset_`` the mean of the codes, which is added to the outputs.
     """
 
     def __init__(
@@ -36,11 +37,15 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         loss="squared_error",
         threshold="paper",
         engine="auto",
+        solver="auto",
+        ridge="auto",
+        start="auto",
+        output_scale="auto",
         learning_rate="auto",
         momentum=0.9,
         nesterov=True,
         max_iter=300,
-        tol=1e-4,
+        tol="auto",
         early_stopping=False,
         validation_fraction=0.1,
         patience=20,
@@ -54,6 +59,10 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.loss = loss
         self.threshold = threshold
         self.engine = engine
+        self.solver = solver
+        self.ridge = ridge
+        self.start = start
+        self.output_scale = output_scale
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.nesterov = nesterov
@@ -81,6 +90,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         if not again:
             self._begin_classification(X, np.unique(y), weight)
         codes = self._codes(y)
+        if not again and self.loss == "squared_error":
+            self.offset_ = np.average(self._to_targets(codes), axis=0, weights=weight)
         return PreparedRows(self.sphere_(X), self._to_targets(codes), weight, codes)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -98,8 +109,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         return self
 
     def decision_function(self, X) -> np.ndarray:
-        """The network's outputs: (n,) for two classes, else (n, classes)."""
-        outputs = self._outputs(X)
+        """The network's outputs, with what they were centred by: (n,) for two classes, else (n, classes)."""
+        outputs = self._outputs(X) + self.offset_
         return outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict(self, X) -> np.ndarray:
@@ -123,6 +134,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         if len(classes) < 2:
             raise InputError(f"y must hold at least 2 classes, got 1 class: {classes.tolist()[0]!r}")
         self.classes_ = classes
+        self.offset_ = np.zeros(1 if len(classes) == 2 else len(classes))
         self._begin(X, weight, 1 if len(classes) == 2 else len(classes))
 
     def _codes(self, y) -> np.ndarray:
@@ -136,4 +148,4 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
 
     def _to_targets(self, codes) -> np.ndarray:
         one_hot = codes[:, None] == (np.ones(1) if len(self.classes_) == 2 else np.arange(len(self.classes_)))
-        return one_hot.astype(np.float64) if self.loss == "log_loss" else 2.0 * one_hot - 1.0
+        return one_hot.astype(np.float64) if self.loss == "log_loss" else 2.0 * one_hot - 1.0 - self.offset_

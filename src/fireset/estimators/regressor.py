@@ -21,11 +21,22 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         b of σ_b(z) = max(z − b, 0); "paper" is √(0.4 ln m).
     engine : str
         How the fire sets are found: "auto", or a name that ``fireset engines`` lists. Changes the time, not the result.
+    solver : "auto", "gauss-newton" or "gradient"
+        Rounds of regularized least squares, which converge in a handful, or gradient descent, the paper's. "auto" is
+        the first, unless a learning rate or an approximate engine asks for the second; ``solver_`` says which.
+    ridge : "auto" or float
+        λ of "gauss-newton": the objective has (λ/2) ‖W − W₀‖² besides the loss. "auto" chooses it by leave-one-out.
+    start : "auto", "antisymmetric" or "paper"
+        Whether neurons come in pairs of opposite signs, so that the network is 0 before training ("auto": yes).
+    output_scale : "auto" or float
+        κ; predictions are multiplied by it, and weights move 1/κ as far. "auto" is 10, and 1, the paper's, where a
+        learning rate is given.
     learning_rate : "auto", "theory" or float
     momentum, nesterov
-        0 and False are the paper's plain gradient descent.
+        Of "gradient"; 0 and False are the paper's plain gradient descent.
     max_iter, tol
-        Iterations, each over all rows; stop when the loss gains less than tol of itself in 10 iterations.
+        Iterations, each over all rows. "gradient" stops when the loss gains less than tol of itself in 10 iterations,
+        "gauss-newton" when a round promises less than tol of it; "auto" is 1e-4 for the first and 1e-2 for the second.
     early_stopping, validation_fraction, patience
         Hold out a share of the rows and stop when the loss there has not improved for ``patience`` iterations.
     bias : float
@@ -54,11 +65,15 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         *,
         threshold="paper",
         engine="auto",
+        solver="auto",
+        ridge="auto",
+        start="auto",
+        output_scale="auto",
         learning_rate="auto",
         momentum=0.9,
         nesterov=True,
         max_iter=300,
-        tol=1e-4,
+        tol="auto",
         early_stopping=False,
         validation_fraction=0.1,
         patience=20,
@@ -71,6 +86,10 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self.width = width
         self.threshold = threshold
         self.engine = engine
+        self.solver = solver
+        self.ridge = ridge
+        self.start = start
+        self.output_scale = output_scale
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.nesterov = nesterov

@@ -49,7 +49,7 @@ def collect_above(H, thresholds, first, columns, values):
 
 @vectorized
 def join_tiles(starts, counts, columns, values, all_columns, all_values):
-    """Copy the ``counts[k]`` entries that a tile found for query k to the arrays of all tiles, from ``starts[k]`` on."""
+    """Copy the ``counts[k]`` entries that a tile found for query k to ``starts[k]`` on in the arrays of all tiles."""
     with_values = all_values.shape[0] > 0
     p = 0
     for k in range(counts.shape[0]):

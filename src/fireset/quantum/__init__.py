@@ -2,7 +2,7 @@
 
 from fireset.quantum.search import (
     Schedule,
-    Searches,
+    SearchResults,
     find_all,
     find_all_batch,
     make_schedule,
@@ -12,7 +12,7 @@ from fireset.quantum.search import (
 
 __all__ = [
     "Schedule",
-    "Searches",
+    "SearchResults",
     "find_all",
     "find_all_batch",
     "make_schedule",

@@ -2,12 +2,12 @@
 
 The same circuit serves both versions of the algorithm: the points are the samples and the normal is a neuron (Version
 2), or the points are the neurons and the normal is a sample (Version 1). Points are looked up by the index register,
-the normal is known when the circuit is made. Coordinate by coordinate:
+the normal is part of the circuit. Coordinate by coordinate:
 
 1. look up: data ← p_ic, a ladder of Toffolis for each item and controlled NOTs for its set bits;
 2. multiply and add: for each bit of the data, sum ← sum + bit·(normal_c·2^bit), a ripple-carry adder (Cuccaro, Draper,
    Kutin and Moulton, "A new quantum ripple-carry addition circuit", 2004) on an addend controlled by that bit;
-3. take the look-up back.
+3. undo the look-up.
 
 The sum starts at −(threshold + 1), so that its sign bit is 0 exactly where the half-space is met; a Z there flips the
 phase, and everything is run backwards. All gates are X, CX, CCX and Z. A Toffoli is counted as seven T gates (Nielsen
@@ -63,7 +63,7 @@ class FixedPoint:
         )
 
     def marks(self) -> np.ndarray:
-        """Who is marked, by ordinary arithmetic."""
+        """Which points are marked, by ordinary arithmetic; (N,) bool."""
         return self.points @ np.array(self.normal, np.int64) > self.threshold
 
     @property
@@ -84,7 +84,7 @@ def _scaled(numbers: np.ndarray, bits: int) -> tuple[np.ndarray, int]:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one call of an oracle needs. ``depth`` is an upper bound, with a Toffoli as one layer."""
+    """Qubits and gates of one call of an oracle. ``depth`` is an upper bound, with a Toffoli as one layer."""
 
     qubits: int
     toffolis: int
@@ -110,15 +110,15 @@ def half_space_oracle(fixed: FixedPoint) -> "QuantumCircuit":
     carry, ladder = AncillaRegister(1, "carry"), AncillaRegister(max(0, q - 1), "ladder")
     registers = [index, data, total, addend, carry, *([ladder] if q > 1 else [])]
     compute = QuantumCircuit(*registers)
-    _add_bits(compute, -fixed.threshold - 1, total)
+    _xor(compute, -fixed.threshold - 1, total)
     for column, constant in zip(fixed.points.T, fixed.normal, strict=True):
         if constant == 0:
             continue
         _look_up(compute, column, index, data, ladder)
         for bit, (addition, low) in enumerate(_additions(constant, fixed.bits, fixed.sum_bits)):
-            _load(compute, addition, data[bit], addend)
+            _controlled_xor(compute, addition, data[bit], addend)
             compute.compose(_adder(fixed.sum_bits - low), [*addend[low:], *total[low:], carry[0]], inplace=True)
-            _load(compute, addition, data[bit], addend)
+            _controlled_xor(compute, addition, data[bit], addend)
         _look_up(compute, column, index, data, ladder)
     oracle = QuantumCircuit(*registers, name="half-space")
     oracle.compose(compute, inplace=True)
@@ -126,7 +126,7 @@ def half_space_oracle(fixed: FixedPoint) -> "QuantumCircuit":
     oracle.z(total[-1])
     oracle.x(total[-1])
     oracle.compose(compute.inverse(), inplace=True)
-    for item in _false_padding(fixed):
+    for item in _marked_padding(fixed):
         flag = _select(oracle, item, index, ladder)
         oracle.z(flag)
         _unselect(oracle, item, index, ladder)
@@ -134,23 +134,23 @@ def half_space_oracle(fixed: FixedPoint) -> "QuantumCircuit":
 
 
 def count_resources(fixed: FixedPoint) -> Resources:
-    """What ``half_space_oracle`` needs, without making it: qubits and Toffolis exactly, depth as the sum of its parts.
+    """Resources of ``half_space_oracle`` without making it: qubits and Toffolis exact, depth the sum of its parts.
 
-    Cost O(N·d): a circuit of this size for a whole data set would have millions of gates.
+    Cost O(N·d): the circuit for a whole data set would have millions of gates.
     """
     q, width = index_qubits(len(fixed.points)), fixed.sum_bits
     used = [c for c, constant in enumerate(fixed.normal) if constant]
-    select = 2 * (q - 1)  # Toffolis to single an item out, and back
+    select = 2 * (q - 1)  # Toffolis to select an item, and to undo it
     set_bits = _set_bits(fixed.points[:, used], fixed.bits)
     loaded = int(np.count_nonzero(set_bits))
-    lookups = 4 * loaded * select  # each is done and taken back, twice
+    lookups = 4 * loaded * select  # each is done and undone, in the computation and in its inverse
     adders = depth = 0
     for c in used:
         for addition, low in _additions(fixed.normal[c], fixed.bits, width):
             adders += 2 * _adder_toffolis(width - low)
             depth += 2 * (2 * addition.bit_count() + _adder_depth(width - low))
     depth += 4 * int(set_bits.sum()) + 4 * loaded * (select + 2) + 5
-    padding = len(_false_padding(fixed))
+    padding = len(_marked_padding(fixed))
     return Resources(
         qubits=q + fixed.bits + 2 * width + 1 + max(0, q - 1),
         toffolis=lookups + adders + padding * select,
@@ -159,7 +159,7 @@ def count_resources(fixed: FixedPoint) -> Resources:
     )
 
 
-def _false_padding(fixed: FixedPoint) -> range:
+def _marked_padding(fixed: FixedPoint) -> range:
     """Items beyond the points that the arithmetic would mark: their sum is 0, which is above a negative threshold."""
     n_items = len(fixed.points)
     return range(n_items, 2 ** index_qubits(n_items) if fixed.threshold < 0 else n_items)
@@ -184,13 +184,13 @@ def _look_up(circuit, column: np.ndarray, index, data, ladder) -> None:
     for item, number in enumerate(column.tolist()):
         if number:
             flag = _select(circuit, item, index, ladder)
-            _load(circuit, number % 2 ** len(data), flag, data)
+            _controlled_xor(circuit, number % 2 ** len(data), flag, data)
             _unselect(circuit, item, index, ladder)
 
 
 def _select(circuit, item: int, index, ladder):
     """A qubit that is 1 exactly where the index is ``item``."""
-    _add_bits(circuit, ~item, index)
+    _xor(circuit, ~item, index)
     flag = index[0]
     for bit, rung in zip(index[1:], ladder, strict=True):
         circuit.ccx(flag, bit, rung)
@@ -202,17 +202,17 @@ def _unselect(circuit, item: int, index, ladder) -> None:
     rungs = [index[0], *ladder]
     for k in reversed(range(len(ladder))):
         circuit.ccx(rungs[k], index[k + 1], ladder[k])
-    _add_bits(circuit, ~item, index)
+    _xor(circuit, ~item, index)
 
 
-def _add_bits(circuit, number: int, register) -> None:
+def _xor(circuit, number: int, register) -> None:
     """register ← register xor number."""
     for k, qubit in enumerate(register):
         if number >> k & 1:
             circuit.x(qubit)
 
 
-def _load(circuit, number: int, control, register) -> None:
+def _controlled_xor(circuit, number: int, control, register) -> None:
     """register ← register xor number, where ``control`` is 1."""
     for k, qubit in enumerate(register):
         if number >> k & 1:

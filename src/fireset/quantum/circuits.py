@@ -2,7 +2,7 @@
 
 An index register of q qubits holds N = 2^q items; where there are fewer, the others are padding that no oracle marks:
 the marked set is the same, N is up to twice as large. Items that were found are taken out of any oracle, without
-looking into it, by flipping their phase once more.
+changing it, by flipping their phase once more.
 
 Qiskit is an extra: everything else in fireset works without it.
 """
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.quantum.search import Searches, make_schedule
+from fireset.quantum.search import SearchResults, make_schedule
 
 if TYPE_CHECKING:
     from qiskit import QuantumCircuit
 
 
 def require_qiskit() -> None:
-    """Refuse, with the remedy, where Qiskit is not installed."""
+    """Raise an InputError that tells what to install if Qiskit 2 or its simulator is missing."""
     try:
         import qiskit
-        import qiskit_aer  # noqa: F401 - asked for together with the other
+        import qiskit_aer  # noqa: F401 - only whether it is installed
     except ImportError as error:
         raise InputError(
             "circuits need Qiskit and Qiskit Aer, which are not installed; run: pip install 'fireset[quantum]'"
@@ -33,7 +33,7 @@ def require_qiskit() -> None:
 
 
 def index_qubits(n_items: int) -> int:
-    """q: the smallest register, of one qubit at least, that has room for so many items."""
+    """q: the qubits of the smallest register, of at least one qubit, that can number so many items."""
     if n_items < 1:
         raise InputError(f"n_items must be at least 1, got {n_items}")
     return max(1, (n_items - 1).bit_length())
@@ -48,7 +48,7 @@ def phase_oracle(marked: Iterable[int], n_qubits: int) -> "QuantumCircuit":
     for item in marked:
         if not 0 <= item < 2**n_qubits:
             raise InputError(f"marked must hold numbers from 0 to {2**n_qubits - 1}, got {item}")
-        _flip(circuit, int(item), range(n_qubits))
+        _flip_phase(circuit, int(item), range(n_qubits))
     return circuit
 
 
@@ -59,7 +59,7 @@ def diffusion(n_qubits: int) -> "QuantumCircuit":
 
     circuit = QuantumCircuit(n_qubits, name="diffusion")
     circuit.h(range(n_qubits))
-    _flip(circuit, 0, range(n_qubits))
+    _flip_phase(circuit, 0, range(n_qubits))
     circuit.h(range(n_qubits))
     return circuit
 
@@ -76,11 +76,11 @@ def grover_circuit(
 
     circuit = QuantumCircuit(oracle.num_qubits, n_qubits)
     index = range(n_qubits)
-    taken_out, reflection = phase_oracle(found, n_qubits), diffusion(n_qubits)
+    unmark_found, reflection = phase_oracle(found, n_qubits), diffusion(n_qubits)
     circuit.h(index)
     for _ in range(iterations):
         circuit.compose(oracle, inplace=True)
-        circuit.compose(taken_out, index, inplace=True)
+        circuit.compose(unmark_found, index, inplace=True)
         circuit.compose(reflection, index, inplace=True)
     circuit.measure(index, index)
     return circuit
@@ -93,8 +93,8 @@ def run_circuit(circuit: "QuantumCircuit", shots: int, seed: int) -> dict[int, i
     from qiskit_aer import AerSimulator
 
     simulator = AerSimulator(method="statevector")
-    ready = transpile(circuit, simulator, optimization_level=0)
-    counts = simulator.run(ready, shots=shots, seed_simulator=seed).result().get_counts()
+    transpiled = transpile(circuit, simulator, optimization_level=0)
+    counts = simulator.run(transpiled, shots=shots, seed_simulator=seed).result().get_counts()
     return {int(bits, 2): count for bits, count in counts.items()}
 
 
@@ -105,7 +105,7 @@ def search_on_aer(
     *,
     failure_probability: float = 1e-6,
     seed: int = 0,
-) -> Searches:
+) -> SearchResults:
     """Find all marked items of an oracle, by the schedule of ``fireset.quantum.search``, one circuit a phase.
 
     Parameters
@@ -118,27 +118,29 @@ def search_on_aer(
     sizes = make_schedule(2**n_qubits, failure_probability).sizes
     rng = np.random.default_rng(seed)
     found: list[int] = []
-    iterations = measurements = since = phase = 0
+    iterations = measurements = calls_since_find = phase = 0
     while phase < len(sizes):
         j = int(rng.integers(sizes[phase]))
         circuit = grover_circuit(oracle, n_qubits, j, found)
         (item,) = run_circuit(circuit, shots=1, seed=int(rng.integers(2**31)))
-        iterations, measurements, since = iterations + j, measurements + 1, since + j + 1
+        iterations += j
+        measurements += 1
+        calls_since_find += j + 1
         if item not in found and check(item):
             found.append(item)
-            phase = since = 0
+            phase = calls_since_find = 0
         else:
             phase += 1
-    return Searches(
+    return SearchResults(
         np.array([0, len(found)]),
         np.array(sorted(found), np.int64),
         np.array([iterations]),
         np.array([measurements]),
-        np.array([since]),
+        np.array([calls_since_find]),
     )
 
 
-def _flip(circuit: "QuantumCircuit", item: int, qubits: Iterable[int]) -> None:
+def _flip_phase(circuit: "QuantumCircuit", item: int, qubits: Iterable[int]) -> None:
     """|item⟩ ↦ −|item⟩, qubit 0 being the lowest bit."""
     from qiskit.circuit.library import ZGate
 

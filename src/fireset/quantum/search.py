@@ -2,8 +2,8 @@
 
 The schedule is that of Boyer, Brassard, Høyer and Tapp ("Tight bounds on quantum searching", 1998): draw j uniformly
 below M, run j Grover iterations, measure, check what was measured; while that fails let M grow by λ = 6/5. An item that
-was found is taken out of the oracle, and the schedule begins anew for the next one. When all its phases have failed in
-a row, nothing is taken to be left.
+was found is taken out of the oracle, and the schedule begins again for the next one. When all its phases have failed in
+a row, the verdict is that nothing is left.
 
 **When to stop.** A measured item is checked, so nothing false is ever found. The one thing that can go wrong is the
 verdict that nothing is left while k ≥ 1 items are. For phases of sizes M_1 … M_T it happens with probability
@@ -37,8 +37,8 @@ from fireset._util.parallel import parallel_map, ranges
 Seed = int | np.random.SeedSequence | np.random.Generator
 
 GROWTH = 1.2  # λ of the schedule
-_ONE_BY_ONE = 4096  # up to here F(k) is summed item by item, beyond in blocks
-_MOST_ITEMS = 2**50  # so that squares of angles and sums of calls stay far from the limits of 64 bits
+_EXACT_COUNTS = 4096  # F(k) is summed k by k up to here, and in blocks of k beyond
+_MAX_ITEMS = 2**50  # so that squares of angles and sums of calls stay far from the limits of 64 bits
 
 
 def success_probability(n_items: int, n_marked: int, iterations: int) -> float:
@@ -47,12 +47,12 @@ def success_probability(n_items: int, n_marked: int, iterations: int) -> float:
 
 
 def phase_success(size, n_items: int, n_marked) -> np.ndarray:
-    """P(M, k): the chance of a phase, j being uniform below M = ``size``. Shape of ``n_marked``."""
+    """P(M, k): the chance of a phase to find an item, j being uniform below M = ``size``. Shape of ``n_marked``."""
     marked = np.asarray(n_marked, np.float64)
     angles = _angles(n_items, marked)
-    inside = (marked > 0) & (marked < n_items)
-    double = np.where(inside, np.sin(2 * angles), 1.0)
-    return np.where(inside, 0.5 - np.sin(4 * size * angles) / (4 * size * double), marked / n_items)
+    some = (marked > 0) & (marked < n_items)
+    sines = np.where(some, np.sin(2 * angles), 1.0)
+    return np.where(some, 0.5 - np.sin(4 * size * angles) / (4 * size * sines), marked / n_items)
 
 
 def _angles(n_items, n_marked) -> np.ndarray:
@@ -68,9 +68,9 @@ class Schedule:
     Attributes
     ----------
     sizes : (T,) int64 array
-        M_t; a phase runs fewer iterations than that, each number alike.
+        M_t; the number of iterations of a phase is uniform below it.
     failure_bound : float
-        At least Σ_k F(k), at most the failure probability asked for.
+        At least Σ_k F(k), at most the failure probability that was asked for.
     """
 
     sizes: np.ndarray
@@ -87,25 +87,25 @@ def make_schedule(n_items: int, failure_probability: float = 1e-6) -> Schedule:
     """The phases after which nothing is left, but for the failure probability. Cost O(4096·T), once for N and δ."""
     n_items, failure_probability = _check(n_items, failure_probability)
     largest = max(2, round(sqrt(n_items)) - 1)
-    one_by_one = np.arange(1, min(n_items, _ONE_BY_ONE) + 1)
-    blocks = _Blocks(n_items)
-    failing, failing_blocks = np.ones(len(one_by_one)), blocks.counts.copy()
+    counts = np.arange(1, min(n_items, _EXACT_COUNTS) + 1)
+    blocks = _CountBlocks(n_items)
+    failures, block_failures = np.ones(len(counts)), blocks.lengths.copy()
     sizes: list[int] = []
-    growing, bound = 1.0, np.inf
+    unrounded, bound = 1.0, np.inf
     while bound > failure_probability:
-        size = min(ceil(growing), largest)
-        growing = min(growing * GROWTH, 2.0 * largest)
+        size = min(ceil(unrounded), largest)
+        unrounded = min(unrounded * GROWTH, 2.0 * largest)
         sizes.append(size)
-        failing *= 1.0 - phase_success(size, n_items, one_by_one)
-        failing_blocks *= blocks.phase_failure(size)
-        bound = float(failing.sum() + failing_blocks.sum()) * (1 + 1e-9)  # the surplus pays for rounding
+        failures *= 1.0 - phase_success(size, n_items, counts)
+        block_failures *= blocks.phase_failure(size)
+        bound = float(failures.sum() + block_failures.sum()) * (1 + 1e-9)  # the factor covers rounding
     return Schedule(np.array(sizes, np.int64), bound)
 
 
-class _Blocks:
-    """k = 4097 … N in blocks, with an upper bound on 1 − P(M, k) that holds in the whole block.
+class _CountBlocks:
+    """Numbers of marked items k = 4097 … N in blocks, with an upper bound on 1 − P(M, k) for the whole block.
 
-    Up to N/2 a block reaches from k to 2k, beyond from N − 2u to N − u; in both sin 2θ = 2√(k(N − k))/N has its
+    Up to N/2 a block extends from k to 2k, beyond from N − 2u to N − u; in both sin 2θ = 2√(k(N − k))/N has its
     smallest value at an end. Three bounds: 1 − P ≤ 1/2 + 1/(4M sin 2θ) always; 1 − k/N for M = 1; and 0.64 for
     k ≥ N/2, where P = 1/2 + sin(2Mx) / (4M sin x) with x = π − 2θ ≤ π/2, whose lowest value, of M = 2, is 0.364.
     """
@@ -113,34 +113,32 @@ class _Blocks:
     def __init__(self, n_items: int):
         half = n_items // 2
         lower, upper = [], []
-        k = _ONE_BY_ONE + 1
+        k = _EXACT_COUNTS + 1
         while k <= half:
             lower.append((k, min(2 * k - 1, half)))
             k *= 2
         u = 1
-        top = n_items - max(
-            half + 1, _ONE_BY_ONE + 1
-        )  # the largest N − k of the upper blocks; k = N itself cannot fail
+        top = n_items - max(half + 1, _EXACT_COUNTS + 1)  # the largest N − k of the upper blocks; k = N cannot fail
         while u <= top:
             upper.append((n_items - min(2 * u - 1, top), n_items - u))
             u *= 2
         ends = np.array(lower + upper, np.float64).reshape(-1, 2)
-        self.counts = ends[:, 1] - ends[:, 0] + 1
+        self.lengths = ends[:, 1] - ends[:, 0] + 1
         self._smallest_share = ends[:, 0] / n_items
-        doubled = 2 * np.sqrt(ends / n_items * (1 - ends / n_items))
-        self._sines = doubled.min(axis=1, initial=1.0)
+        sines = 2 * np.sqrt(ends / n_items * (1 - ends / n_items))  # sin 2θ at both ends
+        self._smallest_sine = sines.min(axis=1, initial=1.0)
         self._is_upper = np.arange(len(ends)) >= len(lower)
 
     def phase_failure(self, size: int) -> np.ndarray:
         if size == 1:
             return 1.0 - self._smallest_share
-        always = np.minimum(1.0, 0.5 + 1.0 / (4 * size * self._sines))
+        always = np.minimum(1.0, 0.5 + 1.0 / (4 * size * self._smallest_sine))
         return np.where(self._is_upper, np.minimum(always, 0.64), always)
 
 
 @dataclass(frozen=True)
-class Searches:
-    """What a number of searches found and what it cost.
+class SearchResults:
+    """What a number of searches found and what they cost.
 
     Attributes
     ----------
@@ -169,13 +167,13 @@ class Searches:
         return self.iterations + self.checks
 
 
-def find_all(marked, n_items: int, *, failure_probability: float = 1e-6, seed: Seed = 0) -> Searches:
+def find_all(marked, n_items: int, *, failure_probability: float = 1e-6, seed: Seed = 0) -> SearchResults:
     """Find all marked items among ``n_items``, as a quantum computer would: a single search.
 
     Parameters
     ----------
     marked : array of ids
-        The items for which the oracle says yes. The search learns of them by measurements only.
+        The items that the oracle marks. The search learns of them by measurements only.
     n_items : int
         N.
     failure_probability : float
@@ -188,7 +186,7 @@ def find_all(marked, n_items: int, *, failure_probability: float = 1e-6, seed: S
     )
 
 
-def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float = 1e-6, seed: Seed = 0) -> Searches:
+def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float = 1e-6, seed: Seed = 0) -> SearchResults:
     """Many searches over ``n_items`` each, independent of one another; δ is that of every single one.
 
     Parameters
@@ -220,11 +218,11 @@ def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float =
     ends = np.concatenate([[0], np.cumsum(found)])
     owners = np.repeat(np.arange(len(counts)), found)
     measured = order[starts[owners] + np.arange(ends[-1]) - ends[owners]]
-    return Searches(ends, measured[np.lexsort((measured, owners))], iterations, measurements, verdict)
+    return SearchResults(ends, measured[np.lexsort((measured, owners))], iterations, measurements, verdict)
 
 
 def _check(n_items, failure_probability) -> tuple[int, float]:
-    if not is_whole_number(n_items) or not 1 <= int(n_items) <= _MOST_ITEMS:
+    if not is_whole_number(n_items) or not 1 <= int(n_items) <= _MAX_ITEMS:
         raise InputError(f"n_items must be a whole number from 1 to 2**50, got {n_items!r}")
     if not is_number(failure_probability) or not 0.0 < float(failure_probability) < 1.0:
         raise InputError(f"failure_probability must lie between 0 and 1, got {failure_probability!r}")

@@ -1,4 +1,4 @@
-"""Pages to look at: one self-contained HTML file with figures, tables and what is needed to repeat the run."""
+"""Report pages: one self-contained HTML file with figures, tables and what is needed to repeat the run."""
 
 from fireset.reporting.page import check_report, write_page
 

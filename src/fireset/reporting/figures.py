@@ -1,14 +1,14 @@
-"""What a report is made of: sections with text, tables and figures, as plain data.
+"""The parts of a report page: sections with text, tables and figures, as plain data.
 
-Whoever has something to show (a training run, the theory, the quantum algorithms) describes it in these words;
-``fireset.reporting`` alone knows how it is drawn.
+Commands (a training run, the theory, the quantum algorithms) describe their results with these classes; only
+``fireset.reporting.page`` knows how they are drawn.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Look = Literal["line", "dashed", "points", "bars"]  # dashed is for bounds and predictions, beside what was measured
+SeriesStyle = Literal["line", "dashed", "points", "bars"]  # dashed is for bounds and predictions
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Series:
     name: str
     x: Sequence[Any]
     y: Sequence[float]
-    look: Look = "line"
+    style: SeriesStyle = "line"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Series over common axes. ``alt`` says in a sentence or two what is to be seen, for whoever does not see it."""
+    """Series over common axes. ``alt`` describes the figure in a sentence or two for readers who cannot see it."""
 
     title: str
     x_label: str
@@ -47,7 +47,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, already in the form that people read."""
+    """Rows of cells, formatted as they are shown."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]

@@ -22,12 +22,12 @@
     }
     return figure.series.map((series, k) => {
       const shown = { x: series.x, y: series.y, name: series.name, visible: !hidden[which].has(k) };
-      if (series.look === "bars") return { ...shown, type: "bar", marker: { color: seriesColor(series.color) } };
+      if (series.style === "bars") return { ...shown, type: "bar", marker: { color: seriesColor(series.color) } };
       const few = series.y.length <= FEW;
       return {
         ...shown, type: "scatter",
-        mode: series.look === "points" ? "markers" : few && series.look === "line" ? "lines+markers" : "lines",
-        line: { color: seriesColor(series.color), width: 2, dash: series.look === "dashed" ? "dash" : "solid" },
+        mode: series.style === "points" ? "markers" : few && series.style === "line" ? "lines+markers" : "lines",
+        line: { color: seriesColor(series.color), width: 2, dash: series.style === "dashed" ? "dash" : "solid" },
         marker: { color: seriesColor(series.color), size: 7, symbol: SYMBOLS[series.color % SYMBOLS.length] },
       };
     });

@@ -1,8 +1,8 @@
-"""Draws the plain data of ``fireset.reporting.figures`` as one HTML file that asks nobody for anything.
+"""Draws the plain data of ``fireset.reporting.figures`` as one HTML file that loads nothing from anywhere.
 
 Plotly is inlined once, and a content security policy forbids every request. Text of the caller (column names, file
-names) is untrusted: Jinja escapes it in the page, ``_plain`` escapes it for Plotly, which reads a little HTML itself.
-The look is in ``page.css``, the drawing in ``page.js``; both follow the light or dark preference of the reader.
+names) is untrusted: Jinja escapes it in the page, ``_escaped`` escapes it for Plotly, which reads a little HTML itself.
+The style is in ``page.css``, the drawing in ``page.js``; both follow the light or dark preference of the reader.
 """
 
 import datetime
@@ -22,15 +22,15 @@ from fireset._util.files import atomic_path, check_writable
 from fireset._util.parallel import thread_count
 from fireset.reporting.figures import Figure, HeatMap, Section, Series
 
-_HERE = Path(__file__).parent
-_MOST_ROWS = 40  # of a figure's data, shown as a table; longer series are thinned evenly
-_MOST_CELLS = 400  # of a heat map's
+_FOLDER = Path(__file__).parent
+_MAX_TABLE_ROWS = 40  # of a figure's data, shown as a table; longer series are thinned evenly
+_MAX_TABLE_CELLS = 400  # of a heat map's
 _VERSIONS = ("fireset", "numpy", "scipy", "numba", "scikit-learn", "torch", "jax")
 _NUMBER = re.compile(r"^[-−+]?[\d., ]+(e[-+]?\d+)?\s?(%|×|s|ms|MB|GB|kB|times)?$")
 
 
 def check_report(path: str | PathLike) -> None:
-    """Refuse, before hours of work go into a page, a place that cannot be written or an installation that cannot."""
+    """Raise an InputError, before hours of work, if the page cannot be written there or its libraries are missing."""
     _libraries()
     check_writable(path)
 
@@ -51,27 +51,27 @@ def write_page(
     settings : mapping, optional
         Names and values shown in the last section, before the versions of what was used.
 
-    The file has about 5 MB: Plotly is inside, once, so that the page can be opened anywhere, for ever.
+    The file has about 5 MB: Plotly is included, so that the page can be opened anywhere, without a network.
     """
     jinja2, plotly_source = _libraries()
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+        loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     environment.globals["numeric_columns"] = _numeric_columns
-    drawn, shown = [], []
+    drawn, shown_sections = [], []
     for section in sections:
         figures = []
         for figure in section.figures:
-            figures.append(_described(figure, len(drawn)))
-            drawn.append(_heat_map(figure) if isinstance(figure, HeatMap) else _figure(figure))
-        shown.append({"section": section, "id": f"section-{len(shown) + 1}", "figures": figures})
+            figures.append(_figure_description(figure, len(drawn)))
+            drawn.append(_heat_map_data(figure) if isinstance(figure, HeatMap) else _figure_data(figure))
+        shown_sections.append({"section": section, "id": f"section-{len(shown_sections) + 1}", "figures": figures})
     text = environment.get_template("page.html").render(
         title=title,
-        sections=shown,
+        sections=shown_sections,
         drawn=drawn,
-        repeat=[(str(name), _shown(value)) for name, value in {**(settings or {}), **_versions()}.items()],
-        style=(_HERE / "page.css").read_text(encoding="utf-8"),
-        script=(_HERE / "page.js").read_text(encoding="utf-8"),
+        repeat=[(str(name), _formatted(value)) for name, value in {**(settings or {}), **_versions()}.items()],
+        style=(_FOLDER / "page.css").read_text(encoding="utf-8"),
+        script=(_FOLDER / "page.js").read_text(encoding="utf-8"),
         plotly=plotly_source if drawn else "",
     )
     with atomic_path(path) as temporary:
@@ -79,7 +79,7 @@ def write_page(
 
 
 def _libraries():
-    """Jinja and the source of Plotly, which are an extra."""
+    """Jinja and the source of Plotly, which are optional dependencies."""
     try:
         import jinja2
         from plotly.offline import get_plotlyjs
@@ -92,29 +92,29 @@ def _libraries():
 
 
 def _colors(figure: Figure) -> list[int]:
-    """A colour for each series; a dashed one that follows points is their fit, and has theirs."""
+    """A colour for each series; a dashed one that follows points is their fit and has the same colour."""
     colors: list[int] = []
     for k, series in enumerate(figure.series):
-        fit = k > 0 and series.look == "dashed" and figure.series[k - 1].look == "points"
+        fit = k > 0 and series.style == "dashed" and figure.series[k - 1].style == "points"
         colors.append(colors[-1] if fit else max(colors, default=-1) + 1)
     return colors
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
+def _figure_data(figure: Figure) -> dict[str, Any]:
     """What page.js needs to draw series."""
     words = any(isinstance(x, str) for series in figure.series for x in series.x)
     return {
         "kind": "series",
-        "x_label": _plain(figure.x_label),
-        "y_label": _plain(figure.y_label),
+        "x_label": _escaped(figure.x_label),
+        "y_label": _escaped(figure.y_label),
         "x_type": "category" if words else "log" if figure.log_x else "linear",
         "y_type": "log" if figure.log_y else "linear",
         "series": [
             {
-                "name": _plain(series.name),
-                "x": [_plain(x) if isinstance(x, str) else _finite(x) for x in series.x],
-                "y": [_finite(y) for y in series.y],
-                "look": series.look,
+                "name": _escaped(series.name),
+                "x": [_escaped(x) if isinstance(x, str) else _finite_or_none(x) for x in series.x],
+                "y": [_finite_or_none(y) for y in series.y],
+                "style": series.style,
                 "color": color,
             }
             for series, color in zip(figure.series, _colors(figure), strict=True)
@@ -122,54 +122,54 @@ def _figure(figure: Figure) -> dict[str, Any]:
     }
 
 
-def _heat_map(figure: HeatMap) -> dict[str, Any]:
+def _heat_map_data(figure: HeatMap) -> dict[str, Any]:
     return {
         "kind": "heat map",
-        "x_label": _plain(figure.x_label),
-        "y_label": _plain(figure.y_label),
-        "values": [[_finite(value) for value in row] for row in figure.values],
+        "x_label": _escaped(figure.x_label),
+        "y_label": _escaped(figure.y_label),
+        "values": [[_finite_or_none(value) for value in row] for row in figure.values],
     }
 
 
-def _described(figure: Figure | HeatMap, number: int) -> dict[str, Any]:
-    """What the page says about a figure in words and numbers, for whoever does not see it or wants the values."""
+def _figure_description(figure: Figure | HeatMap, number: int) -> dict[str, Any]:
+    """Title, description, legend and values of a figure, for readers who cannot see it or want the numbers."""
     if isinstance(figure, HeatMap):
-        names, tables = [], [_cells_table(figure)]
+        legend, tables = [], [_heat_map_table(figure)]
     else:
-        names = [(s.name, s.look, color) for s, color in zip(figure.series, _colors(figure), strict=True)]
-        tables = [_points(figure, series) for series in figure.series]
-    return {"number": number, "title": figure.title, "alt": figure.alt, "names": names, "tables": tables}
+        legend = [(s.name, s.style, color) for s, color in zip(figure.series, _colors(figure), strict=True)]
+        tables = [_series_table(figure, series) for series in figure.series]
+    return {"number": number, "title": figure.title, "alt": figure.alt, "legend": legend, "tables": tables}
 
 
-def _points(figure: Figure, series: Series) -> dict[str, Any]:
+def _series_table(figure: Figure, series: Series) -> dict[str, Any]:
     """The points of a series as a table, thinned when there are many."""
     count = len(series.y)
-    last = _MOST_ROWS - 1
-    chosen = range(count) if count <= _MOST_ROWS else [k * (count - 1) // last for k in range(_MOST_ROWS)]
+    last = _MAX_TABLE_ROWS - 1
+    chosen = range(count) if count <= _MAX_TABLE_ROWS else [k * (count - 1) // last for k in range(_MAX_TABLE_ROWS)]
     return {
         "caption": series.name + ("" if len(chosen) == count else f" ({len(chosen)} of {count:,} points)"),
         "columns": [figure.x_label, figure.y_label],
-        "rows": [[_shown(series.x[k]), _shown(series.y[k])] for k in chosen],
+        "rows": [[_formatted(series.x[k]), _formatted(series.y[k])] for k in chosen],
     }
 
 
-def _cells_table(figure: HeatMap) -> dict[str, Any]:
+def _heat_map_table(figure: HeatMap) -> dict[str, Any]:
     """A small matrix whole, a large one by its size, extremes and mean."""
     values = [[float(value) for value in row] for row in figure.values]
     rows, columns = len(values), max(map(len, values), default=0)
     flat = [value for row in values for value in row]
-    if rows * columns <= _MOST_CELLS:
+    if rows * columns <= _MAX_TABLE_CELLS:
         return {
             "caption": f"{rows} × {columns} values",
             "columns": [f"{figure.y_label} \\ {figure.x_label}", *map(str, range(columns))],
-            "rows": [[str(k), *map(_shown, row)] for k, row in enumerate(values)],
+            "rows": [[str(k), *map(_formatted, row)] for k, row in enumerate(values)],
         }
     mean = sum(flat) / len(flat)
-    facts = {"rows": rows, "columns": columns, "least": min(flat), "mean": mean, "largest": max(flat)}
+    statistics = {"rows": rows, "columns": columns, "least": min(flat), "mean": mean, "largest": max(flat)}
     return {
         "caption": f"{rows} × {columns} values, summed up",
         "columns": ["what", "value"],
-        "rows": [[name, _shown(value)] for name, value in facts.items()],
+        "rows": [[name, _formatted(value)] for name, value in statistics.items()],
     }
 
 
@@ -179,25 +179,25 @@ def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> l
     return [bool(column) and all(_NUMBER.match(cell) for cell in column) for column in cells]
 
 
-def _plain(text: object) -> str:
-    """Text for Plotly, which reads tags and entities: as it stands, nothing meant."""
+def _escaped(text: object) -> str:
+    """Text for Plotly, which would otherwise interpret tags and entities in it."""
     return html.escape(str(text), quote=False)
 
 
-def _finite(value: Any) -> float | None:
-    """A number for JSON; a gap where there is none (a loss that overflowed)."""
+def _finite_or_none(value: Any) -> float | None:
+    """A number for JSON; None, a gap in the figure, if it is not finite (a loss that overflowed)."""
     number = float(value)
     return number if isfinite(number) else None
 
 
-def _shown(value: Any) -> str:
-    """A value for people."""
+def _formatted(value: Any) -> str:
+    """A value as text for the page."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not given"}[value]
     if isinstance(value, str):
         return value
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_shown, value)) or "none"
+        return ", ".join(map(_formatted, value)) or "none"
     number = float(value)
     if number.is_integer() and abs(number) < 1e15:
         return f"{number:,.0f}"
@@ -205,7 +205,7 @@ def _shown(value: Any) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """The versions and the machine, in so far as they matter for the figures."""
+    """Versions of the libraries that compute the results, the machine and the date."""
     versions = {"Python": platform.python_version()}
     for name in _VERSIONS:
         with suppress(metadata.PackageNotFoundError):  # an extra that is not installed

@@ -1,7 +1,7 @@
 """How the columns of a table become numbers: learned on the training table, stored in the model file.
 
 A number or boolean column becomes one float column; a text column becomes one 0/1 column per category.
-Nothing is guessed in silence: a cell that has no number is refused by column and row, with the remedy.
+Nothing is guessed silently: a cell that holds no number is refused by column and row, with the remedy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 MISSING_CATEGORY = "(missing)"
-# One-hot columns beyond this are almost always an identifier or free text that was not meant to be a feature.
+# A column with more categories is almost always an identifier or free text that was not meant to be a feature.
 MAX_CATEGORIES = 1000
-# Squared norms are taken everywhere, and beyond this a sum of squares soon stops being finite.
+# Norms are computed from squares, and a sum of squares of larger numbers may overflow.
 MAX_MAGNITUDE = 1e150
 
 
@@ -35,7 +35,7 @@ def one_line(value: object) -> str:
 
 
 def quoted(value: object) -> str:
-    """``repr`` on one line, cut to 60 characters because a cell of an untrusted file may be a whole book."""
+    """``repr`` on one line, cut to 60 characters because a cell of an untrusted file may be very long."""
     try:
         text = one_line(repr(value))
     except (RecursionError, ValueError):  # a deeply nested list, an integer of thousands of digits
@@ -49,7 +49,7 @@ def listed(values: Sequence[object], limit: int) -> str:
     return ", ".join(quoted(value) for value in values[:limit]) + more
 
 
-def option(flag: str, column: str) -> str:
+def cli_option(flag: str, column: str) -> str:
     """A command-line option for one column, quoted so that it can be pasted into a shell."""
     return f"{flag} {shlex.quote(one_line(column))}"
 
@@ -78,7 +78,7 @@ def is_number(series: pl.Series) -> bool:
 
 
 def nan_as_null(table: pl.DataFrame) -> pl.DataFrame:
-    """The two spellings of a missing value made one, for all columns at once: per column it is slow."""
+    """Null in place of NaN, so that all missing cells are null; all columns at once, since one by one is slow."""
     from polars import selectors
 
     return table.with_columns(selectors.float().fill_nan(None))
@@ -323,11 +323,11 @@ class TableEncoder:
         return cls(restored)
 
 
-def _learn_column(series: pl.Series, insist: bool, impute: bool) -> NumberColumn | CategoryColumn:
-    """Check one training column and learn it; ``insist`` makes it categorical whatever it holds."""
+def _learn_column(series: pl.Series, force_categorical: bool, impute: bool) -> NumberColumn | CategoryColumn:
+    """Check one training column and learn it; ``force_categorical`` one-hot encodes it even if it holds numbers."""
     label = f"column {quoted(series.name)}"
-    drop = f"pass {option('--drop', series.name)}"
-    as_categories = f"pass {option('--categorical', series.name)} to treat it as categories"
+    drop = f"pass {cli_option('--drop', series.name)}"
+    as_categories = f"pass {cli_option('--categorical', series.name)} to treat it as categories"
     refuse_type(series, label, f"convert it in the file, or {drop}")
     if series.null_count() == series.len():
         raise InputError(f"{label} has no value in any row; {drop}")
@@ -335,9 +335,9 @@ def _learn_column(series: pl.Series, insist: bool, impute: bool) -> NumberColumn
         refuse_missing(series, label, "fill them in, remove those rows, or pass --impute")
     if is_number(series):
         numbers = checked_numbers(series, label)
-        if not insist:
+        if not force_categorical:
             return NumberColumn(series.name, float(np.nanmedian(numbers)) if impute else None)
-    elif not insist:
+    elif not force_categorical:
         numeric = holds_number(series)
         if 2 * int(numeric.sum()) >= series.len() - series.null_count():
             value, row = first_text(series)

@@ -1,4 +1,4 @@
-"""Rows held out from training, to score or to stop by: the one place that splits."""
+"""Splitting rows into those to train on and those held out, to score or to stop early."""
 
 from math import ceil
 
@@ -20,24 +20,25 @@ def hold_out(
 
     if share == 0:
         return np.arange(n_rows), np.empty(0, np.int64)
-    held = ceil(share * n_rows)  # as scikit-learn rounds
-    asked = f"{option} {share:g}"
-    if held >= n_rows:
-        raise InputError(f"{asked} leaves none of the {n_rows} rows to train on; give a smaller share")
+    n_test = ceil(share * n_rows)  # as scikit-learn rounds
+    setting = f"{option} {share:g}"
+    if n_test >= n_rows:
+        raise InputError(f"{setting} leaves none of the {n_rows} rows to train on; give a smaller share")
     if codes is not None:
-        _check_classes(n_rows, held, asked, option, codes, classes)
-    split = train_test_split(np.arange(n_rows), test_size=held, random_state=seed, stratify=codes)
-    kept_rows, held_rows = np.asarray(split[0]), np.asarray(split[1])
+        _check_classes(n_rows, n_test, setting, option, codes, classes)
+    split = train_test_split(np.arange(n_rows), test_size=n_test, random_state=seed, stratify=codes)
+    train_rows, test_rows = np.asarray(split[0]), np.asarray(split[1])
     if codes is not None:
-        lost = np.flatnonzero(np.bincount(codes[kept_rows], minlength=int(codes.max()) + 1) == 0)
-        if len(lost):
-            raise InputError(
-                f"{asked} leaves no row of the class {_label(int(lost[0]), classes)} to train on; give a smaller share"
-            )
-    return kept_rows, held_rows
+        absent = np.flatnonzero(np.bincount(codes[train_rows], minlength=int(codes.max()) + 1) == 0)
+        if len(absent):
+            label = _label(int(absent[0]), classes)
+            raise InputError(f"{setting} leaves no row of the class {label} to train on; give a smaller share")
+    return train_rows, test_rows
 
 
-def _check_classes(n_rows: int, held: int, asked: str, option: str, codes: np.ndarray, classes: list | None) -> None:
+def _check_classes(
+    n_rows: int, n_test: int, setting: str, option: str, codes: np.ndarray, classes: list | None
+) -> None:
     counts = np.bincount(codes)
     rarest = int(counts.argmin())
     if counts[rarest] < 2:
@@ -45,9 +46,9 @@ def _check_classes(n_rows: int, held: int, asked: str, option: str, codes: np.nd
             f"the class {_label(rarest, classes)} has a single row, which cannot be both trained on and "
             f"held out; give {option} 0, or more rows of that class"
         )
-    if min(held, n_rows - held) < len(counts):
+    if min(n_test, n_rows - n_test) < len(counts):
         raise InputError(
-            f"{asked} splits {n_rows} rows into {n_rows - held} to train on and {held} held out, "
+            f"{setting} splits {n_rows} rows into {n_rows - n_test} to train on and {n_test} held out, "
             f"too few for {len(counts)} classes; give {option} 0 or another share"
         )
 

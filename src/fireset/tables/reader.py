@@ -1,6 +1,6 @@
-"""From a user's file to a table, and from its target column to labels or values.
+"""Reading a user's file as a table, and its target column as labels or values.
 
-Files are untrusted: nothing is unpickled, and what a reader library says about a bad file becomes one line.
+Files are untrusted: nothing is unpickled, and errors of a reader library become an InputError of one line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.tables.encoder import (
-    TableEncoder,
     checked_numbers,
     first_text,
     holds_number,
@@ -38,17 +37,8 @@ from fireset.tables.encoder import (
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = [
-    "TableEncoder",
-    "class_labels",
-    "detect_task",
-    "read_table",
-    "regression_values",
-    "split_target",
-]
-
 MISSING_SPELLINGS = ("", "NA", "N/A", "NaN", "nan", "null", "None")
-# A table of a wide, dense model: a stray svmlight index of a billion must not become a billion columns.
+# Tables are dense: a wrong svmlight index of a billion must not become a billion columns.
 MAX_COLUMNS = 100_000
 MAX_CELLS = 2**30
 MAX_DETECTED_CLASSES = 20
@@ -82,7 +72,7 @@ def read_table(path: str | os.PathLike) -> pl.DataFrame:
         raise InputError(f"cannot open {shown}: {failure.strerror}") from failure
     try:
         frame = reader(file)
-    except InputError:  # is a ValueError, but already says what is wrong
+    except InputError:  # a ValueError, too, but its message is complete
         raise
     except (
         # OSError: also a bad gzip or bz2 stream. RuntimeError: an encrypted or exotic zip. MemoryError: a
@@ -153,8 +143,8 @@ def class_labels(target: pl.Series) -> tuple[np.ndarray, list[str | int | bool |
             values = [int(value) for value in values]
     classes: list[Any] = sorted(set(values))
     if len(classes) == 1:
-        held = f"holds the single class {quoted(classes[0])} in all rows"
-        raise InputError(f"{label} {held}; give rows of at least two classes")
+        problem = f"holds the single class {quoted(classes[0])} in all rows"
+        raise InputError(f"{label} {problem}; give rows of at least two classes")
     code = {value: number for number, value in enumerate(classes)}
     return np.array([code[value] for value in values], dtype=np.int64), classes
 
@@ -238,7 +228,7 @@ def _read_csv(file: Path) -> pl.DataFrame:
         # turn a number column into text, and fail on whole numbers of more than 38 digits.
         cells = pl.read_csv(data.strip(b" \r\n"), has_header=False, infer_schema=False, separator=separator, glob=False)
     except pl.exceptions.PolarsError as failure:
-        if reason := _csv_fault(text, separator):
+        if reason := _csv_problem(text, separator):
             raise InputError(f"{shown}: {reason}") from failure
         raise
     names = [(name or "").strip() for name in cells.row(0)]
@@ -249,8 +239,8 @@ def _read_csv(file: Path) -> pl.DataFrame:
     return pl.DataFrame([_typed(column.rename(name)) for name, column in zip(names, rows.iter_columns(), strict=True)])
 
 
-def _csv_fault(text: str, separator: str) -> str | None:
-    """The first line that breaks the table, which polars does not tell."""
+def _csv_problem(text: str, separator: str) -> str | None:
+    """The first line that cannot be parsed, which polars does not tell; None if the csv module can parse all."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     line, width = 1, 0
     try:
@@ -320,8 +310,8 @@ def _read_npz(file: Path) -> pl.DataFrame:
         for name in archive.files:
             arrays[name] = _load_array(archive, name, shown)
     if "X" not in arrays:
-        held = f"only {listed(list(arrays), 10)}" if arrays else "and no other array"
-        raise InputError(f"{shown} holds no array 'X', {held}; write it with numpy.savez(path, X=X, y=y)")
+        others = f"only {listed(list(arrays), 10)}" if arrays else "and no other array"
+        raise InputError(f"{shown} holds no array 'X', {others}; write it with numpy.savez(path, X=X, y=y)")
     X = arrays.pop("X")
     if X.ndim != 2 or X.dtype.kind not in "biuf":
         found = f"shape {X.shape} and dtype {X.dtype}"
@@ -344,8 +334,8 @@ def _load_array(archive: np.lib.npyio.NpzFile, name: str, shown: str) -> np.ndar
     except ValueError as failure:
         if "Object arrays" not in str(failure):
             raise
-        held = f"the array {quoted(name)} holds Python objects, which are never loaded"
-        raise InputError(f"{shown}: {held}; store numbers or fixed-length text") from failure
+        problem = f"the array {quoted(name)} holds Python objects, which are never loaded"
+        raise InputError(f"{shown}: {problem}; store numbers or fixed-length text") from failure
     if not isinstance(array, np.ndarray):  # numpy hands out a member of another format as bytes
         raise InputError(f"{shown}: {quoted(name)} is not an array; write the file with numpy.savez")
     return array
@@ -371,7 +361,7 @@ def _read_svmlight(file: Path) -> pl.DataFrame:
 
 
 def _check_size(shape: tuple[int, ...], shown: str) -> None:
-    """Refuse what is too big to hold as a dense table, before it is made."""
+    """Raise an InputError if a dense table of this shape would be too big, before it is made."""
     rows, columns = shape
     if columns > MAX_COLUMNS or rows * columns > MAX_CELLS:
         size = f"{rows} rows × {columns} columns"

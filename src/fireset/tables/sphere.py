@@ -1,10 +1,10 @@
-"""Rows of any table to rows of norm 1, which the network wants."""
+"""Mapping rows of any table to rows of norm 1, as the network needs them."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-_CLIP = 3.0  # an outlier in one column would otherwise, after normalizing, silence all the others
+_CLIP = 3.0  # standard deviations; after normalizing, an outlier in one column would make all others tiny
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ constant (Ω, O), it is an argument or, if its proof allows, worked out. Deviati
 4. |S̄_i| > mR does not follow from a Bernstein bound on the excess over a mean of mR; with the true mean, which is
    below 0.8 mR, it does. ``doubtful_failure`` uses that.
 5. With η = λ/(4n²) and R = λ/(12n) the last step of the convergence proof, 4ηnR + η²n² ≤ ηλ/2, has 7/12 on its left.
-   ``safe_radius`` is λ/(16n), which repairs it. Runs are held against the printed claim all the same.
+   ``safe_radius`` is λ/(16n), which repairs it. Runs are compared with the printed claim all the same.
 6. The Fact on H(t)^⊥ bounds the square of the norm; its printed left side lacks the square.
 """
 
@@ -19,38 +19,21 @@ from math import exp, inf, log, log1p, pi, sqrt
 import numpy as np
 
 from fireset._util.gaussian import upper_tail
-from fireset.theory.probability import within
-from fireset.theory.spectrum import Spectrum
+from fireset.theory.probability import interval_probability
 
-_MOST_TERMS = 1_000_000  # of the Hermite series: 0.3 s
+_MAX_TERMS = 1_000_000  # of the Hermite series: 0.3 s
 
 # Probabilities used in the proofs
 
 
-def bernstein(deviation: float, variance: float, most: float = 1.0) -> float:
-    """Lemma "Bernstein inequality": P(Z > t) ≤ exp(−(t²/2)/(ΣE[Z_j²] + M t/3)) for a sum of centred |Z_j| ≤ M."""
+def bernstein(deviation: float, variance: float) -> float:
+    """Lemma "Bernstein inequality": P(Z > t) ≤ exp(−(t²/2)/(ΣE[Z_j²] + t/3)) for a sum of centred |Z_j| ≤ 1."""
     if deviation <= 0:
         return 1.0
-    return exp(-(deviation**2) / 2.0 / (variance + most * deviation / 3.0))
+    return exp(-(deviation**2) / 2.0 / (variance + deviation / 3.0))
 
 
-def matrix_chernoff(n: int, share: float, smallest: float, largest_term: float) -> float:
-    """Theorem 5.1.1 of Tropp: P(λ_min(X) ≤ ε λ_min(E X)) ≤ n exp(−(1 − ε)² λ_min(E X)/(2L))."""
-    return n * exp(-((1.0 - share) ** 2) * smallest / (2.0 * largest_term))
-
-
-def anti_concentration(radius: float, deviation: float = 1.0) -> float:
-    """Lemma "anti-concentration": P(|Z| ≤ t) ≤ 2t/(√(2π) σ)."""
-    return 2.0 * radius / (sqrt(2.0 * pi) * deviation)
-
-
-def shifted_ball(threshold: float, radius: float) -> tuple[float, float]:
-    """Claim after Li and Shao: e^(−b²/2) P(|x| ≤ r) ≤ P(|x − b| ≤ r) ≤ P(|x| ≤ r)."""
-    centred = within(0.0, radius)
-    return exp(-(threshold**2) / 2.0) * centred, centred
-
-
-def tail_share(threshold: float) -> float:
+def tail_bound(threshold: float) -> float:
     """e^(−b²/2), the paper's bound on P(z > b) for b ≥ 0."""
     return exp(-(max(threshold, 0.0) ** 2) / 2.0)
 
@@ -65,7 +48,7 @@ def expected_fired(m: int, threshold: float) -> float:
 
 def sparsity_bound(m: int, threshold: float) -> float:
     """Lemma "sparsity after initialization": k_{i,0} ≤ 2m e^(−b²/2)."""
-    return 2.0 * m * tail_share(threshold)
+    return 2.0 * m * tail_bound(threshold)
 
 
 def sparsity_failure(n: int, m: int, threshold: float) -> float:
@@ -76,12 +59,12 @@ def sparsity_failure(n: int, m: int, threshold: float) -> float:
 
 def doubtful_share(threshold: float, radius: float) -> float:
     """P(|⟨w, x⟩ − b| < R): the neurons that may flip for a row while they move by less than R."""
-    return within(threshold, radius)
+    return interval_probability(threshold, radius)
 
 
 def doubtful_bound(m: int, threshold: float, radius: float) -> float:
     """|S̄_i| ≤ m min{R, e^(−b²/2)} (Claim "bound on noflip probability" and the lemma before it)."""
-    return m * min(radius, tail_share(threshold))
+    return m * min(radius, tail_bound(threshold))
 
 
 def doubtful_failure(n: int, m: int, threshold: float, radius: float) -> float:
@@ -95,8 +78,8 @@ def doubtful_failure(n: int, m: int, threshold: float, radius: float) -> float:
 
 def eigenvalue_bounds(n: int, threshold: float, separation: float) -> tuple[float, float]:
     """Theorem "spectral gap with data separation": e^(−b²/2) δ/(100 n²) ≤ λ ≤ e^(−b²/2), for b ≥ 0."""
-    share = tail_share(threshold)
-    return share * min(separation, sqrt(2.0)) / (100.0 * n * n), share
+    tail = tail_bound(threshold)
+    return tail * min(separation, sqrt(2.0)) / (100.0 * n * n), tail
 
 
 def hermite_bound(n: int, threshold: float, separation: float) -> float:
@@ -110,44 +93,37 @@ def hermite_bound(n: int, threshold: float, separation: float) -> float:
     if n == 1:
         return upper_tail(threshold)
     q = max(0.0, 1.0 - min(separation, sqrt(2.0)) ** 2 / 2.0)
-    if q > 0 and log(n) > -log(q) * _MOST_TERMS:
+    if q > 0 and log(n) > -log(q) * _MAX_TERMS:
         return 0.0
     total = upper_tail(threshold) ** 2 * max(0.0, 1.0 - (n - 1) * q)
-    rest = upper_tail(threshold) - upper_tail(threshold) ** 2  # what all c_k², k ≥ 1, add up to
+    remaining = upper_tail(threshold) - upper_tail(threshold) ** 2  # what all c_k², k ≥ 1, add up to
     scale = exp(-(threshold**2)) / (2.0 * pi)
-    before, now, power, k = 0.0, 1.0, q * q, 1  # He_{k−2}/√(k−2)!, He_{k−1}/√(k−1)!, q^(k+1)
-    while k <= _MOST_TERMS:
-        weight = scale * now * now / k
-        rest -= weight
+    previous, current, power, k = 0.0, 1.0, q * q, 1  # He_{k−2}/√(k−2)!, He_{k−1}/√(k−1)!, q^(k+1)
+    while k <= _MAX_TERMS:
+        weight = scale * current * current / k
+        remaining -= weight
         lost = (n - 1) * power
         if lost < 1.0:
             total += weight * (1.0 - lost)
             if lost < 1e-9:  # all that is left counts in full
-                return total + max(rest, 0.0) * (1.0 - lost)
-        before, now = now, (threshold * now - sqrt(k - 1.0) * before) / sqrt(k)
+                return total + max(remaining, 0.0) * (1.0 - lost)
+        previous, current = current, (threshold * current - sqrt(k - 1.0) * previous) / sqrt(k)
         power *= q
         k += 1
     return total
 
 
 def discrete_width(n: int, smallest: float, failure: float) -> float:
-    """Lemma "continuous and discrete kernel": λ_min(H^dis) ≥ 3λ/4, with probability 1 − ρ, from this m on."""
+    """Lemma "continuous and discrete kernel": λ_min(H^dis) ≥ 3λ/4, with probability 1 − ρ, from this m on.
+
+    By the matrix Chernoff bound (Tropp, Theorem 5.1.1) it fails with probability at most n exp(−λ m/(32 n)).
+    """
     return 32.0 * n / smallest * log(n / failure) if smallest > 0 else inf
-
-
-def discrete_failure(n: int, m: int, smallest: float) -> float:
-    """P(λ_min(H^dis) < 3λ/4) ≤ n exp(−λ m/(32 n))."""
-    return min(1.0, matrix_chernoff(n, 0.75, smallest, n / m))
 
 
 def perturbation_bound(n: int, threshold: float, radius: float) -> float:
     """Lemma "perturbed w": ‖H(W) − H(W(0))‖_F ≤ n min{c e^(−b²/2), 3R} for ‖w_r − w_r(0)‖ ≤ R ≤ 1/b (deviation 3)."""
-    return n * min(4.0 * exp(1.0 - radius**2 / 2.0) * tail_share(threshold), 3.0 * radius)
-
-
-def hadamard_bounds(first: Spectrum, diagonal: np.ndarray) -> tuple[float, float]:
-    """Claim after Schur: λ_min(M₁∘M₂) ≥ min_i M₂ᵢᵢ λ_min(M₁), λ_max(M₁∘M₂) ≤ max_i M₂ᵢᵢ λ_max(M₁); M₂'s diagonal."""
-    return float(diagonal.min()) * first.smallest, float(diagonal.max()) * first.largest
+    return n * min(4.0 * exp(1.0 - radius**2 / 2.0) * tail_bound(threshold), 3.0 * radius)
 
 
 def dual_bound(m: int, doubtful: np.ndarray) -> float:
@@ -202,7 +178,7 @@ def split_bounds(
     n: int, rate: float, smallest: float, threshold: float, radius: float, error: float
 ) -> tuple[float, float, float, float]:
     """Upper bounds on B₁ … B₄: −ηλ, 2ηn min{R, e^(−b²/2)} twice, η²n²; all times ‖err‖²."""
-    doubt = 2.0 * rate * n * min(radius, tail_share(threshold))
+    doubt = 2.0 * rate * n * min(radius, tail_bound(threshold))
     square = error * error
     return -rate * smallest * square, doubt * square, doubt * square, rate * n * (rate * n) * square
 
@@ -222,8 +198,8 @@ def iterations(n: int, smallest: float, accuracy: float) -> float:
     return n / smallest * (n / smallest) * log(n / accuracy) if smallest > 0 else inf
 
 
-def iterations_at(rate: float, smallest: float, reduction: float) -> float:
-    """Steps until (1 − ηλ/2)^t is ``reduction``: what the proved rate needs to make ‖err‖² so much smaller."""
+def iterations_at_rate(rate: float, smallest: float, reduction: float) -> float:
+    """Steps until (1 − ηλ/2)^t, the proved bound on ‖err(t)‖²/‖err(0)‖², is ``reduction``."""
     if smallest <= 0:
         return inf
     return log(reduction) / log1p(-rate * smallest / 2.0) if rate * smallest < 2.0 else 1.0
@@ -256,11 +232,6 @@ def width_corollary(n: int, separation: float, failure: float, alpha: float, con
     return exp(exponent) if exponent < 700 else inf
 
 
-def sparsity_exponent(alpha: float) -> float:
-    """Corollary "sublinear cost": m^((3 + α)/4) neurons fire for a row, up to a constant."""
-    return (3.0 + alpha) / 4.0
-
-
 # Costs
 
 
@@ -270,7 +241,7 @@ def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float
     "dense": n m d. "weights" (Algorithm 1): n (m^(1 − 1/⌊d/2⌋) + k) for the queries, n k log² m for the updates, n k d
     for the gradient. "data" (Algorithm 2): n k log n and n k d. The quantum algorithms: n d √(m k).
     """
-    fired = m * tail_share(threshold)
+    fired = m * tail_bound(threshold)
     half = max(1, d // 2)
     return {
         "dense": float(n) * m * d,

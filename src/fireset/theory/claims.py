@@ -1,4 +1,4 @@
-"""What the paper asks of a run and claims about it, held against what was measured."""
+"""What the paper assumes and claims about a run, compared with what was measured."""
 
 from dataclasses import dataclass
 from math import inf, isfinite, isnan
@@ -7,14 +7,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something that a lemma takes for granted."""
+    """A condition of a lemma, and whether the run meets it."""
 
     key: str
     text: str  # the condition, as a formula
     needed: float
     actual: float
     met: bool
-    reason: str  # in words, with the numbers, for when it is not met
+    reason: str  # why it is not met, in words, with the numbers
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -40,7 +40,7 @@ class Claim:
     bound: float | None
     measured: float | None
     holds: bool | None
-    at: int | None  # iteration
+    iteration: int | None
     unmet: tuple[Assumption, ...] = ()
     why_not: str = ""
 
@@ -65,7 +65,7 @@ class Claim:
             "statement": self.text,
             "bound": self.bound,
             "measured": self.measured,
-            "iteration": self.at,
+            "iteration": self.iteration,
             "holds": self.holds,
             "proved": self.proved,
             "unmet": [assumption.key for assumption in self.unmet],
@@ -73,50 +73,63 @@ class Claim:
         }
 
 
-class Held:
-    """Collects claims; knows which assumptions are met and why descent's claims may not apply."""
+class ClaimCollector:
+    """Judges claims one after the other and keeps them in ``claims``.
 
-    def __init__(self, assumptions: list[Assumption], not_descent: str, not_separated: str):
+    Parameters
+    ----------
+    assumptions : list of Assumption
+        All that claims may refer to.
+    why_not_descent, why_no_lambda : str
+        Why claims about plain descent, or claims that divide by λ, do not apply to this run; empty if they do.
+    """
+
+    def __init__(self, assumptions: list[Assumption], why_not_descent: str, why_no_lambda: str):
         self.assumptions = {assumption.key: assumption for assumption in assumptions}
         self.claims: list[Claim] = []
-        self._not_descent, self._not_separated = not_descent, not_separated
+        self._why_not_descent, self._why_no_lambda = why_not_descent, why_no_lambda
 
     def add(
         self,
         key: str,
         source: str,
         text: str,
-        pairs: list[tuple[int, float, float]],
-        needs: str = "",
+        observed: list[tuple[int, float, float]],
+        assumes: tuple[str, ...] = (),
         *,
-        of_descent: bool = False,
-        of_lambda: bool = False,
-        below: bool = True,
+        needs_descent: bool = False,
+        needs_lambda: bool = False,
+        at_most: bool = True,
         slack: float = 1e-12,
         missing: str = "nothing was measured",
     ) -> None:
-        """Judge one claim from its ``pairs`` (iteration, measured, bound); ``needs`` names assumptions.
+        """Judge one claim from what was ``observed``: (iteration, measured, bound).
 
-        ``below``: the claim is measured ≤ bound, otherwise ≥. The pair that is shown is the one nearest to failing, by
-        difference in units of the bound.
+        ``assumes`` are keys of assumptions. ``at_most``: the claim is measured ≤ bound, otherwise measured ≥ bound.
+        Shown is the observation nearest to failing, by difference in units of the bound. ``missing`` is the reason
+        given if nothing was observed.
         """
-        why_not = (of_descent and self._not_descent) or (of_lambda and self._not_separated) or (not pairs and missing)
+        why_not = (
+            (self._why_not_descent if needs_descent else "")
+            or (self._why_no_lambda if needs_lambda else "")
+            or ("" if observed else missing)
+        )
         if why_not:
-            self.claims.append(Claim(key, source, text, None, None, None, None, (), str(why_not)))
+            self.claims.append(Claim(key, source, text, None, None, None, None, (), why_not))
             return
-        sign = 1.0 if below else -1.0
+        sign = 1.0 if at_most else -1.0
 
-        def excess(pair: tuple[int, float, float]) -> float:
-            _, measured, bound = pair
+        def excess(observation: tuple[int, float, float]) -> float:
+            _, measured, bound = observation
             if bound == sign * inf:
-                return -1.0  # a bound beyond all numbers is kept
+                return -1.0  # an infinite bound holds for any number
             over = sign * (measured - bound) / max(abs(bound), 1e-300)
             return inf if isnan(over) else over  # a run that diverged to NaN breaks every bound
 
-        at, measured, bound = max(pairs, key=excess)
-        holds = excess((at, measured, bound)) <= slack
-        unmet = tuple(self.assumptions[name] for name in needs.split() if not self.assumptions[name].met)
-        self.claims.append(Claim(key, source, text, bound, measured, holds, at, unmet))
+        worst = max(observed, key=excess)
+        iteration, measured, bound = worst
+        unmet = tuple(self.assumptions[name] for name in assumes if not self.assumptions[name].met)
+        self.claims.append(Claim(key, source, text, bound, measured, excess(worst) <= slack, iteration, unmet))
 
 
 @dataclass(frozen=True)
@@ -141,8 +154,8 @@ class CertificateReport:
         return [claim.key for claim in self.claims if claim.holds is False]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON, which knows neither ∞ nor NaN: None stands for them."""
-        return finite(
+        """As plain data for JSON, which has neither ∞ nor NaN: None stands for them."""
+        return json_safe(
             {
                 "quantities": self.quantities,
                 "assumptions": [assumption.to_dict() for assumption in self.assumptions],
@@ -153,10 +166,10 @@ class CertificateReport:
         )
 
 
-def finite(value: Any) -> Any:
-    """The same with None for every number that is not finite."""
+def json_safe(value: Any) -> Any:
+    """The same nested dicts and lists with None for every number that is not finite."""
     if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
+        return {key: json_safe(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [finite(part) for part in value]
+        return [json_safe(part) for part in value]
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -9,9 +9,9 @@ from fireset._util.rounding import row_norms
 from fireset.theory.probability import both_above
 
 _BLOCK = 512  # rows of a tile of H^cts: its temporaries stay in the cache
-_NEAR = 1e-3  # pairs with 1 − |ρ| below this are measured again, by their difference
-_PAIRS_AT_ONCE = 1 << 22  # numbers gathered at once for that
-_SMALL_TABLE = 1 << 25  # bytes
+_NEARLY_PARALLEL = 1e-3  # for pairs with 1 − |ρ| below this the gap is computed from their difference
+_GATHERED_AT_ONCE = 1 << 22  # numbers, for that
+_MAX_TABLE_BYTES = 1 << 25  # of the counts of a range of neurons
 
 
 def shifted_ntk(
@@ -49,12 +49,12 @@ def correlations(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """ρ = ⟨a, b⟩ and the gap 1 − |ρ| of all pairs of unit rows, the gap without cancellation; both (len(A), len(B))."""
     correlation = A @ B.T
     gap = 1.0 - np.abs(correlation)
-    near = np.argwhere(gap < _NEAR)
-    at_once = max(1, _PAIRS_AT_ONCE // A.shape[1])
+    near = np.argwhere(gap < _NEARLY_PARALLEL)
+    at_once = max(1, _GATHERED_AT_ONCE // A.shape[1])
     for lo in range(0, len(near), at_once):
         i, j = near[lo : lo + at_once].T
         side = np.sign(correlation[i, j])[:, None]
-        # Half the square of a distance below 0.05: right to about 1e-13 of itself, whatever is left of it.
+        # Half the square of a distance below 0.05: accurate to about 1e-13 relative, however small it is.
         gap[i, j] = 0.5 * np.sum((A[i] - side * B[j]) ** 2, axis=1)
         correlation[i, j] = side[:, 0] * (1.0 - gap[i, j])
     return correlation, gap
@@ -81,7 +81,7 @@ def fire_set_kernel(X: np.ndarray, fire_sets: csr_array) -> np.ndarray:
     By a sparse product of the fire sets with themselves: cost Σ_r k̃_r² with k̃_r the samples that neuron r fires for,
     never n²·m; memory 12 n² bytes.
     """
-    return _shared(X, fire_sets, fire_sets)
+    return _shared_fire_kernel(X, fire_sets, fire_sets)
 
 
 def dual_kernel(X: np.ndarray, fire_sets: csr_array, doubtful: csr_array) -> np.ndarray:
@@ -89,21 +89,22 @@ def dual_kernel(X: np.ndarray, fire_sets: csr_array, doubtful: csr_array) -> np.
 
     ``doubtful`` is boolean, n × m: row i holds S̄_i.
     """
-    return _shared(X, csr_array(fire_sets.multiply(doubtful)), fire_sets)
+    return _shared_fire_kernel(X, csr_array(fire_sets.multiply(doubtful)), fire_sets)
 
 
-def _shared(X: np.ndarray, left: csr_array, right: csr_array) -> np.ndarray:
+def _shared_fire_kernel(X: np.ndarray, left: csr_array, right: csr_array) -> np.ndarray:
+    """(1/m) ⟨x_i, x_j⟩ · #{r : r in row i of ``left`` and in row j of ``right``}."""
     from fireset.kernels.tangent import count_shared
 
     X = np.asarray(X, np.float64)
     n, m = right.shape  # pyright: ignore[reportGeneralTypeIssues]
-    one, other = left.tocsc(), right.tocsc()
-    # A table of counts for each range, as long as they are small; whole numbers add up to the same in any order.
-    parts = ranges(m) if 4 * n * n <= _SMALL_TABLE else [(0, m)]
+    left_csc, right_csc = left.tocsc(), right.tocsc()
+    # Each range of neurons counts in a table of its own if that is small; integers add up to the same in any order.
+    parts = ranges(m) if 4 * n * n <= _MAX_TABLE_BYTES else [(0, m)]
 
     def count(span: tuple[int, int]) -> np.ndarray:
         counts = np.zeros((n, n), np.int32)
-        count_shared(one.indptr, one.indices, other.indptr, other.indices, counts, *span)
+        count_shared(left_csc.indptr, left_csc.indices, right_csc.indptr, right_csc.indices, counts, *span)
         return counts
 
     tables = parallel_map(count, parts)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fireset.theory.kernel import shifted_ntk, unit_rows
-from fireset.theory.spectrum import Factor
+from fireset.theory.spectrum import ShiftedCholesky
 
 
 class KernelRegression:
@@ -20,15 +20,16 @@ class KernelRegression:
     def __init__(self, threshold: float):
         self.threshold = float(threshold)
 
-    def fit(self, X, y, *, factor: Factor | None = None) -> "KernelRegression":
-        """Training without end: α = (H^cts)⁻¹ y; rows X (n, d), targets y (n,) or (n, c).
+    def fit(self, X, y, *, factor: ShiftedCholesky | None = None) -> "KernelRegression":
+        """Training to convergence: α = (H^cts)⁻¹ y; rows X (n, d), targets y (n,) or (n, c).
 
-        Solved with a ridge of 1e-10 λ_max (``Factor``), so that where H^cts is singular, as for equal rows, this is the
-        least-squares solution. ``factor`` is that of H^cts, if it is there already. Cost n³/3; memory 8 n² bytes.
+        Solved with a ridge of 1e-10 λ_max (``ShiftedCholesky``), so that where H^cts is singular, as for equal rows,
+        this is the least-squares solution. ``factor`` is that of H^cts, if it has been computed already. Cost n³/3;
+        memory 8 n² bytes.
         """
         self._rows = unit_rows(X, "X")
         if factor is None:
-            factor = Factor(shifted_ntk(self._rows, self.threshold), overwrite=True)
+            factor = ShiftedCholesky(shifted_ntk(self._rows, self.threshold), overwrite=True)
         self._coefficients = factor.solve(np.asarray(y, np.float64))
         return self
 
@@ -41,12 +42,11 @@ class KernelRegression:
         values, vectors = np.linalg.eigh(shifted_ntk(self._rows, self.threshold))
         values = np.maximum(values, 0.0)
         # (1 − (1 − ηλ)^t)/λ, which is η t for λ = 0
-        learned = np.full(len(values), rate * steps)
-        part = values > 1e-14 * values[-1]
-        learned[part] = (1.0 - (1.0 - rate * values[part]) ** steps) / values[part]
-        y = np.asarray(y, np.float64)
-        turned = (vectors.T @ y).T * learned
-        self._coefficients = vectors @ turned.T
+        filters = np.full(len(values), rate * steps)
+        positive = values > 1e-14 * values[-1]
+        filters[positive] = (1.0 - (1.0 - rate * values[positive]) ** steps) / values[positive]
+        in_eigenbasis = (vectors.T @ np.asarray(y, np.float64)).T * filters
+        self._coefficients = vectors @ in_eigenbasis.T
         return self
 
     def predict(self, Z) -> np.ndarray:

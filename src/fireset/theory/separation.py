@@ -1,4 +1,4 @@
-"""How far apart the samples are: δ of the paper's convergence theorem, and the pair that decides it."""
+"""How far apart the samples are: δ of the paper's convergence theorem, and the closest pair."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -9,8 +9,8 @@ from fireset._util.parallel import parallel_map
 from fireset.theory.kernel import correlations, unit_rows
 
 _BLOCK = 1024
-_MOST_TREE_COLUMNS = 10  # beyond, a k-d tree looks at most of the points anyway
-_FEWEST_TREE_ROWS = 500
+_MAX_TREE_COLUMNS = 10  # with more columns a k-d tree visits most of the points anyway
+_MIN_TREE_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Separation:
     pair: tuple[int, int] | None
     opposite: bool  # whether it is ‖x_i + x_j‖
 
-    def called(self, numbers: np.ndarray) -> "Separation":
-        """The same, rows 0, 1, … being called by these numbers."""
+    def with_row_numbers(self, numbers: np.ndarray) -> "Separation":
+        """The same with ``numbers[i]`` in place of row i."""
         if self.pair is None:
             return self
         first, second = self.pair
@@ -48,7 +48,7 @@ def measure_separation(X: np.ndarray) -> Separation:
     X = unit_rows(X, "X")
     if len(X) == 1:
         return Separation(inf, None, opposite=False)
-    if X.shape[1] <= _MOST_TREE_COLUMNS and len(X) >= _FEWEST_TREE_ROWS:
+    if X.shape[1] <= _MAX_TREE_COLUMNS and len(X) >= _MIN_TREE_ROWS:
         return min(_by_tree(X, opposite=False), _by_tree(X, opposite=True), key=lambda found: found.distance)
     starts = range(0, len(X), _BLOCK)
     tiles = [(i, j) for i in starts for j in starts if i <= j]
@@ -69,10 +69,10 @@ def _by_tree(X: np.ndarray, *, opposite: bool) -> Separation:
 def _in_tile(X: np.ndarray, row: int, column: int) -> Separation:
     correlation, gap = correlations(X[row : row + _BLOCK], X[column : column + _BLOCK])
     if row == column:
-        gap[np.tril_indices(len(gap))] = inf  # a row and itself, and pairs that were met
+        gap[np.tril_indices(len(gap))] = inf  # a row with itself, and each pair a second time
     i, j = np.unravel_index(int(np.argmin(gap)), gap.shape)
     if gap[i, j] == inf:
         return Separation(inf, None, opposite=False)
     opposite = bool(correlation[i, j] < 0)
-    # ‖x − x'‖² = 2(1 − ρ): the gap has all its digits where it is small.
+    # ‖x − x'‖² = 2(1 − ρ), and the gap is accurate where it is small.
     return Separation(float(np.sqrt(2.0 * gap[i, j])), (row + int(i), column + int(j)), opposite)

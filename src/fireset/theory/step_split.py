@@ -1,4 +1,4 @@
-"""One gradient step taken apart: who may flip, who did, and the paper's four terms B₁ … B₄ of the change in ‖err‖²."""
+"""One gradient step in parts: pairs that may flip, pairs that did, and the terms B₁ … B₄ of the change in ‖err‖²."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,17 @@ from scipy.sparse import csr_array
 from fireset._util.parallel import parallel_map, ranges
 from fireset.fire_sets import fire_sets_of_pairs
 
-_NUMBERS_AT_ONCE = 1 << 22
+_GATHERED_AT_ONCE = 1 << 22  # numbers
 
 
 def doubtful_pairs(weights: np.ndarray, X: np.ndarray, threshold: float, radius: float) -> csr_array:
-    """S̄_i for all i: pairs with |⟨w_r, x_i⟩ − b| < R, a boolean n × m sparse array.
+    """S̄_i for all i, the pairs that may flip: |⟨w_r, x_i⟩ − b| < R; a boolean n × m sparse array.
 
     A neuron that moves by less than R from these weights cannot flip for any other sample of norm 1 (the paper's Claim
     "bound on noflip probability", part 1). Cost n·m·d, as one dense pass; memory a tile for each core.
     """
     X = X.astype(np.float64, copy=False)
-    at_once = max(1, _NUMBERS_AT_ONCE // len(X))
+    at_once = max(1, _GATHERED_AT_ONCE // len(X))
 
     def span_pairs(span: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
@@ -41,7 +41,7 @@ def flipped_pairs(before: csr_array, after: csr_array) -> csr_array:
 def pair_values(weights: np.ndarray, X: np.ndarray, samples: np.ndarray, neurons: np.ndarray) -> np.ndarray:
     """⟨w_r, x_i⟩ of the given pairs, in float64; cost O(d) each."""
     values = np.empty(len(samples))
-    at_once = max(1, _NUMBERS_AT_ONCE // X.shape[1])
+    at_once = max(1, _GATHERED_AT_ONCE // X.shape[1])
     for lo in range(0, len(samples), at_once):
         part = slice(lo, lo + at_once)
         values[part] = np.einsum("kj,kj->k", weights[neurons[part]].astype(np.float64), X[samples[part]])
@@ -102,9 +102,9 @@ def split_step(
 
     both = csr_array(fire_sets.multiply(doubtful)).tocoo()
     samples, neurons = both.coords
-    some, place = np.unique(neurons, return_inverse=True)
-    pulls = fire_sets[:, some].T.astype(np.float64) @ (err[:, None] * X)  # t_r = Σ_i fired err_i x_i
-    dual = float(np.sum(err[samples] * np.einsum("kj,kj->k", X[samples], pulls[place]))) / m
+    distinct, positions = np.unique(neurons, return_inverse=True)
+    sums = fire_sets[:, distinct].T.astype(np.float64) @ (err[:, None] * X)  # t_r = Σ_i fired err_i x_i
+    dual = float(np.sum(err[samples] * np.einsum("kj,kj->k", X[samples], sums[positions]))) / m
 
     moved = float(np.sum((err - err_after) ** 2))
     terms = (-2.0 * rate * squared_gradient, 2.0 * rate * dual, -2.0 * flipping, moved)

@@ -41,7 +41,7 @@ from fireset.training.solvers.ridge import MOST_ROWS, choose_ridge
 
 _MOST_CHOLESKY_ROWS = 6000  # beyond, n³/3 takes longer than the products that a better preconditioner saves
 _RANK = 1200  # of the partial factor beyond
-_TOLERANCE = 1e-3  # of the linear systems
+_LOOSEST, _TIGHTEST = 3e-2, 1e-5  # tolerances of the linear systems: a tenth of what the round before promised
 _MOST_PRODUCTS = 120  # for one of them
 _KEPT = 0.1  # of what a round promised it must give
 _GOOD = 0.75  # from which on the damping is lowered
@@ -92,6 +92,7 @@ class GaussNewton(Solver):
 
     def _reset(self) -> None:
         self.ridge, self._damping, self.converged = 0.0, 0.0, False
+        self._promised_share = 1.0  # of the objective, by the last round
         self._pending: _Pending | None = None
         self._preconditioner: Preconditioner | None = None
         self._kernel: np.ndarray | None = None
@@ -185,31 +186,40 @@ class GaussNewton(Solver):
 
     def _move(self, residual: np.ndarray, predictions: np.ndarray, record: Iteration) -> None:
         """Solve for δ, move the weights, and remember what was promised."""
+        tolerance = float(np.clip(0.1 * self._promised_share, _TIGHTEST, _LOOSEST))
+        while True:
+            new, promise = self._propose(residual, predictions, tolerance)
+            self._promised_share = max(0.0, promise / record.loss) if record.loss > 0 else 0.0
+            if promise > self._tol * record.loss:
+                self._pending = _Pending(self.context.network.weights.copy(), record, promise)
+                self._replace_weights(new)
+                return
+            if tolerance <= _TIGHTEST:
+                self.converged = True
+                return
+            tolerance = _TIGHTEST  # before giving up, make sure that it is not for want of accuracy
+
+    def _propose(self, residual: np.ndarray, predictions: np.ndarray, tolerance: float) -> tuple[np.ndarray, float]:
+        """The weights after a round, and by how much the objective falls there as far as the network is linear."""
         context = self.context
         network, engine, problem = context.network, context.engine, context.problem
         shift = self.ridge + self._damping
         drift = self._drift()
-        curvatures = context.loss.curvatures(predictions, problem.targets, problem.weight)
-        roots = np.sqrt(curvatures)
+        roots = np.sqrt(context.loss.curvatures(predictions, problem.targets, problem.weight))
         pulled = engine.jacobian_product(drift) * (self.ridge / shift)  # (λ/ν) J D
         right = np.divide(residual, roots, out=np.zeros_like(roots), where=roots > 0) - roots * pulled
-        solved = self._solve(right, roots, shift)
-        # R J V = R J Jᵀδ with the sign turned, from what the solver left: no further product.
+        solved = self._solve(right, roots, shift, tolerance)
+        # R J Δ, from what the solver left over: no further product with J Jᵀ.
         weighted_change = -(right - solved.residual - shift * solved.solution) - roots * pulled
         change = np.divide(weighted_change, roots, out=np.zeros_like(roots), where=roots > 0)
         neurons, rows = engine.gradient(roots * solved.solution)
-        moved = drift * -(self.ridge / shift)
-        moved[neurons] -= rows
-        new = network.weights + moved
-        promised = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
-        promised += 0.5 * self.ridge * (self._squared_norm(drift) - self._squared_norm(new - self._first))
-        if not promised > self._tol * record.loss:
-            self.converged = True
-            return
-        self._pending = _Pending(network.weights.copy(), record, promised)
-        self._replace_weights(new)
+        new = network.weights - drift * (self.ridge / shift)
+        new[neurons] -= rows
+        promise = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
+        promise += 0.5 * self.ridge * (self._squared_norm(drift) - self._squared_norm(new - self._first))
+        return new, promise
 
-    def _solve(self, right: np.ndarray, roots: np.ndarray, shift: float) -> Solved:
+    def _solve(self, right: np.ndarray, roots: np.ndarray, shift: float, tolerance: float) -> Solved:
         engine = self.context.engine
         if self._preconditioner is None:
             self._preconditioner = self._make_preconditioner(roots, shift)
@@ -219,7 +229,7 @@ class GaussNewton(Solver):
             return roots * product(roots * vector) + shift * vector
 
         solved = conjugate_residuals(
-            weighted, self._preconditioner, right, tolerance=_TOLERANCE, max_products=_MOST_PRODUCTS
+            weighted, self._preconditioner, right, tolerance=tolerance, max_products=_MOST_PRODUCTS
         )
         self.products += solved.products
         if solved.products > _MANY_PRODUCTS:
@@ -265,12 +275,13 @@ class GaussNewton(Solver):
         return {
             "ridge": self.ridge,
             "damping": self._damping,
+            "promised_share": self._promised_share,
             "promise": pending.promise if pending else 0.0,
             "before": pending.record.iteration if pending else -1,
         }
 
     def check_numbers(self, numbers: Mapping[str, Any], iteration: int) -> None:
-        for name in ("ridge", "damping", "promise"):
+        for name in ("ridge", "damping", "promised_share", "promise"):
             value = numbers.get(name)
             if not (isinstance(value, float) and isfinite(value) and value >= 0):
                 raise InputError(f"its {name} is {str(value)[:40]!r}")
@@ -282,6 +293,7 @@ class GaussNewton(Solver):
         super().resume(context, numbers, velocity)
         self._reset()
         self.ridge, self._damping = numbers["ridge"], numbers["damping"]
+        self._promised_share = numbers["promised_share"]
         if numbers["before"] >= 0:
             before = context.network.weights.copy()
             if velocity is not None:
