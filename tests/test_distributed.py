@@ -24,6 +24,7 @@ from fireset.distributed.process_group import (
 )
 from fireset.distributed.shard import NetworkShard
 from fireset.model import Model
+from fireset.training.solvers import GaussNewton
 
 pytest.importorskip("torch")
 
@@ -70,6 +71,16 @@ class TestTogether:
             assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
             lengths = np.linalg.norm(expected, axis=1)
             assert (np.linalg.norm(found - expected, axis=1) <= 1e-12 * lengths).all()
+
+    @pytest.mark.parametrize("size", [1, 3])
+    def test_rounds_of_gauss_newton(self, done, size):
+        """The kernel is counted by all, factored by one; the weights are those of one process, the same bits on all."""
+        one = workers.network()
+        result = train(one, *workers.problem(), solver=GaussNewton(), max_iter=6, tol=0)
+        found = [np.load(done / f"rounds.{size}.{rank}.npy") for rank in range(size)]
+        assert all(np.array_equal(found[0], other) for other in found)
+        np.testing.assert_allclose(facts(done, f"rounds.{size}.0"), result.history.column("loss"), rtol=1e-6)
+        np.testing.assert_allclose(found[0], one.weights, rtol=0, atol=1e-6)
 
     @pytest.mark.parametrize("size", [2, 3, 4])
     def test_all_workers_have_the_same_bits(self, done, size):
@@ -155,7 +166,7 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
     X = rng.standard_normal((60, 3))
     pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(np.sin(X[:, 0]))).write_csv(tmp_path / "table.csv")
     command = ["train", "table.csv", "--target", "y", "--width", "400", "--dtype", "float64", "--tol", "0", "--json"]
-    command += ["--holdout", "0", "--max-iter", "400"]
+    command += ["--holdout", "0", "--max-iter", "400", "--solver", "gradient"]
     process = subprocess.Popen(
         torchrun("--max-restarts=1", "-m", "fireset", *command, "--checkpoint", "ck", "--every", "50", processes=2),
         env=ENVIRONMENT,

@@ -6,6 +6,7 @@ from scipy.optimize import minimize
 
 from conftest import sphere
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, Trainer, train
+from fireset.distributed.process_group import SINGLE_PROCESS
 from fireset.engines import create
 from fireset.theory import fire_set_kernel
 from fireset.training.losses import get_loss
@@ -168,7 +169,7 @@ def test_partial_cholesky_of_full_rank_is_the_inverse():
     v = RNG.standard_normal((40, 2))
     expected = np.linalg.solve(A, v)
     for made in (
-        solving.PartialCholeskyPreconditioner(engine, roots, 0.05, 40),
+        solving.PartialCholeskyPreconditioner(engine, roots, 0.05, 40, SINGLE_PROCESS),
         solving.CholeskyPreconditioner(solving.counted_kernel(engine), roots, 0.05),
     ):
         np.testing.assert_allclose(made.apply(v), expected, rtol=0, atol=2e-3 * np.abs(expected).max())

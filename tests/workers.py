@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, ShiftedReLURegressor, train
+from fireset.training.solvers import GaussNewton
 
 WIDTH, FEATURES = 2000, 8
 SETTINGS = {"engine": "data", "momentum": 0.9, "nesterov": True, "tol": 0, "max_iter": 100}
@@ -31,7 +32,8 @@ def network() -> ShiftedReLUNetwork:
 
 
 def fit(X, y) -> ShiftedReLURegressor:
-    return ShiftedReLURegressor(500, max_iter=20, tol=0, random_state=3, dtype="float64").fit(X, y)
+    settings = {"max_iter": 20, "tol": 0, "random_state": 3, "dtype": "float64", "solver": "gradient"}
+    return ShiftedReLURegressor(500, **settings).fit(X, y)
 
 
 @contextmanager
@@ -71,6 +73,13 @@ def main() -> None:
             result = train(one, X, y, checkpoint=asked, **SETTINGS)
             note(f"resumed.{RANK}", {"at": result.resumed_at, "iterations": len(result.history)})
             np.save(OUT / f"resumed.{RANK}.npy", one.weights)
+    for size in (1, 3):
+        with group(f"rounds {size}", size):
+            if RANK < size:
+                one = network()
+                result = train(one, X, y, solver=GaussNewton(), max_iter=6, tol=0)
+                note(f"rounds.{size}.{RANK}", result.history.column("loss").tolist())
+                np.save(OUT / f"rounds.{size}.{RANK}.npy", one.weights)
     with group("shards", 4):
         model = fit(X, y)
         model.network_.save(OUT / "shards.safetensors")

@@ -4,10 +4,13 @@ from dataclasses import asdict
 
 import numpy as np
 
+from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
 from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.engines.tangent import TangentOperator
+from fireset.engines.tangent import FireSetColumns, TangentOperator
+
+_COUNTS_AT_ONCE = 1 << 22
 
 
 class DistributedEngine(Engine):
@@ -71,6 +74,18 @@ class DistributedEngine(Engine):
     def _summed(self, product: TangentOperator) -> TangentOperator:
         return lambda direction: self._added(product(direction) * self.shard.scale**2)
 
+    def common_counts(self, samples: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
+        """Of all workers' neurons: one exchange of n² counts, some rows at a time."""
+        table = self.inner.common_counts(samples, dtype)
+        return _summed_counts(table, self.shard.group)
+
+    def count_columns(self) -> "DistributedColumns":
+        return DistributedColumns(self.inner.count_columns(), self.shard.group)
+
+    @property
+    def kernel_scale(self) -> float:
+        return self.inner.kernel_scale * self.shard.scale**2
+
     def recall_counts(self, rows: np.ndarray) -> tuple[int, int]:
         found, fired = self.inner.recall_counts(rows)
         group = self.shard.group
@@ -81,3 +96,25 @@ class DistributedEngine(Engine):
 
     def memory_bytes(self, network, n_samples: int) -> float:
         return self.inner.memory_bytes(network, n_samples)
+
+
+class DistributedColumns(FireSetColumns):
+    """Counts of some columns, summed over all workers, who must ask for the same ones."""
+
+    def __init__(self, inner: FireSetColumns, group: ProcessGroup):
+        self._inner, self._group = inner, group
+
+    def diagonal(self) -> np.ndarray:
+        return _summed_counts(self._inner.diagonal(), self._group)
+
+    def counts(self, samples: np.ndarray) -> np.ndarray:
+        return _summed_counts(self._inner.counts(samples), self._group)
+
+
+def _summed_counts(table: np.ndarray, group: ProcessGroup) -> np.ndarray:
+    """Whole numbers of all workers added up, in place, some at a time: what travels is twice or four times as long."""
+    flat = table.reshape(-1)
+    for lo in range(0, len(flat), _COUNTS_AT_ONCE):
+        some = slice(lo, lo + _COUNTS_AT_ONCE)
+        flat[some] = group.all_reduce_exact(flat[some].astype(np.float64))[0]
+    return table

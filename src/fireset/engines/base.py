@@ -13,7 +13,7 @@ import numpy as np
 
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.engines.tangent import TangentOperator, fire_set_product
+from fireset.engines.tangent import FireSetColumns, TangentOperator, common_counts, fire_set_product
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -146,6 +146,23 @@ class Engine(ABC):
     def approximate_tangent_operator(self) -> TangentOperator:
         """The same, near enough to choose a step size by."""
         return self.tangent_operator()
+
+    def common_counts(self, samples: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
+        """#{r fires for i and for j}, for all samples or some; (n, n), of which only the lower triangle is filled.
+
+        Times ⟨x_i, x_j⟩ κ²/m it is the block that the tangent operator has for each output.
+        """
+        fired = self.fire_sets()
+        return common_counts(fired if samples is None else fired[samples], dtype)
+
+    def count_columns(self) -> FireSetColumns:
+        """The same, some columns at a time; valid until the weights move."""
+        return FireSetColumns(self.fire_sets())
+
+    @property
+    def kernel_scale(self) -> float:
+        """κ²/m of the whole network."""
+        return 1.0 / self.network.squared_divisor
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
         """H v for one v. For several, ``tangent_operator`` prepares once."""

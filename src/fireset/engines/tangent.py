@@ -1,6 +1,7 @@
-"""The fire-set kernel as a map: v ↦ H v = (1/m) J Jᵀ v, and the top of its spectrum. No n × n matrix."""
+"""The fire-set kernel as a map v ↦ H v = (1/m) J Jᵀ v, without an n × n matrix, and as the matrix that it is."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,8 @@ from fireset._util.parallel import parallel_map, ranges
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+_ROW_BLOCKS = 16  # of a table of counts: enough to keep all cores busy, though later rows are longer
 
 TangentOperator = Callable[[np.ndarray], np.ndarray]
 
@@ -76,3 +79,39 @@ def power_iteration(
         if abs(estimate - previous) <= tolerance * estimate:
             break
     return estimate
+
+
+def common_counts(fire_sets: "csr_array", dtype=np.float64) -> np.ndarray:
+    """How many neurons fire for both of two samples, for all pairs; (n, n), of which only the lower triangle is filled.
+
+    Cost Σ_r k̃_r²/2 on all cores, with k̃_r the samples that neuron r fires for; memory n² numbers.
+    """
+    from fireset.kernels.tangent import count_common
+
+    columns = fire_sets.tocsc()
+    n, _ = fire_sets.shape  # pyright: ignore[reportGeneralTypeIssues]
+    table = np.zeros((n, n), dtype)
+    # Row i has i + 1 entries: ranges of equal area, the longest rows first.
+    cuts = np.rint(n * np.sqrt(np.arange(_ROW_BLOCKS + 1) / _ROW_BLOCKS)).astype(int)[::-1]
+    blocks = [(int(lo), int(hi)) for hi, lo in pairwise(cuts) if hi > lo]
+    parallel_map(lambda block: count_common(columns.indptr, columns.indices, table, *block), blocks)
+    return table
+
+
+class FireSetColumns:
+    """Some rows of ``common_counts`` at a time, whole ones, without the table."""
+
+    def __init__(self, fire_sets: "csr_array"):
+        self._by_sample, self._by_neuron = fire_sets, fire_sets.tocsc()
+
+    def diagonal(self) -> np.ndarray:
+        return np.diff(self._by_sample.indptr).astype(np.float64)
+
+    def counts(self, samples: np.ndarray) -> np.ndarray:
+        """(len(samples), n), float32."""
+        from fireset.kernels.tangent import count_columns
+
+        table = np.zeros((len(samples), len(self._by_sample.indptr) - 1), np.float32)
+        sets = self._by_neuron.indptr, self._by_neuron.indices, self._by_sample.indptr, self._by_sample.indices
+        parallel_map(lambda k: count_columns(*sets, samples, table, k, k + 1), range(len(samples)))
+        return table

@@ -1,6 +1,6 @@
-"""Arithmetic on the points of one leaf of a partition tree, all thirty-two at a time, in registers.
+"""Arithmetic on the points of one leaf of a partition tree, all thirty-two at a time, in vector registers.
 
-Blocks are (leaves, rows, 32), contiguous; a mask is an int64 whose bit k stands for column k. Nothing is checked.
+Blocks are (leaves, rows, 32), contiguous; a mask is an int64 whose bit k selects column k. Nothing is checked.
 """
 
 from llvmlite import ir
@@ -22,7 +22,7 @@ def add_excess(typing_context, points, leaf, normal, threshold, mask, factor, to
         products = column_totals(context, builder, kinds[0], points, kinds[1], leaf, kinds[2], normal, LANES)
         excess = builder.fsub(products, splat(builder, threshold, LANES))
         excess = builder.fmul(excess, splat(builder, factor, LANES), flags=("contract",))
-        excess = builder.select(_lanes(builder, mask), excess, ir.Constant(excess.type, None))
+        excess = builder.select(_lane_mask(builder, mask), excess, ir.Constant(excess.type, None))
         place = _row_of(context, builder, kinds[6], totals, kinds[1], leaf, kinds[7], row)
         before = load_columns(builder, place, kinds[6].dtype, LANES)
         _store(builder, builder.fadd(before, excess, flags=("contract",)), place, kinds[6].dtype)
@@ -41,7 +41,7 @@ def add_weighted(typing_context, points, leaf, weights, row, mask, factor, sums)
         points, leaf, weights, row, mask, factor, sums = arguments
         place = _row_of(context, builder, kinds[2], weights, kinds[1], leaf, kinds[3], row)
         share = load_columns(builder, place, kinds[2].dtype, LANES)
-        share = builder.select(_lanes(builder, mask), share, ir.Constant(share.type, None))
+        share = builder.select(_lane_mask(builder, mask), share, ir.Constant(share.type, None))
         result = context.make_array(kinds[6])(context, builder, sums)
         with cgutils.for_range(builder, result.nitems) as loop:
             place = _row_of(context, builder, kinds[0], points, kinds[1], leaf, types.intp, loop.index)
@@ -63,7 +63,8 @@ def _row_of(context, builder, blocks_type, blocks, block_type, block, row_type, 
     return cgutils.gep(builder, array.data, builder.mul(start, ir.Constant(start.type, LANES)))
 
 
-def _lanes(builder, mask):
+def _lane_mask(builder, mask):
+    """The lowest ``LANES`` bits of an integer as a vector of booleans."""
     return builder.bitcast(builder.trunc(mask, ir.IntType(LANES)), ir.VectorType(ir.IntType(1), LANES))
 
 

@@ -1,7 +1,7 @@
-"""Many comparisons at a time, their results as bits: how a few hits are found without a branch for every number.
+"""Many comparisons at a time, their results as bits of an integer: a few hits are found without a branch per number.
 
-LLVM does not make this out of a plain loop. On AVX2 and AVX-512 the comparison and the packing of its result into bits
-are a few instructions; elsewhere LLVM writes what the machine has.
+LLVM does not compile a plain loop to this. On AVX2 and AVX-512 the comparison and the packing of its result into bits
+are a few instructions; elsewhere LLVM chooses what the machine has.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ first_bit: Any = trailing_zeros  # the number of zeros below the lowest bit set
 
 
 def intrinsic(function) -> Any:
-    """Called without the typing context that it is written with, which type checkers do not know."""
+    """``numba.extending.intrinsic``, typed as Any: callers leave out the typing context, which pyright would miss."""
     return extending.intrinsic(function)
 
 
@@ -53,14 +53,14 @@ def above_bits(typing_context, row, start, threshold):  # noqa: ARG001 - numba's
 
 
 def _columns_above(lanes: int):
-    """A function for blocks of ``lanes`` columns; they must fit the registers, so their number is part of the code."""
+    """A function for blocks of ``lanes`` columns; the number of vector lanes must be known when it is compiled."""
 
     @intrinsic
     def columns_above(typing_context, blocks, which, coefficients, threshold):  # noqa: ARG001
         """An int64 whose bit k says whether ``Σ_j coefficients[j] · blocks[which, j, k] > threshold``.
 
         ``blocks`` is contiguous, (any, coefficients.size, lanes), which is not checked; all of one floating-point type.
-        (To be handed a view of the block instead would cost more than the rest: views count their references.)
+        (A view of the block as argument would cost more than the rest: views count references.)
         """
         fits = isinstance(blocks, types.Array) and blocks.ndim == 3 and blocks.layout == "C"
         if not fits or blocks.dtype != threshold or coefficients != types.Array(blocks.dtype, 1, "C"):
@@ -101,7 +101,7 @@ def row_above_16(typing_context, blocks, which, row, threshold):  # noqa: ARG001
 
 @intrinsic
 def prefetch(typing_context, blocks, which):  # noqa: ARG001
-    """Ask for ``blocks[which]`` of a contiguous array to be brought near, up to eight cache lines of it."""
+    """Prefetch ``blocks[which]`` of a contiguous array into the cache, up to eight cache lines of it."""
 
     def generate(context, builder, signature, arguments):
         blocks_type, which_type = signature.args
@@ -147,11 +147,13 @@ def column_totals(
 
 
 def load_columns(builder, pointer, dtype, lanes: int):
+    """The ``lanes`` numbers from ``pointer`` on, as one vector."""
     vector = ir.VectorType(pointer.type.pointee, lanes)
     return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=dtype.bitwidth // 8)
 
 
 def splat(builder, number, lanes: int):
+    """A vector with ``number`` in every lane."""
     vector = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
     for lane in range(lanes):
         vector = builder.insert_element(vector, number, ir.Constant(ir.IntType(32), lane))

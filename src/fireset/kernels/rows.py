@@ -1,9 +1,9 @@
 """Arithmetic on rows of a matrix that a list of ids names, several rows at a time, in registers.
 
 This is where the time of a gradient step on fired pairs goes: inner products of one neuron with its samples, and the
-weighted sum of those samples. Written in vectors because LLVM makes neither of a plain loop: it would add up the lanes
-of each inner product by itself, where ``lanes_of`` of them can be added up together for the price of two, and it would
-read and write the sum once for each few rows instead of keeping it in registers.
+weighted sum of those samples. Written with explicit vectors because LLVM compiles plain loops to less: it would add up
+the lanes of each inner product by itself, where ``lanes_of`` of them can be added up together for the price of two, and
+it would read and write the sum once for each few rows instead of keeping it in registers.
 
 Rows must be laid out by ``fireset.engines.candidate_lists.aligned_rows``: whole vectors, each within a cache line.
 Vectors that straddle cache lines cost twice the reads; that alone made passes over short rows a third slower.
@@ -18,7 +18,7 @@ from numba.core import cgutils
 
 from fireset.kernels.masks import intrinsic, load_columns, splat
 
-_BYTES = 64 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 32  # of a register
+_REGISTER_BYTES = 64 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 32
 _CHUNKS = ((4, 2), (2, 4), (1, 4))  # vectors of the sum kept in registers, and rows under way at once
 
 
@@ -156,7 +156,7 @@ def add_to_rows(typing_context, rows, ids, start, count, factors, added):  # noq
 
 
 def _lanes(dtype) -> int:
-    return 8 * _BYTES // dtype.bitwidth
+    return 8 * _REGISTER_BYTES // dtype.bitwidth
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from fireset.training.solvers.kernel_solve import (
     CholeskyPreconditioner,
     PartialCholeskyPreconditioner,
     Preconditioner,
+    SharedPreconditioner,
     Solved,
     conjugate_residuals,
     counted_kernel,
@@ -116,8 +117,10 @@ class GaussNewton(Solver):
         weight = curvatures.mean(axis=1)
         kernel = counted_kernel(engine, rows)
         chosen = choose_ridge(kernel, residual / np.maximum(curvatures, 1e-300), weight)
-        self.leave_one_out_error = chosen.error
-        return chosen.ridge
+        agreed = np.array(chosen)
+        self.context.group.broadcast(agreed, source=0)
+        self.leave_one_out_error = float(agreed[1])
+        return float(agreed[0])
 
     @property
     def adaptive(self) -> bool:
@@ -241,11 +244,14 @@ class GaussNewton(Solver):
         engine, n = self.context.engine, len(roots)
         row_roots = np.sqrt(np.mean(roots**2, axis=1))
         item = engine.network.dtype.itemsize
-        if n <= _MOST_CHOLESKY_ROWS and 3 * n * n * item < 0.5 * available_bytes():
+        fits = n <= _MOST_CHOLESKY_ROWS and 3 * n * n * item < 0.5 * available_bytes()
+        if self.context.group.all_true(fits):
             if self._kernel is None:
                 self._kernel = counted_kernel(engine, dtype=engine.network.dtype.type)
-            return CholeskyPreconditioner(self._kernel, row_roots, shift)
-        return PartialCholeskyPreconditioner(engine, row_roots, shift, min(_RANK, n))
+            made = CholeskyPreconditioner(self._kernel, row_roots, shift)
+        else:
+            made = PartialCholeskyPreconditioner(engine, row_roots, shift, min(_RANK, n), self.context.group)
+        return made if self.context.group.size == 1 else SharedPreconditioner(made, self.context.group)
 
     def details(self) -> dict[str, Any]:
         return {

@@ -7,18 +7,15 @@ one matrix, and conjugate residuals absorb the rest.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fireset._util.parallel import parallel_map
+from fireset.distributed.process_group import ProcessGroup
 from fireset.engines.base import Engine
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-_ROW_BLOCKS = 16  # of the table of counts: enough to keep all cores busy, though later rows are longer
+_NUMBERS_AT_ONCE = 1 << 20
 _PIVOTS_AT_ONCE = 64
 _JITTER = 1e-6  # of the mean diagonal, where a float32 factorization fails
 
@@ -30,30 +27,17 @@ class Preconditioner(Protocol):
 
 
 def counted_kernel(engine: Engine, rows: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
-    """κ²/m ⟨x_i, x_j⟩ #{r fires for i and for j} for all samples or some; (n, n), of which the lower triangle counts.
+    """κ²/m ⟨x_i, x_j⟩ #{r fires for i and for j} for all samples or some; (n, n), its lower triangle filled."""
+    table = engine.common_counts(rows, dtype)
+    X = (engine.X if rows is None else engine.X[rows]).astype(dtype, copy=False)
+    at_once = max(1, _NUMBERS_AT_ONCE // len(X))
 
-    Cost Σ_r k̃_r²/2 on all cores, with k̃_r the samples that neuron r fires for; memory n² numbers.
-    """
-    from fireset.kernels.tangent import count_common
-
-    fired, X = engine.fire_sets(), engine.X
-    if rows is not None:
-        fired, X = fired[rows], X[rows]
-    columns = fired.tocsc()
-    n = len(X)
-    table = np.zeros((n, n), dtype)
-    # Row i has i + 1 entries: ranges of equal area.
-    cuts = np.rint(n * np.sqrt(np.arange(_ROW_BLOCKS + 1) / _ROW_BLOCKS)).astype(int)
-    X = X.astype(dtype, copy=False)
-
-    def count(block: tuple[int, int]) -> None:
-        count_common(columns.indptr, columns.indices, table, *block)
-        some = slice(*block)
+    def scale(lo: int) -> None:
+        some = slice(lo, lo + at_once)
         table[some] *= X[some] @ X.T
-        table[some] *= dtype(1.0 / engine.network.squared_divisor)
+        table[some] *= dtype(engine.kernel_scale)
 
-    blocks = [(int(lo), int(hi)) for lo, hi in pairwise(cuts) if hi > lo]
-    parallel_map(count, blocks[::-1], uses_blas=True)  # the longest first
+    parallel_map(scale, range(0, len(X), at_once), uses_blas=True)
     return table
 
 
@@ -91,18 +75,20 @@ class PartialCholeskyPreconditioner:
     Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
     """
 
-    def __init__(self, engine: Engine, roots: np.ndarray, shift: float, rank: int, seed: int = 0):
+    def __init__(self, engine: Engine, roots: np.ndarray, shift: float, rank: int, group: ProcessGroup):
         from scipy.linalg import cho_factor, solve_triangular
 
         columns = _KernelColumns(engine, roots)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         n = len(roots)
         F = np.zeros((n, rank), np.float32)
         diagonal = columns.diagonal()
         total, done = diagonal.sum(), 0
         while done < rank and diagonal.sum() > 1e-6 * total > 0:
             size = min(_PIVOTS_AT_ONCE, rank - done)
-            chosen = np.unique(rng.choice(n, size, p=diagonal / diagonal.sum()))
+            drawn = rng.choice(n, size, p=diagonal / diagonal.sum())
+            group.broadcast(drawn, source=0)  # all workers count the same columns
+            chosen = np.unique(drawn)
             G = columns.of(chosen) - F[:, :done] @ F[chosen, :done].T
             core = G[chosen].astype(np.float64)
             core[np.diag_indices(len(chosen))] += 1e-6 * max(float(np.trace(core)), 1e-30) / len(chosen)
@@ -126,30 +112,38 @@ class _KernelColumns:
     """Some columns of R̄ H R̄ at a time."""
 
     def __init__(self, engine: Engine, roots: np.ndarray):
-        self._by_sample: csr_array = engine.fire_sets()
-        self._by_neuron = self._by_sample.tocsc()
+        self._columns = engine.count_columns()
         self._X = engine.X.astype(np.float32, copy=False)
         self._roots = roots
-        self._scale = 1.0 / engine.network.squared_divisor
+        self._scale = engine.kernel_scale
 
     def diagonal(self) -> np.ndarray:
         squares = np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64)
-        return self._roots**2 * squares * np.diff(self._by_sample.indptr) * self._scale
+        return self._roots**2 * squares * self._columns.diagonal() * self._scale
 
     def of(self, chosen: np.ndarray) -> np.ndarray:
-        from fireset.kernels.tangent import count_columns
-
-        table = np.zeros((len(chosen), len(self._X)), np.float32)
-        sets = self._by_neuron.indptr, self._by_neuron.indices, self._by_sample.indptr, self._by_sample.indices
-
-        def count(k: int) -> None:
-            count_columns(*sets, chosen, table, k, k + 1)
-
-        parallel_map(count, range(len(chosen)))
+        table = self._columns.counts(chosen)
         table *= self._X[chosen] @ self._X.T
         table *= (self._scale * self._roots[chosen])[:, None].astype(np.float32)
         table *= self._roots.astype(np.float32)
         return table.T
+
+
+class SharedPreconditioner:
+    """A preconditioner that the first worker alone applies; the others are told.
+
+    All workers then go on with the same bits, whatever their processors: a worker that saw another residual might stop
+    when the others wait for it. What travels is n · c numbers, as in a product.
+    """
+
+    def __init__(self, inner: Preconditioner, group: ProcessGroup):
+        self._inner, self._group = inner, group
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        applied = self._inner.apply(vector) if self._group.rank == 0 else np.empty_like(vector)
+        applied = np.ascontiguousarray(applied)
+        self._group.broadcast(applied, source=0)
+        return applied
 
 
 class Solved(NamedTuple):
