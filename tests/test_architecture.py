@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,11 @@ def part(module: str) -> str:
     return module.split(".")[1]
 
 
+@cache
 def imports(module: str) -> set[str]:
     """Every module imported anywhere in the file: lazily, for type checking, or by name for ``import_module``."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for node in ast.walk(trees()[module]):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -79,6 +81,7 @@ def importers(package: str) -> set[str]:
     return {module for module in MODULES if any(is_from(imported, package) for imported in imports(module))}
 
 
+@cache
 def trees() -> dict[str, ast.Module]:
     return {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
 

@@ -191,7 +191,7 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
     assert summary["resumed_at_iteration"] >= 50
     assert (summary["workers"], summary["iterations"]) == (2, 400)
     model = Model.load(tmp_path / "table.safetensors")
-    one = model.estimator.__class__(400, dtype="float64", max_iter=400, tol=0, random_state=0)
+    one = model.estimator.__class__(400, dtype="float64", max_iter=400, tol=0, random_state=0, solver="gradient")
     one.fit(X, np.sin(X[:, 0]))
     assert summary["loss"] == pytest.approx(one.result_.loss, rel=1e-9)
     np.testing.assert_allclose(model.estimator.predict(X), one.predict(X), rtol=0, atol=1e-9)
