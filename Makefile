@@ -31,7 +31,7 @@ test-all: $(VENV)/.test chromium
 
 # The same with another Python, in an environment of its own: make test-python PYTHON=python3.13
 test-python:
-	$(MAKE) test PYTHON="$(PYTHON)" VENV=.venv-$(notdir $(PYTHON))
+	$(MAKE) test PYTHON="$(PYTHON)" VENV=.venv-$$("$(PYTHON)" -c 'import platform; print(platform.python_version())')
 
 coverage: $(VENV)/.test
 	$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered

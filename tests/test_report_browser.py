@@ -20,7 +20,9 @@ from fireset.commands.compare import compare
 from fireset.commands.compare_report import write_comparison
 from fireset.commands.contenders import Problem
 
-pytestmark = pytest.mark.slow
+CHROMIUM = shutil.which("chromium")
+WANTED = "the report is tested in Chromium, and there is none on the path; as root: apt-get install chromium"
+pytestmark = [pytest.mark.slow, *([pytest.mark.skip(reason=WANTED)] if CHROMIUM is None and not CI else [])]
 
 KEPT = Path(__file__).parent.parent / "out"
 ARGUMENTS = [
@@ -38,12 +40,10 @@ EVIL = "<img src=https://example.org/x.png onerror=alert(1)>.csv"
 
 @pytest.fixture(scope="module")
 def browser():
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        give_up = pytest.fail if CI else pytest.skip
-        give_up("the report is tested in Chromium, and there is none on the path; as root: apt-get install chromium")
+    if CHROMIUM is None:
+        pytest.fail(WANTED)
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield running
         running.close()
 

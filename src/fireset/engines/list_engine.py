@@ -69,6 +69,7 @@ class ListEngine(Engine):
         ]
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
         self._next_audit = 0
+        self._sums: dict[tuple[int, int], np.ndarray] = {}
         m = network.width
         self._radii = np.zeros(m)  # what the list certifies, in units of inner products
         self._drifts = np.zeros(m)  # what of it is used up
@@ -90,7 +91,7 @@ class ListEngine(Engine):
         neurons = network.weights, network.signs, threshold
 
         def span_sum(span: tuple[int, int]):
-            sums = self._zero_sums()
+            sums = self._zero_sums(span)
             counted = [
                 forward(rows, *neurons, lists.arrays(), certificates, lists.scratch(span), sums[samples], *span)
                 for samples, rows, lists in self._blocks
@@ -111,9 +112,16 @@ class ListEngine(Engine):
         self._audit_some()
         return self._total([sums for sums, _ in parts]) / network.divisor
 
-    def _zero_sums(self) -> np.ndarray:
-        """For the neurons of one range, which add up in the network's precision."""
-        return aligned_outputs(np.zeros((len(self.X), self.network.n_outputs), self.network.dtype))
+    def _zero_sums(self, span: tuple[int, int]) -> np.ndarray:
+        """For the neurons of one range, which add up in the network's precision.
+
+        The same memory in every pass: fresh pages would take longer than the zeros.
+        """
+        if span not in self._sums:
+            self._sums[span] = aligned_outputs(np.zeros((len(self.X), self.network.n_outputs), self.network.dtype))
+        else:
+            self._sums[span].fill(0)
+        return self._sums[span]
 
     def _total(self, sums: list[np.ndarray]) -> np.ndarray:
         """What the ranges added up, added up in float64; (n, c)."""
@@ -213,7 +221,7 @@ class ListEngine(Engine):
             uncounted = np.zeros(network.width, np.int32)  # near misses are those of a step
 
             def span_product(span: tuple[int, int]) -> np.ndarray:
-                sums = self._zero_sums()
+                sums = self._zero_sums(span)
                 if len(self._blocks) == 1:
                     _, rows, lists = self._blocks[0]
                     tangent(rows, network.signs, direction, lists.arrays(), lists.fired(span), sums, *span)
@@ -237,7 +245,7 @@ class ListEngine(Engine):
             return np.full((len(self.X), network.n_outputs), np.nan)
 
         def span_product(span: tuple[int, int]) -> np.ndarray:
-            sums = self._zero_sums()
+            sums = self._zero_sums(span)
             linear = np.zeros((span[1] - span[0], self._blocks[0].rows.shape[1]), network.dtype)
             linear[:, : network.n_features] = directions[slice(*span)]
             for samples, rows, lists in self._blocks:
