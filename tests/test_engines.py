@@ -8,7 +8,7 @@ from conftest import sphere
 from fireset import CertificateError, InputError, ShiftedReLUNetwork, train
 from fireset.engines import StepRule, create, describe
 from fireset.engines.candidate_lists import CandidateLists
-from fireset.engines.data_sums import near_ones_together
+from fireset.engines.data_sums import order_by_boundary
 from problems import Problem, hard_cases, problems
 from side_by_side import STEPS, run_side_by_side
 
@@ -398,7 +398,7 @@ def test_sums_gives_every_neuron_one_turn(spoil):
         network.weights[5:9] = 0
     elif spoil == "an infinite weight":
         network.weights[3, 1] = np.inf
-    turns = near_ones_together(network)
+    turns = order_by_boundary(network)
     assert turns.dtype == np.int32
     assert np.array_equal(np.sort(turns), np.arange(700))
 
@@ -406,5 +406,5 @@ def test_sums_gives_every_neuron_one_turn(spoil):
 def test_sums_has_neighbours_take_turns_together():
     network = ShiftedReLUNetwork.initialize(5000, 3, threshold=0.0, dtype="float64")
     directions = network.weights / np.linalg.norm(network.weights, axis=1, keepdims=True)
-    ways = np.linalg.norm(np.diff(directions[near_ones_together(network)], axis=0), axis=1)
+    ways = np.linalg.norm(np.diff(directions[order_by_boundary(network)], axis=0), axis=1)
     assert ways.mean() < 0.2 * np.linalg.norm(np.diff(directions, axis=0), axis=1).mean()

@@ -96,7 +96,7 @@ class CorrelationEngine(Engine):
         from fireset.kernels.candidates import ListArrays, backward
 
         network = self.network
-        fired = self._noted()
+        fired = self._fired_lists()
         nothing = np.empty(0, network.dtype)  # there are no references: who fires is known
         lists = ListArrays(
             fired.starts, fired.counts, fired.samples[0], nothing, fired.counts, nothing, fired.starts, fired.counts
@@ -124,7 +124,7 @@ class CorrelationEngine(Engine):
 
     def fire_sets(self):
         """n × m, from the trees."""
-        lists = self._noted()
+        lists = self._fired_lists()
         samples = np.concatenate(
             [
                 part[lists.starts[lo] : lists.starts[hi - 1] + lists.counts[hi - 1]]
@@ -133,7 +133,7 @@ class CorrelationEngine(Engine):
         )
         return fire_sets_by_neuron(list_offsets(lists.counts), samples, len(self.X))
 
-    def _noted(self) -> "_Fired":
+    def _fired_lists(self) -> "_Fired":
         """Who fires at the current weights."""
         if self._lists is None:
             self.forward()
@@ -175,7 +175,7 @@ class _Forest:
         self.lists = [np.empty(leaves, np.int32) for _ in self.ranges]  # kept: a pass needs what the last one did
         self.starts, self.counts = np.zeros(trees, np.int64), np.zeros(trees, np.int32)
 
-    def settle(self, H: np.ndarray, rows: np.ndarray, columns: np.ndarray, weight_norms: np.ndarray) -> None:
+    def refine(self, H: np.ndarray, rows: np.ndarray, columns: np.ndarray, weight_norms: np.ndarray) -> None:
         """Put deciding values into ``H = rows @ columns.T`` near the threshold, as far as they decide."""
         from fireset.kernels.firing import refine_near_threshold
 
@@ -232,7 +232,7 @@ class _TreesOfNeurons(_Forest):
             for tile in _tiles(span, len(self.X)):
                 W = self.network.weights[neurons[tile]]
                 H = W @ self.X.T
-                self.settle(H, W, self.X, row_norms(W))
+                self.refine(H, W, self.X, row_norms(W))
                 set_leaves(self.trees, neurons[tile], samples, H, nodes, children)
 
         parallel_map(recompute_span, ranges(len(neurons)), uses_blas=True)
@@ -262,7 +262,7 @@ class _TreesOfSamples(_Forest):
                 X = self.X[tile]
                 H = X @ W.T
                 # A row is a sample here: one band for all neurons, wide enough for each of them.
-                self.settle(H, X, W, np.full(len(X), largest_norm))
+                self.refine(H, X, W, np.full(len(X), largest_norm))
                 set_leaves(self.trees, np.arange(tile.start, tile.stop), neurons, H, nodes, children)
 
         parallel_map(recompute_span, self.ranges, uses_blas=True)

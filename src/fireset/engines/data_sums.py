@@ -78,7 +78,7 @@ class TreeSums:
         order = np.empty(nodes, np.int32)
         self._order = order[: top_down_order(tree.nodes, order)]
         outputs, d = network.n_outputs, network.n_features
-        self._turns = near_ones_together(network)
+        self._neuron_order = order_by_boundary(network)
         self._ranges = ranges(network.width)
         self._entries: list[np.ndarray] = [np.empty(0, np.int32)] * len(self._ranges)
         self._masks: list[np.ndarray] = [np.empty(0, np.int64)] * len(self._ranges)
@@ -109,9 +109,9 @@ class TreeSums:
         self.work.inner_products += tested
         self.work.fired_pairs = fired + pairs_inside(tree.nodes, tree.buckets, self._order, self._visits.sum(axis=0))
         self._forward_done = True
-        return self._handed_out(1.0 / network.divisor)
+        return self._collect_predictions(1.0 / network.divisor)
 
-    def _handed_out(self, scale: float) -> np.ndarray:
+    def _collect_predictions(self, scale: float) -> np.ndarray:
         """What all samples have received, times ``scale``; (n, c)."""
         from fireset.kernels.partition_tree_sums import leaf_predictions, push_down
 
@@ -126,7 +126,7 @@ class TreeSums:
         parallel_map(finish, ranges(len(tree.buckets)))
         return received
 
-    def _gathered(self, rows: np.ndarray) -> None:
+    def _sum_subtrees(self, rows: np.ndarray) -> None:
         """Lay rows (n, c) out by leaf, and sum row · x over all subtrees."""
         from fireset.kernels.partition_tree_sums import leaf_sums, sum_up
 
@@ -142,7 +142,7 @@ class TreeSums:
         from fireset.kernels.partition_tree_sums import Contributions, EntryArrays, tangent
 
         self._ensure_forward()
-        self._gathered(direction.astype(self._network.dtype))
+        self._sum_subtrees(direction.astype(self._network.dtype))
 
         def span_product(span: int) -> None:
             for zeroed in (self._shares, self._totals):
@@ -150,7 +150,7 @@ class TreeSums:
             tangent(
                 self._tree.coordinates,
                 self._network.signs,
-                self._turns,
+                self._neuron_order,
                 EntryArrays(self._entries[span], self._masks[span], self._ends),
                 self._sums,
                 self._weights,
@@ -159,7 +159,7 @@ class TreeSums:
             )
 
         parallel_map(span_product, range(len(self._ranges)))
-        return self._handed_out(1.0 / self._network.squared_divisor)
+        return self._collect_predictions(1.0 / self._network.squared_divisor)
 
     def _forward_span(self, span: int, slacks: np.ndarray, bands: np.ndarray) -> np.ndarray:
         """Nodes visited, points tested and pairs fired in leaves that are cut, by the neurons of one range."""
@@ -183,7 +183,7 @@ class TreeSums:
                 threshold,
                 slacks,
                 bands,
-                self._turns,
+                self._neuron_order,
                 EntryArrays(self._entries[span], self._masks[span], self._ends),
                 Contributions(self._shares[span], self._totals[span], self._visits[span]),
                 counted,
@@ -211,13 +211,13 @@ class TreeSums:
         network, tree = self._network, self._tree
         if self._diverged:
             return np.full_like(network.weights, np.nan)
-        self._gathered((residual / network.divisor).astype(network.dtype))
+        self._sum_subtrees((residual / network.divisor).astype(network.dtype))
         rows = np.empty_like(network.weights)
 
         def span_gradients(span: int) -> None:
             entries = EntryArrays(self._entries[span], self._masks[span], self._ends)
             sums = self._sums, self._weights
-            gradients(tree.coordinates, network.signs, self._turns, entries, *sums, rows, *self._ranges[span])
+            gradients(tree.coordinates, network.signs, self._neuron_order, entries, *sums, rows, *self._ranges[span])
 
         parallel_map(span_gradients, range(len(self._ranges)))
         return rows
@@ -239,7 +239,7 @@ class TreeSums:
         return fire_sets_by_neuron(indptr, samples, len(self._X))
 
 
-def near_ones_together(network) -> np.ndarray:
+def order_by_boundary(network) -> np.ndarray:
     """All neurons in an order in which those with boundaries near each other come one after the other.
 
     They cut the same leaves, which are then still in the cache: a third of the time for a million samples. The order

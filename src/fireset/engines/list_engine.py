@@ -269,12 +269,12 @@ class ListEngine(Engine):
         if self._diverged:
             return self.network.fire_sets(self.X)
         self._ensure_forward()
-        everyone = np.arange(self.network.width)
+        all_neurons = np.arange(self.network.width)
         return csr_array(
             vstack(
                 [
                     fire_sets_by_neuron(
-                        list_offsets(lists.fired_counts), lists.fired_samples(everyone), samples.stop - samples.start
+                        list_offsets(lists.fired_counts), lists.fired_samples(all_neurons), samples.stop - samples.start
                     )
                     for samples, _, lists in self._blocks
                 ]

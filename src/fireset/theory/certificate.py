@@ -58,6 +58,8 @@ class _Progress(Protocol):
     def weight(self) -> np.ndarray: ...
     @property
     def momentum(self) -> float: ...
+    @property
+    def solver(self) -> str: ...
 
 
 class Certificate:
@@ -247,6 +249,10 @@ def _why_not_descent(progress: _Progress, rows: np.ndarray) -> str:
     """Why the claims about descent do not apply to this run; empty if they do."""
     if progress.network.n_outputs > 1:
         return f"the network has {progress.network.n_outputs} outputs: the paper's has one"
+    if progress.solver != "gradient":
+        return f"the solver is {progress.solver}: the claims are for gradient descent"
+    if progress.network.output_scale != 1.0:
+        return f"the output scale is {progress.network.output_scale:g}: the paper's is 1"
     if progress.momentum:
         return f"momentum is {progress.momentum:g}: the claims are for plain descent, momentum 0"
     if not np.array_equal(progress.weight[rows], np.ones(len(rows))):

@@ -244,6 +244,7 @@ class Trainer:
             problem.targets,
             problem.weight,
             self._solver.momentum,
+            self._solver.name,
         )
 
     def _move(self, progress: Progress) -> None:

@@ -28,6 +28,7 @@ class Progress:
     targets: np.ndarray  # (n, c)
     weight: np.ndarray  # (n,); 0 for validation rows
     momentum: float
+    solver: str = "gradient"
 
 
 Callback = Callable[[Progress], bool | None]
