@@ -22,7 +22,7 @@ from fireset.initialization import draw_signs, draw_weights, split_at
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_TILE_PAIRS = 1 << 20  # pairs in one tile of pre-activations: 4 MB in float32, near the size of an L2 cache
+_TILE_PAIRS = 1 << 19  # pairs in one tile of pre-activations: 2 MB in float32, near the size of an L2 cache
 _TILE_SAMPLES = 8192
 _WIDEST = 2**31 - 1  # neurons are counted in 32 bits where many of them are listed
 

@@ -13,6 +13,7 @@ import numpy as np
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import dot_slack, row_norms
 from fireset.engines.base import EngineWork
+from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 
 _MOST_CELLS = 1 << 20
@@ -71,6 +72,10 @@ class CircleSums:
         if not self._locate():
             return np.full_like(network.weights, np.nan)
         return self._gather(residual / network.divisor).astype(network.dtype)
+
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        rule.apply(self._network.weights, RowGradients(np.arange(self._network.width), self.gradient_rows(residual)))
+        self.weights_moved()
 
     def weights_moved(self) -> None:
         self._located = False

@@ -20,7 +20,7 @@ from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.base import Engine, EngineWork
 from fireset.engines.circle_sums import CircleSums, on_a_circle
-from fireset.engines.step_rule import RowGradients
+from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron
 from fireset.hsr.partition_tree import PartitionTreeIndex
@@ -51,6 +51,9 @@ class DataSumsEngine(Engine):
 
     def gradient(self, residual: np.ndarray) -> RowGradients:
         return RowGradients(np.arange(self.network.width), self._sums.gradient_rows(residual))
+
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        self._sums.step(residual, rule)
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
         self._sums.weights_moved()
@@ -202,6 +205,26 @@ class TreeSums:
             grown = np.empty(max(capacity, end + end // 4), arrays[span].dtype)
             grown[:end] = arrays[span][:end]
             arrays[span] = grown
+
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        from fireset.kernels.partition_tree_sums import EntryArrays, backward
+
+        self._ensure_forward()
+        network, tree = self._network, self._tree
+        velocity, arguments = rule.velocity_of(network.weights), rule.arguments(network.dtype)
+        if self._diverged:
+            network.weights[:] = np.nan
+            return
+        self._sum_subtrees((residual / network.divisor).astype(network.dtype))
+        moving = network.weights, velocity, network.signs, self._neuron_order
+
+        def step_span(span: int) -> None:
+            entries = EntryArrays(self._entries[span], self._masks[span], self._ends)
+            about = self._sums, self._weights, arguments
+            backward(tree.coordinates, *moving, entries, *about, *self._ranges[span])
+
+        parallel_map(step_span, range(len(self._ranges)))
+        self.weights_moved()
 
     def gradient_rows(self, residual: np.ndarray) -> np.ndarray:
         """∂L/∂w_r of all neurons, (m, d)."""
