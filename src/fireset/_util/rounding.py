@@ -27,10 +27,9 @@ def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
 
     Negative in float32: there the computed value decides (see ``fireset.kernels.firing``).
     """
-    slack = dot_slack(n_features, dtype, weight_norms, sample_norm)
     if np.dtype(dtype) == np.float32:
-        slack = np.full_like(slack, -1.0)
-    return slack.astype(dtype)
+        return np.full(np.shape(weight_norms), -1.0, np.float32)
+    return dot_slack(n_features, dtype, weight_norms, sample_norm).astype(dtype)
 
 
 def row_norms(rows: np.ndarray) -> np.ndarray:

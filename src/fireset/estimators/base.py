@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
+from fireset._util.parallel import one_blas_thread
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
 from fireset.engines.registry import engine_class
@@ -167,6 +168,10 @@ class ShiftedReLUEstimator(BaseEstimator):
 
     def _step(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
         """One plain gradient step on one batch; the trainer is kept for the next one."""
+        with one_blas_thread():  # entered once, not in each part of a step
+            self._step_with_kept_trainer(X, targets, weight)
+
+    def _step_with_kept_trainer(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
         rows = self.sphere_(X)
         settings = (self.network_, self.engine, self.loss, self.learning_rate)
         kept, trainer = getattr(self, "_batches", (None, None))
@@ -200,6 +205,8 @@ class ShiftedReLUEstimator(BaseEstimator):
         return self.network_.predict(self.sphere_(X))
 
     def _check_weight(self, sample_weight, X) -> np.ndarray:
+        if sample_weight is None:
+            return np.ones(len(X))
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.any():
             raise InputError("sample_weight must not be 0 everywhere")
