@@ -107,7 +107,7 @@ fuzz: $(VENV)/.test
 clean: clean-kernels
 	rm -rf .venv .venv-* out .coverage .pytest_cache .hypothesis .ruff_cache
 
-# numba looks at a kernel's own file only: to be run after changing one that others call.
+# To compile all kernels anew. Those of changed sources are compiled anew anyway (kernels/compiling.py).
 clean-kernels:
 	rm -rf src/fireset/kernels/__pycache__
 

@@ -82,8 +82,6 @@ class Model:
             classes = description["classes"]
             estimator.classes_ = _labels(classes)
             outputs = 1 if len(classes) == 2 else len(classes)
-            # Files of earlier versions have none: their codes were not centred.
-            estimator.offset_ = _numbers(arrays["offset"], outputs) if "offset" in arrays else np.zeros(outputs)
         else:
             estimator = ShiftedReLURegressor()
             outputs = 1
@@ -92,6 +90,9 @@ class Model:
             estimator._many_targets = False
         if network.n_outputs != outputs:
             raise InputError(f"a network of {network.n_outputs} outputs does not go with {outputs} targets")
+        if isinstance(estimator, ShiftedReLUClassifier):
+            # Files of earlier versions have none: their codes were not centred.
+            estimator.offset_ = _numbers(arrays["offset"], outputs) if "offset" in arrays else np.zeros(outputs)
         estimator.network_ = network
         estimator.sphere_ = SphereMap(mean, scale, typical, bias)
         # scikit-learn sets it in fit, and declares it nowhere
