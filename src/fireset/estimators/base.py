@@ -27,7 +27,8 @@ from fireset.training.stopping import StopReason
 
 # κ where it is "auto". At 100 and more rounds are fewer, and the fit is that of the kernel; at 10 the network still
 # learns features, and predicts better on most tables (docs/solvers.md has the figures).
-_OUTPUT_SCALE = 10.0
+_OUTPUT_SCALE, _OUTPUT_SCALE_OF_MANY = 10.0, 100.0
+_MANY_ROWS = 6000  # from which on rounds are dear
 _TOLERANCES = {"gauss-newton": 1e-2, "gradient": 1e-4}  # where tol is "auto"
 _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 
@@ -92,7 +93,8 @@ class ShiftedReLUEstimator(BaseEstimator):
         """A new map and a new network."""
         self.solver_ = self._choose_solver()
         # A learning rate that was given is meant for the network of the paper.
-        auto = _OUTPUT_SCALE if self.learning_rate == "auto" else 1.0
+        auto = _OUTPUT_SCALE if len(X) <= _MANY_ROWS or self.solver_ == "gradient" else _OUTPUT_SCALE_OF_MANY
+        auto = auto if self.learning_rate == "auto" else 1.0
         scale = auto if self.output_scale == "auto" else self.output_scale
         # Half of an odd number of neurons has no twin.
         even = isinstance(self.width, Integral) and self.width % 2 == 0

@@ -29,8 +29,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     start : "auto", "antisymmetric" or "paper"
         Whether neurons come in pairs of opposite signs, so that the network is 0 before training ("auto": yes).
     output_scale : "auto" or float
-        κ; predictions are multiplied by it, and weights move 1/κ as far. "auto" is 10, and 1, the paper's, where a
-        learning rate is given.
+        κ; predictions are multiplied by it, and weights move 1/κ as far. "auto" is 10, 100
+        for more than 6,000 rows, and 1, the paper's, where a learning rate is given.
     learning_rate : "auto", "theory" or float
     momentum, nesterov
         Of "gradient"; 0 and False are the paper's plain gradient descent.

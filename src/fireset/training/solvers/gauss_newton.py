@@ -42,8 +42,9 @@ from fireset.training.solvers.ridge import MOST_ROWS, choose_ridge
 
 _MOST_CHOLESKY_ROWS = 6000  # beyond, n³/3 takes longer than the products that a better preconditioner saves
 _RANK = 1200  # of the partial factor beyond
-_LOOSEST, _TIGHTEST = 3e-2, 1e-5  # tolerances of the linear systems: a tenth of what the round before promised
-_MOST_PRODUCTS = 120  # for one of them
+_LOOSEST = 3e-2  # tolerance of the linear systems: a tenth of what the round before promised, at most this
+_TIGHTEST = {np.dtype(np.float32): 3e-3, np.dtype(np.float64): 1e-5}  # and at least this
+_MOST_PRODUCTS = 40  # for one of them
 _KEPT = 0.1  # of what a round promised it must give
 _GOOD = 0.75  # from which on the damping is lowered
 _MANY_PRODUCTS = 30  # after which the preconditioner is made anew
@@ -189,7 +190,8 @@ class GaussNewton(Solver):
 
     def _move(self, residual: np.ndarray, predictions: np.ndarray, record: Iteration) -> None:
         """Solve for δ, move the weights, and remember what was promised."""
-        tolerance = float(np.clip(0.1 * self._promised_share, _TIGHTEST, _LOOSEST))
+        tightest = _TIGHTEST[self.context.network.dtype]
+        tolerance = float(np.clip(0.1 * self._promised_share, tightest, _LOOSEST))
         while True:
             new, promise = self._propose(residual, predictions, tolerance)
             self._promised_share = max(0.0, promise / record.loss) if record.loss > 0 else 0.0
@@ -197,10 +199,10 @@ class GaussNewton(Solver):
                 self._pending = _Pending(self.context.network.weights.copy(), record, promise)
                 self._replace_weights(new)
                 return
-            if tolerance <= _TIGHTEST:
+            if tolerance <= tightest:
                 self.converged = True
                 return
-            tolerance = _TIGHTEST  # before giving up, make sure that it is not for want of accuracy
+            tolerance = tightest  # before giving up, make sure that it is not for want of accuracy
 
     def _propose(self, residual: np.ndarray, predictions: np.ndarray, tolerance: float) -> tuple[np.ndarray, float]:
         """The weights after a round, and by how much the objective falls there as far as the network is linear."""
