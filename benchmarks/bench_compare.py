@@ -25,7 +25,7 @@ from fireset.commands.compare import compare_table  # noqa: E402
 from fireset.commands.compare_report import COLUMNS, cells  # noqa: E402
 from fireset.engines import create  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
-from fireset.training.warmup import compile_kernels  # noqa: E402
+from fireset.training.precompile import compile_kernels  # noqa: E402
 
 PAGE = Path(__file__).parent.parent / "out" / "compare-digits.html"
 SETTINGS = [

@@ -32,9 +32,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
 sys.path.insert(0, str(Path(__file__).parent))
-from parts import machine  # noqa: E402
+from parts import machine
 
-from fireset import ShiftedReLUClassifier, ShiftedReLURegressor  # noqa: E402
+from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -29,7 +29,7 @@ from fireset import ShiftedReLUNetwork, Trainer  # noqa: E402
 from fireset._util.parallel import one_blas_thread  # noqa: E402
 from fireset.engines import create  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
-from fireset.training.warmup import compile_kernels  # noqa: E402
+from fireset.training.precompile import compile_kernels  # noqa: E402
 
 CASES = {
     "random n=1000 d=64 m=100,000": {

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fireset.engines import StepRule, create
 from fireset.engines.circle_sums import CircleSums, on_a_circle
-from fireset.engines.data_sums import TreeSums
+from fireset.engines.half_space_sums import TreeSums
 from problems import Problem
 from side_by_side import STEPS, run_side_by_side
 

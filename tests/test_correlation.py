@@ -9,7 +9,7 @@ from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork
 from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines import StepRule
-from fireset.engines.correlation import CorrelationEngine
+from fireset.engines.correlation_trees import CorrelationEngine
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.max_trees import FAN, forward, leaves_above, level_starts, lists_by_leaf, nodes_above, set_leaves
 from problems import Problem, hard_cases, plant_on_threshold, problems
@@ -198,7 +198,7 @@ def test_random_problems_agree_with_dense(problem, layout, step):
 
 
 def test_many_samples_in_several_lanes_and_tiles(monkeypatch):
-    monkeypatch.setattr("fireset.engines.correlation._TILE_PAIRS", 5000)
+    monkeypatch.setattr("fireset.engines.correlation_trees._TILE_PAIRS", 5000)
     rng = np.random.default_rng(0)
     problem = Problem(sphere(rng, 700, 4), rng.standard_normal((700, 2)), 400, 1.0)
     for layout in LAYOUTS:

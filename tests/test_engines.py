@@ -8,7 +8,7 @@ from conftest import sphere
 from fireset import CertificateError, InputError, ShiftedReLUNetwork, train
 from fireset.engines import StepRule, create, describe
 from fireset.engines.candidate_lists import CandidateLists
-from fireset.engines.data_sums import order_by_boundary
+from fireset.engines.half_space_sums import order_by_boundary
 from problems import Problem, hard_cases, problems
 from side_by_side import STEPS, run_side_by_side
 

@@ -72,7 +72,7 @@ def test_sum_and_spread_are_adjoint_and_cost_the_boundary():
 
 
 def test_one_query_is_a_batch_of_one(monkeypatch):
-    monkeypatch.setattr("fireset.hsr.half_space_sums._ENTRIES", 5)  # several rounds
+    monkeypatch.setattr("fireset.hsr.partition_tree_sums._ENTRIES", 5)  # several rounds
     points = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]])
     tree = build(points, "partition-tree")
     assert tree.sum([1.0, 0.0], 1.5, [10.0, 20.0, 30.0]).tolist() == [50.0]

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conftest import sphere
 from fireset import InputError
 from fireset.hsr import HalfSpaceIndex, build, choose, kinds
-from fireset.hsr.choice import index_class
+from fireset.hsr.registry import index_class
 from fireset.kernels.firing import deciding_dot
 
 KINDS = ["auto", *(kind for kind in kinds() if index_class(kind).dynamic)]  # for any dimension, and to be changed

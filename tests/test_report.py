@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from fireset import InputError, ShiftedReLUNetwork, TensorBoardLog, train
-from fireset.commands.records import Records
+from fireset.commands.run_outputs import Records
 from fireset.commands.train import train_table
 from fireset.reporting import check_report, write_page
 from fireset.reporting.figures import Figure, HeatMap, Section, Series, Table

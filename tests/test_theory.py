@@ -23,7 +23,7 @@ from fireset.theory import (
 )
 from fireset.theory import separation as separation_module
 from fireset.theory import spectrum as spectrum_module
-from fireset.theory.probability import interval_probability
+from fireset.theory.joint_firing import interval_probability
 from fireset.theory.spectrum import ShiftedCholesky, check_memory
 from fireset.theory.step_split import doubtful_pairs
 from problems import hard_cases

@@ -143,7 +143,7 @@ class TestOtherRows:
 
 class TestPartialFit:
     def test_batches_make_the_loss_of_all_rows_fall(self):
-        X, y = make_regression(600, 5, noise=1.0, random_state=0)
+        X, y = make_regression(600, 5, noise=1.0, random_state=0)[:2]
         model = ShiftedReLURegressor(width=500, random_state=0)
         scores = []
         for _ in range(3):
@@ -168,7 +168,7 @@ class TestPartialFit:
             assert model.result_.loss == min(before, after)
 
     def test_goes_on_after_pickling_and_copying(self):
-        X, y = make_regression(100, 4, random_state=0)
+        X, y = make_regression(100, 4, random_state=0)[:2]
         model = ShiftedReLURegressor(width=200, random_state=0, dtype="float64", learning_rate=0.01).partial_fit(X, y)
         others = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
         expected = model.partial_fit(X, y).predict(X)
@@ -176,7 +176,7 @@ class TestPartialFit:
             np.testing.assert_allclose(other.partial_fit(X, y).predict(X), expected, rtol=1e-9)
 
     def test_new_settings_and_a_new_fit_count(self):
-        X, y = make_regression(100, 4, random_state=0)
+        X, y = make_regression(100, 4, random_state=0)[:2]
         model = ShiftedReLURegressor(width=200, random_state=0, max_iter=5)
         model.partial_fit(X, y)
         model.set_params(learning_rate=1e-6)

@@ -141,7 +141,7 @@ def predict(
 ) -> None:
     """Predict the target for every row of a table."""
     from fireset._util.files import check_writable
-    from fireset.commands.places import spare_inputs
+    from fireset.commands.overwrite_check import spare_inputs
     from fireset.commands.predict import predict_table, write_csv
 
     spare_inputs(out, model, file)

@@ -47,7 +47,7 @@ def warmup(as_json: Json = False) -> None:
 
     from fireset.engines import describe
     from fireset.hsr import kinds
-    from fireset.training.warmup import compile_index, compile_kernels
+    from fireset.training.precompile import compile_index, compile_kernels
 
     started = perf_counter()
     for engine in describe():

@@ -18,8 +18,8 @@ import numpy as np
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
 from fireset.commands.contenders import Contender, Problem, TimedStep, make_contender, peak_memory
+from fireset.commands.overwrite_check import spare_inputs
 from fireset.commands.peers import PEERS, installed
-from fireset.commands.places import spare_inputs
 from fireset.commands.stages import StageBar
 from fireset.commands.verdict import Crossover, Row, Scaling, contest, crossover, verdict
 from fireset.engines.registry import ENGINES, engine_class

@@ -17,8 +17,8 @@ from fireset.engines.base import Engine
 from fireset.engines.registry import create, engine_class
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.loop import Trainer
+from fireset.training.precompile import compile_kernels
 from fireset.training.progress import Progress
-from fireset.training.warmup import compile_kernels
 
 RECALL_ROWS = 200  # on which recall is measured, at most; looking at every pair would cost a dense forward pass each
 _PEER_ARRAYS = 4  # n × m arrays that autograd has at a time: pre-activations, activations, and a gradient for each

@@ -8,8 +8,8 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable
 from fireset.commands.certificate_report import certificate_sections
-from fireset.commands.places import spare_inputs
-from fireset.commands.records import Records
+from fireset.commands.overwrite_check import spare_inputs
+from fireset.commands.run_outputs import Records
 from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for

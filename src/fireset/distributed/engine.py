@@ -83,8 +83,8 @@ class DistributedEngine(Engine):
         return DistributedColumns(self.inner.count_columns(), self.shard.group)
 
     @property
-    def kernel_scale(self) -> float:
-        return self.inner.kernel_scale * self.shard.scale**2
+    def tangent_scale(self) -> float:
+        return self.inner.tangent_scale * self.shard.scale**2
 
     def recall_counts(self, rows: np.ndarray) -> tuple[int, int]:
         found, fired = self.inner.recall_counts(rows)

@@ -55,7 +55,7 @@ class Engine(ABC):
         Whether it imitates a machine that is not there: its seconds say nothing about the algorithm.
     can_shrink : bool
         Whether it can do with less memory than it would like to have, for more time.
-    kernel_dimensions : tuple of int
+    compiled_dimensions : tuple of int
         Numbers of features whose samples have kernels of their own, which are compiled ahead for each.
     blocks : int
         Parts of the neurons that are worked on one after the other for want of memory.
@@ -68,7 +68,7 @@ class Engine(ABC):
     preprocesses: ClassVar[bool] = True
     simulated: ClassVar[bool] = False
     can_shrink: ClassVar[bool] = False
-    kernel_dimensions: ClassVar[tuple[int, ...]] = (1,)
+    compiled_dimensions: ClassVar[tuple[int, ...]] = (1,)
     blocks: int = 1
 
     network: "ShiftedReLUNetwork"
@@ -160,7 +160,7 @@ class Engine(ABC):
         return FireSetColumns(self.fire_sets())
 
     @property
-    def kernel_scale(self) -> float:
+    def tangent_scale(self) -> float:
         """κ²/m of the whole network."""
         return 1.0 / self.network.squared_divisor
 

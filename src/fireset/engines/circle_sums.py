@@ -29,8 +29,10 @@ def on_a_circle(X: np.ndarray) -> bool:
 
 
 class CircleSums:
-    """What ``DataSumsEngine`` does with samples for which ``on_a_circle`` holds. Memory: 32 bytes a neuron, and for
-    each sample and output 40 bytes, and 32 more for each range of neurons."""
+    """What ``HalfSpaceSumsEngine`` does with samples for which ``on_a_circle`` holds.
+
+    Memory: 32 bytes a neuron, and for each sample and output 40 bytes, and 32 more for each range of neurons.
+    """
 
     def __init__(self, network, X: np.ndarray, work: EngineWork):
         from fireset.kernels.arcs import CircleArrays

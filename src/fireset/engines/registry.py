@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 # Where each class is; what there is to say about it, the class says itself.
 ENGINES = {
-    "correlation": "fireset.engines.correlation:CorrelationEngine",
+    "correlation": "fireset.engines.correlation_trees:CorrelationEngine",
     "data": "fireset.engines.data_search:DataSearchEngine",
     "dense": "fireset.engines.dense:DenseEngine",
     "hashing": "fireset.engines.hashing:HashingEngine",
     "quantum-data": "fireset.engines.grover:QuantumDataEngine",
     "quantum-weights": "fireset.engines.grover:QuantumWeightsEngine",
-    "sums": "fireset.engines.data_sums:DataSumsEngine",
+    "sums": "fireset.engines.half_space_sums:HalfSpaceSumsEngine",
     "weights": "fireset.engines.weight_search:WeightSearchEngine",
 }
 

@@ -142,7 +142,7 @@ class PartitionTreeIndex(DynamicIndex):
 
         ``values`` has one row (or number) for each id that was ever given out. Ones count the points.
         """
-        from fireset.hsr.half_space_sums import checked_numbers, sums_above
+        from fireset.hsr.partition_tree_sums import checked_numbers, sums_above
 
         queries = self._checked_queries(normals, thresholds)
         values = checked_numbers(values, self._next_id, "values", "ids given out")
@@ -156,7 +156,7 @@ class PartitionTreeIndex(DynamicIndex):
 
         Returns an array with one row for each id ever given out, float64; what was deleted has zeros.
         """
-        from fireset.hsr.half_space_sums import checked_numbers, spread_above
+        from fireset.hsr.partition_tree_sums import checked_numbers, spread_above
 
         queries = self._checked_queries(normals, thresholds)
         rows = checked_numbers(rows, len(queries.normals), "rows", "queries")

@@ -4,9 +4,9 @@ from fireset.engines.tangent import largest_eigenvalue
 from fireset.theory import bounds
 from fireset.theory.certificate import Certificate
 from fireset.theory.claims import Assumption, CertificateReport, Claim
+from fireset.theory.joint_firing import both_above
 from fireset.theory.kernel import dual_kernel, fire_set_kernel, shifted_ntk
-from fireset.theory.probability import both_above
-from fireset.theory.regression import KernelRegression
+from fireset.theory.kernel_regression import KernelRegression
 from fireset.theory.separation import Separation, measure_separation
 from fireset.theory.spectrum import Spectrum, extreme_eigenvalues, smallest_eigenvalue
 

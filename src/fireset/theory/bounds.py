@@ -19,7 +19,7 @@ from math import exp, inf, log, log1p, pi, sqrt
 import numpy as np
 
 from fireset._util.gaussian import upper_tail
-from fireset.theory.probability import interval_probability
+from fireset.theory.joint_firing import interval_probability
 
 _MAX_TERMS = 1_000_000  # of the Hermite series: 0.3 s
 

@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import row_norms
-from fireset.theory.probability import both_above
+from fireset.theory.joint_firing import both_above
 
 _BLOCK = 512  # rows of a tile of H^cts: its temporaries stay in the cache
 _NEARLY_PARALLEL = 1e-3  # for pairs with 1 − |ρ| below this the gap is computed from their difference

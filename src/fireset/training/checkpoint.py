@@ -182,7 +182,7 @@ class CheckpointFolder:
         arrays = {name: column.astype(np.int64 if name in _WHOLE else np.float64) for name, column in columns.items()}
         description = {
             "checkpoint": len(history),
-            **self._solver.numbers(),
+            **self._solver.state(),
             "best": self._context.best.best.iteration,
             "identity": self._identity,
             "shards": [digest.hex() for digest in digests],
@@ -229,7 +229,7 @@ class CheckpointFolder:
         try:
             history = _history(columns, iteration)
             best, digests, identity = (description[name] for name in ("best", "shards", "identity"))
-            self._solver.check_numbers(description, iteration)
+            self._solver.check_state(description, iteration)
             sound = (
                 type(best) is int
                 and 0 <= best < len(history)

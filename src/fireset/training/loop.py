@@ -257,7 +257,7 @@ class Trainer:
         if self._save_checkpoint():
             # As after a crash: sums are added in the order that lists are in.
             self.engine.start(self._network, self.problem.X)
-            self._solver.forget_what_can_be_made_again()
+            self._solver.drop_caches()
 
     def _save_checkpoint(self) -> bool:
         """Weights that are not finite any more are nothing to go on from; the next iteration deals with them."""

@@ -10,8 +10,8 @@ from fireset.engines.base import Engine
 from fireset.engines.registry import choose, create
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.memory import within_memory
+from fireset.training.precompile import compile_kernels
 from fireset.training.solvers.base import Solver
-from fireset.training.warmup import compile_kernels
 
 
 @dataclass(frozen=True)

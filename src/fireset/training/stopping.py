@@ -1,4 +1,7 @@
-"""When training ends, and why: every rule in one place."""
+"""When training ends, and why: all reasons, and the rules that the history decides.
+
+What comes from outside (callbacks, Ctrl-C, SIGTERM) or from the solver (convergence) is put to them in ``loop.py``.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum

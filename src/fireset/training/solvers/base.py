@@ -4,7 +4,7 @@ The order of calls::
 
     solver.remember_start(network)
     solver.start(context)             # once, after the engine's preprocessing; not when a checkpoint is resumed
-    solver.resume(context, numbers, velocity)  # instead of start, from a checkpoint
+    solver.resume(context, state, velocity)  # instead of start, from a checkpoint
     for each iteration:
         evaluation = …                # the loop: forward pass, loss, residual, record, callbacks, stopping
         solver.step(evaluation)       # moves the weights, and tells the engine
@@ -126,16 +126,16 @@ class Solver(ABC):
         """State with a row for each neuron, (m, d), if there is any."""
         return None
 
-    def numbers(self) -> dict[str, float]:
+    def state(self) -> dict[str, float]:
         """The rest of its state."""
         return {}
 
-    def forget_what_can_be_made_again(self) -> None:
+    def drop_caches(self) -> None:
         """Called after a checkpoint was written, so that a run that goes on does as one that is resumed from it."""
 
-    def check_numbers(self, numbers: Mapping[str, Any], iteration: int) -> None:
-        """Refuse what cannot be the ``numbers`` of a run before this iteration: they come from an untrusted file."""
+    def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
+        """Refuse what cannot be the ``state`` of a run before this iteration: they come from an untrusted file."""
 
-    def resume(self, context: SolverContext, numbers: Mapping[str, Any], velocity: np.ndarray | None) -> None:  # noqa: ARG002
-        """Go on as the solver did whose checked ``numbers`` and ``velocity`` these are; the engine starts after it."""
+    def resume(self, context: SolverContext, state: Mapping[str, Any], velocity: np.ndarray | None) -> None:  # noqa: ARG002
+        """Go on as the solver did whose checked ``state`` and ``velocity`` these are; the engine starts after it."""
         self.context = context

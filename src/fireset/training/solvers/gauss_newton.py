@@ -278,7 +278,7 @@ class GaussNewton(Solver):
         before, now = self._pending.weights, self.context.network.weights
         return np.where((before != now).any(axis=1)[:, None], before, before.dtype.type(0))
 
-    def numbers(self) -> dict[str, float]:
+    def state(self) -> dict[str, float]:
         pending = self._pending
         return {
             "ridge": self.ridge,
@@ -288,26 +288,26 @@ class GaussNewton(Solver):
             "before": pending.record.iteration if pending else -1,
         }
 
-    def check_numbers(self, numbers: Mapping[str, Any], iteration: int) -> None:
+    def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
         for name in ("ridge", "damping", "promised_share", "promise"):
-            value = numbers.get(name)
+            value = state.get(name)
             if not (isinstance(value, float) and isfinite(value) and value >= 0):
                 raise InputError(f"its {name} is {str(value)[:40]!r}")
-        before = numbers.get("before")
+        before = state.get("before")
         if type(before) is not int or not -1 <= before < iteration:
             raise InputError(f"its last round began in iteration {str(before)[:40]!r}")
 
-    def resume(self, context: SolverContext, numbers: Mapping[str, Any], velocity: np.ndarray | None) -> None:
-        super().resume(context, numbers, velocity)
+    def resume(self, context: SolverContext, state: Mapping[str, Any], velocity: np.ndarray | None) -> None:
+        super().resume(context, state, velocity)
         self._reset()
-        self.ridge, self._damping = numbers["ridge"], numbers["damping"]
-        self._promised_share = numbers["promised_share"]
-        if numbers["before"] >= 0:
+        self.ridge, self._damping = state["ridge"], state["damping"]
+        self._promised_share = state["promised_share"]
+        if state["before"] >= 0:
             before = context.network.weights.copy()
             if velocity is not None:
                 moved = velocity.any(axis=1)
                 before[moved] = velocity[moved]
-            self._pending = _Pending(before, context.history[numbers["before"]], numbers["promise"])
+            self._pending = _Pending(before, context.history[state["before"]], state["promise"])
 
-    def forget_what_can_be_made_again(self) -> None:
+    def drop_caches(self) -> None:
         self._preconditioner, self._kernel = None, None

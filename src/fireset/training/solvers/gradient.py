@@ -97,17 +97,17 @@ class GradientDescent(Solver):
     def velocity(self) -> np.ndarray | None:
         return self._rule.velocity
 
-    def numbers(self) -> dict[str, float]:
+    def state(self) -> dict[str, float]:
         return {"rate": self._rule.rate, "settled": self.steady_since}
 
-    def check_numbers(self, numbers: Mapping[str, Any], iteration: int) -> None:
-        rate, steady_since = numbers.get("rate"), numbers.get("settled")
+    def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
+        rate, steady_since = state.get("rate"), state.get("settled")
         if not (isinstance(rate, float) and isfinite(rate) and rate > 0):
             raise InputError(f"its learning rate is {str(rate)[:40]!r}")
         if type(steady_since) is not int or not 0 <= steady_since <= iteration:
             raise InputError(f"its rate was changed last in iteration {str(steady_since)[:40]!r}")
 
-    def resume(self, context: SolverContext, numbers: Mapping[str, Any], velocity: np.ndarray | None) -> None:
-        super().resume(context, numbers, velocity)
-        self._rule.rate, self.steady_since = numbers["rate"], numbers["settled"]
+    def resume(self, context: SolverContext, state: Mapping[str, Any], velocity: np.ndarray | None) -> None:
+        super().resume(context, state, velocity)
+        self._rule.rate, self.steady_since = state["rate"], state["settled"]
         self._rule.velocity = velocity if self._rule.momentum else None

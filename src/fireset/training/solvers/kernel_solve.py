@@ -35,7 +35,7 @@ def counted_kernel(engine: Engine, rows: np.ndarray | None = None, dtype=np.floa
     def scale(lo: int) -> None:
         some = slice(lo, lo + at_once)
         table[some] *= X[some] @ X.T
-        table[some] *= dtype(engine.kernel_scale)
+        table[some] *= dtype(engine.tangent_scale)
 
     parallel_map(scale, range(0, len(X), at_once), uses_blas=True)
     return table
@@ -115,7 +115,7 @@ class _KernelColumns:
         self._columns = engine.count_columns()
         self._X = engine.X.astype(np.float32, copy=False)
         self._roots = roots
-        self._scale = engine.kernel_scale
+        self._scale = engine.tangent_scale
 
     def diagonal(self) -> np.ndarray:
         squares = np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64)

@@ -29,11 +29,11 @@ _FIRST_ENTRIES = 64  # for each neuron; there will be more when they turn out no
 _ENTRY_BYTES = 12
 
 
-class DataSumsEngine(Engine):
+class HalfSpaceSumsEngine(Engine):
     """Exact gradient steps from sums over half-spaces, by arcs where the samples lie on a circle, else by a tree."""
 
     name = "sums"
-    kernel_dimensions = (1, 2)  # samples on a circle have kernels of their own
+    compiled_dimensions = (1, 2)  # samples on a circle have kernels of their own
     summary = "few coordinates, any threshold: sums over half-spaces, for less than the pairs that fire"
 
     def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - always the same

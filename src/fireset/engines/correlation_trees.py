@@ -62,7 +62,6 @@ class CorrelationEngine(Engine):
             raise InputError(f"memory_limit must be a number of bytes above 0, got {memory_limit!r}")
         self._layout = layout
         self._memory_limit = float(memory_limit)
-        self._forest: _TreesOfNeurons | _TreesOfSamples | None = None
 
     def memory_bytes(self, network, n_samples: int) -> float:
         return 3.0 * n_samples * network.width * network.dtype.itemsize
@@ -79,14 +78,13 @@ class CorrelationEngine(Engine):
                 f"engine 'correlation' keeps every inner product: about {_size(needed)} for {len(X):,} samples and "
                 f"{network.width:,} neurons, more than memory_limit = {_size(self._memory_limit)}; use engine 'data'"
             )
-        self._forest = None  # frees that of an earlier start: two of them might not fit
+        self.__dict__.pop("_forest", None)  # that of an earlier start: two of them might not fit
         self._forest = (_TreesOfNeurons if self._layout == "data" else _TreesOfSamples)(network, X)
         self._speeds = np.full(network.width, np.inf)  # not known yet, so nobody is at rest
         self._lists = None
         self._recompute(np.arange(network.width))
 
     def forward(self) -> np.ndarray:
-        assert self._forest is not None, "call start() first"
         sums, self._lists, visited = self._forest.forward()
         self.work.nodes_visited += visited
         self.work.fired_pairs = int(self._lists.counts.sum(dtype=np.int64))
@@ -142,7 +140,7 @@ class CorrelationEngine(Engine):
 
     def _recompute(self, neurons: np.ndarray) -> None:
         """Bring all leaves of these neurons, and what is above them, up to date."""
-        if len(neurons) and self._forest is not None:
+        if len(neurons):
             self._forest.recompute(neurons)
         self.work.refreshes += len(neurons)
         self.work.inner_products += len(neurons) * len(self.X)

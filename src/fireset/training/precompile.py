@@ -10,7 +10,7 @@ import numpy as np
 from fireset.engines.registry import ENGINES, create, engine_class
 from fireset.engines.step_rule import StepRule
 from fireset.hsr import build
-from fireset.hsr.choice import index_class
+from fireset.hsr.registry import index_class
 
 
 @cache
@@ -25,7 +25,7 @@ def compile_kernels(engine: str, dtype, index: str | None = None, *, several_out
         return  # an engine of the caller's own
     if index:
         compile_index(index, dtype)
-    for d in engine_class(engine).kernel_dimensions:
+    for d in engine_class(engine).compiled_dimensions:
         network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype)
         X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
         tiny = create(engine)

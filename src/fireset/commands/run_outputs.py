@@ -9,7 +9,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.files import atomic_path, check_writable
-from fireset.commands.places import spare_inputs
+from fireset.commands.overwrite_check import spare_inputs
 from fireset.commands.report_parts import fire_maps, fired_section, part_of, shown_neurons
 from fireset.engines import Engine
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
