@@ -79,6 +79,8 @@ def _target(path: str | os.PathLike) -> Path:
         home = target.parent.is_dir()
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise InputError(f"cannot write {path}: {_reason(error)}") from error
+    if target.is_symlink():  # what is left of links in a circle, from Python 3.13 on
+        raise InputError(f"cannot write {path}: its links lead in a circle; give another place")
     if folder:
         raise InputError(f"cannot write {path}: it is a folder; add the name of a file")
     if anything and not ordinary:  # moving a file over /dev/null would destroy it
@@ -115,7 +117,7 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str
                 raise InputError(f"{path} is not a fireset model (a safetensors file without fireset's header)")
             description = _description(path, text)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError, TypeError, KeyError) as error:
+    except (SafetensorError, OSError, TypeError, KeyError, AttributeError) as error:  # the last: a type NumPy lacks
         raise InputError(f"{path} is not a fireset model, or is damaged ({_reason(error)})") from error
     return arrays, description
 

@@ -78,7 +78,7 @@ class CorrelationEngine(Engine):
                 f"engine 'correlation' keeps every inner product: about {_size(needed)} for {len(X):,} samples and "
                 f"{network.width:,} neurons, more than memory_limit = {_size(self._memory_limit)}; use engine 'data'"
             )
-        self.__dict__.pop("_forest", None)  # that of an earlier start: two of them might not fit
+        vars(self).pop("_forest", None)  # frees that of an earlier start: two of them might not fit
         self._forest = (_TreesOfNeurons if self._layout == "data" else _TreesOfSamples)(network, X)
         self._speeds = np.full(network.width, np.inf)  # not known yet, so nobody is at rest
         self._lists = None
