@@ -10,6 +10,7 @@ from parts import RESULTS
 
 PARTS = {
     "compare": "make bench-compare",
+    "fit": "make bench-fit",
     "step": "make bench-step",
     "sums": "make bench-sums",
     "index": "make bench-index",
