@@ -127,7 +127,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
         X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
-        check_classification_targets(y)
+        if reset:  # later labels must be among the classes of the first ones, which ``_codes`` sees to
+            check_classification_targets(y)
         return np.asarray(X), np.asarray(y), self._check_weight(sample_weight, X)
 
     def _begin_classification(self, X, classes, weight) -> None:
