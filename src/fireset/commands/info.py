@@ -19,6 +19,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "inputs": network.n_features,
         "outputs": network.n_outputs,
         "threshold": network.threshold,
+        "output_scale": network.output_scale,
         "dtype": str(network.dtype),
     }
     if "task" in description:
@@ -26,6 +27,16 @@ def describe_model(path: Path) -> dict[str, Any]:
         known |= {"task": model.task, "target": model.target, "columns": model.encoder.feature_names}
         if isinstance(model.estimator, ShiftedReLUClassifier):
             known["classes"] = model.estimator.classes_.tolist()
-        shown = ("loss", "iterations", "stop_reason", "held_out_accuracy", "held_out_r2", "held_out_rmse")
+        shown = (
+            "solver",
+            "ridge",
+            "leave_one_out_error",
+            "loss",
+            "iterations",
+            "stop_reason",
+            "held_out_accuracy",
+            "held_out_r2",
+            "held_out_rmse",
+        )
         known |= {name: model.training[name] for name in shown if name in model.training}
     return known
