@@ -14,13 +14,12 @@ import numpy as np
 
 from fireset._util.gaussian import upper_tail
 from fireset.engines.base import Engine, EngineWork
-from fireset.engines.data_search import DataSearchEngine
+from fireset.engines.data_search import FIRE_SET_BYTES, SPARE_PLACES, DataSearchEngine
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import TangentOperator
 
 _RADIUS = 0.1  # a list lives for one step, so that it need not reach far; a neuron that moves further is asked again
 _FEWEST_NEURONS = 512  # of a block
-_SPARE_PLACES = 1.25 * 1.1  # slots have a quarter to spare, their arrays a tenth
 
 
 class BlockEngine(Engine):
@@ -137,4 +136,6 @@ class BlockEngine(Engine):
 def _bytes_per_neuron(network, n_samples: int) -> float:
     """The list of a neuron of a block, and its fired samples."""
     listed, fired = upper_tail(network.threshold - _RADIUS), upper_tail(network.threshold)
-    return n_samples * (1.5 * (listed * _SPARE_PLACES * (4 + network.dtype.itemsize) + 4 * fired) + 24 * fired)
+    return n_samples * (
+        1.5 * (listed * SPARE_PLACES * (4 + network.dtype.itemsize) + 4 * fired) + FIRE_SET_BYTES * fired
+    )

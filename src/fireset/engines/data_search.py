@@ -38,8 +38,8 @@ _STORED_CANDIDATE = 8.0
 _WORTH_HAVING = 0.5  # of the radius wanted
 _REFRESHES = 5  # of a neuron in a run, to choose an index by
 _SMALLEST_LARGEST_RADIUS = 0.1  # where memory is short; below it, blocks of neurons cost less than refreshes
-_SPARE_PLACES = 1.25 * 1.1  # slots have a quarter to spare, their arrays a tenth
-_FIRE_SET_BYTES = 24  # for each fired pair, when the fire sets are asked for as a sparse array
+SPARE_PLACES = 1.25 * 1.1  # slots have a quarter to spare, their arrays a tenth
+FIRE_SET_BYTES = 24  # for each fired pair, when the fire sets are asked for as a sparse array
 _REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 
 
@@ -83,10 +83,10 @@ class DataSearchEngine(ListEngine):
         rows = n_samples * ceil(network.n_features * item / 64) * 64.0
 
         def lists(radius: float) -> float:
-            return n_samples * network.width * upper_tail(network.threshold - radius) * _SPARE_PLACES * (4 + item)
+            return n_samples * network.width * upper_tail(network.threshold - radius) * SPARE_PLACES * (4 + item)
 
         twice = 0.6 if len(sample_blocks(int(rows), n_samples)) == 1 else 0.1
-        first = lists(min(self.largest_radius, FIRST_RADIUS)) + _FIRE_SET_BYTES * fired
+        first = lists(min(self.largest_radius, FIRST_RADIUS)) + FIRE_SET_BYTES * fired
         return rows + max(first, (1 + twice) * lists(self.largest_radius) + 4 * fired)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:
