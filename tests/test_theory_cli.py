@@ -100,7 +100,7 @@ def test_the_large_way_agrees_with_the_small_one(works, monkeypatch, run):  # no
         ),
         (("--holdout", "1.5"), "holdout must be at least 0 and below 1, got 1.5"),
         (("--seed", "-1"), "seed must be at least 0 and below 2**32, got -1"),
-        (("--bias", "0"), "bias must be a positive number, got 0.0"),
+        (("--bias", "0"), "bias must be 'auto' or a positive number, got 0.0"),
         (("--task", "sorting"), "task must be one of auto, classification, regression; got 'sorting'"),
         (("--target", "z"), "--target 'z' is not a column of the table; its columns are 'a', 'b', 'c', 'y'"),
     ],

@@ -9,6 +9,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.network import ShiftedReLUNetwork
+from fireset.tables.columns import BentColumn, ColumnMap
 from fireset.tables.encoder import TableEncoder, one_line, quoted
 from fireset.tables.sphere import SphereMap
 from fireset.training.losses import get_loss
@@ -36,7 +37,7 @@ class Model:
             "sphere": {"typical": estimator.sphere_.typical, "bias": estimator.sphere_.bias},
             "training": self.training,
         }
-        arrays = {"sphere_mean": estimator.sphere_.mean, "sphere_scale": estimator.sphere_.scale}
+        arrays = _sphere_arrays(estimator.sphere_)
         if isinstance(estimator, ShiftedReLUClassifier):
             description["classes"] = estimator.classes_.tolist()
             description["loss"] = estimator.loss
@@ -72,10 +73,6 @@ class Model:
         columns = len(encoder.feature_names)
         if network.n_features != columns + 1:
             raise InputError(f"{columns} columns do not go with a network of {network.n_features} inputs")
-        mean, scale = (_numbers(arrays[name], columns) for name in ("sphere_mean", "sphere_scale"))
-        typical, bias = float(description["sphere"]["typical"]), float(description["sphere"]["bias"])
-        if not (scale.min(initial=1.0) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
-            raise InputError("the scales of the columns must be positive")
         if task == "classification":
             get_loss(description["loss"])  # refuses an unknown one
             estimator = ShiftedReLUClassifier(loss=description["loss"])
@@ -94,10 +91,53 @@ class Model:
             # Files of earlier versions have none: their codes were not centred.
             estimator.offset_ = _numbers(arrays["offset"], outputs) if "offset" in arrays else np.zeros(outputs)
         estimator.network_ = network
-        estimator.sphere_ = SphereMap(mean, scale, typical, bias)
+        estimator.sphere_ = _sphere_map(arrays, description["sphere"], columns)
         # scikit-learn sets it in fit, and declares it nowhere
         estimator.n_features_in_ = columns  # pyright: ignore[reportAttributeAccessIssue]
         return cls(task, target, estimator, encoder, training)
+
+
+def _sphere_arrays(sphere: SphereMap) -> dict[str, np.ndarray]:
+    """The map of a model as arrays; the bent columns' knots one after the other."""
+    bent = sphere.columns.bent
+    none = np.zeros(0)
+    return {
+        "sphere_mean": sphere.columns.mean,
+        "sphere_scale": sphere.columns.scale,
+        "column_scales": sphere.column_scales,
+        "bent_columns": np.array([[one.column, len(one.knots)] for one in bent], np.float64).reshape(-1, 2),
+        "bent_knots": np.concatenate([none, *(one.knots for one in bent)]),
+        "bent_values": np.concatenate([none, *(one.values for one in bent)]),
+    }
+
+
+def _sphere_map(arrays: dict[str, np.ndarray], description: dict, columns: int) -> SphereMap:
+    mean, scale = (_numbers(arrays[name], columns) for name in ("sphere_mean", "sphere_scale"))
+    typical, bias = float(description["typical"]), float(description["bias"])
+    # Files of earlier versions have neither scales nor bent columns.
+    scales = _numbers(arrays["column_scales"], columns) if "column_scales" in arrays else np.ones(columns)
+    if not (min(scale.min(initial=1.0), scales.min(initial=1.0)) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
+        raise InputError("the scales of the columns must be positive")
+    return SphereMap(ColumnMap(mean, scale, _bent_columns(arrays, columns)), scales, typical, bias)
+
+
+def _bent_columns(arrays: dict[str, np.ndarray], columns: int) -> list[BentColumn]:
+    if "bent_columns" not in arrays:
+        return []
+    listed = arrays["bent_columns"]
+    if listed.ndim != 2 or listed.shape[1] != 2 or listed.dtype != np.float64 or (listed != np.rint(listed)).any():
+        raise InputError("bent_columns must be pairs of whole numbers")
+    numbers, lengths = listed.astype(np.int64).T
+    known = ((numbers >= 0) & (numbers < columns) & (lengths >= 2)).all()
+    if not known or len(np.unique(numbers)) < len(numbers):
+        raise InputError("bent_columns names columns that are not there")
+    knots, values = (_numbers(arrays[name], int(lengths.sum())) for name in ("bent_knots", "bent_values"))
+    cuts = np.cumsum(lengths)[:-1]
+    parts = zip(numbers.tolist(), np.split(knots, cuts), np.split(values, cuts), strict=False)
+    bent = [BentColumn(column, own, to) for column, own, to in parts]
+    if not all((np.diff(one.knots) > 0).all() for one in bent):
+        raise InputError("the knots of a column must ascend")
+    return bent
 
 
 def _labels(classes: Any) -> np.ndarray:

@@ -117,7 +117,10 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str
                 raise InputError(f"{path} is not a fireset model (a safetensors file without fireset's header)")
             description = _description(path, text)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError, TypeError, KeyError, AttributeError) as error:  # the last: a type NumPy lacks
+    except InputError:
+        raise
+    # AttributeError: a type that NumPy lacks; ValueError: a shape that it cannot have
+    except (SafetensorError, OSError, TypeError, KeyError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is not a fireset model, or is damaged ({_reason(error)})") from error
     return arrays, description
 

@@ -93,7 +93,7 @@ def _controller():
 
 
 class _BlasLimit:
-    """Limits BLAS to one thread while at least one caller holds the limit; the last one to release it restores BLAS.
+    """Limits BLAS to one thread while at least one caller holds the limit, unless somebody has lifted it for a while.
 
     One thread of its own sets and restores the limit: threadpoolctl restores only what the same thread has set.
     """
@@ -101,20 +101,17 @@ class _BlasLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="fireset-blas")
-        self._holders = 0
+        self._holders = self._lifters = 0
         self._limit: Any = None
 
-    def acquire(self) -> None:
+    def change(self, *, holders: int = 0, lifters: int = 0) -> None:
+        """So many more who hold the limit, and who have lifted it."""
         with self._lock:
-            self._holders += 1
-            if self._holders == 1:
-                self._executor.submit(self._set).result()
-
-    def release(self) -> None:
-        with self._lock:
-            self._holders -= 1
-            if self._holders == 0:
-                self._executor.submit(self._restore).result()
+            self._holders += holders
+            self._lifters += lifters
+            limited = self._holders > 0 and self._lifters == 0
+            if limited != (self._limit is not None):
+                self._executor.submit(self._set if limited else self._restore).result()
 
     def _set(self) -> None:
         self._limit = _controller().limit(limits=1, user_api="blas")
@@ -122,6 +119,7 @@ class _BlasLimit:
 
     def _restore(self) -> None:
         self._limit.__exit__(None, None, None)
+        self._limit = None
 
 
 # Of two limits created at once, the second would take the first one's limit for the setting to be restored.
@@ -136,10 +134,26 @@ def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - a forked child mu
 @contextmanager
 def one_blas_thread():
     """Limit BLAS to one thread within the block. Cheap inside another such block, a third of a millisecond outside."""
+    with _changed_limit(holders=1):
+        yield
+
+
+@contextmanager
+def all_blas_threads():
+    """Lift the limit of ``one_blas_thread`` within the block: for one large factorization, which shares itself out.
+
+    LAPACK as SciPy calls it keeps the GIL, so that several at once would wait for each other.
+    """
+    with _changed_limit(lifters=1):
+        yield
+
+
+@contextmanager
+def _changed_limit(*, holders: int = 0, lifters: int = 0):
     with _CREATION_LOCK:
         limit = _blas_limit(os.getpid())
-    limit.acquire()
+    limit.change(holders=holders, lifters=lifters)
     try:
         yield
     finally:
-        limit.release()
+        limit.change(holders=-holders, lifters=-lifters)

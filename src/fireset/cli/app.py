@@ -54,6 +54,15 @@ def checked_seed(seed: int) -> int:
     return seed
 
 
+def whole_number_or_word(name: str, text: str, words: tuple[str, ...]) -> int | str:
+    if text in words:
+        return text
+    try:
+        return int(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        raise InputError(f"{name} must be {', '.join(words)} or a whole number, got {text!r}") from None
+
+
 def number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str:
     if text in words:
         return text

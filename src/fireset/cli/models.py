@@ -22,6 +22,7 @@ from fireset.cli.app import (
     app,
     checked_seed,
     number_or_word,
+    whole_number_or_word,
 )
 from fireset.cli.output import readable, show
 from fireset.cli.theory import show_certificate
@@ -35,7 +36,7 @@ def train(
         Path | None, typer.Option(help="Model file; by default FILE's name with .safetensors, here.")
     ] = None,
     task: Task = "auto",
-    width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
+    width: Annotated[str, typer.Option(help="Number of neurons; auto by the size of the table.")] = "auto",
     engine: Engine = "auto",
     loss: Annotated[str, typer.Option(help="squared_error, or log_loss for probabilities.")] = "squared_error",
     max_iter: Annotated[int, typer.Option(help="Iterations at most, each over all rows.")] = 300,
@@ -45,7 +46,7 @@ def train(
     output_scale: Annotated[str, typer.Option(help="auto or a number; 1 is the paper's.")] = "auto",
     learning_rate: Annotated[str, typer.Option(help="Of gradient: auto, theory or a number.")] = "auto",
     momentum: Annotated[float, typer.Option(help="Nesterov momentum; 0 is the paper's plain descent.")] = 0.9,
-    threshold: Annotated[str, typer.Option(help="paper or a number.")] = "paper",
+    threshold: Annotated[str, typer.Option(help="auto, paper or a number.")] = "auto",
     bias: Bias = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     early_stopping: Annotated[bool, typer.Option(help="Stop by a validation split of a tenth.")] = False,
@@ -82,7 +83,7 @@ def train(
     parse_memory(memory)  # a misspelled size is refused before the table is read
 
     settings: dict[str, Any] = {
-        "width": width,
+        "width": whole_number_or_word("width", width, ("auto",)),
         "engine": engine,
         "max_iter": max_iter,
         "tol": number_or_word("tol", tol, ("auto",)),
@@ -92,7 +93,7 @@ def train(
         "learning_rate": number_or_word("learning_rate", learning_rate, ("auto", "theory")),
         "momentum": momentum,
         "nesterov": momentum > 0,
-        "threshold": number_or_word("threshold", threshold, ("paper",)),
+        "threshold": number_or_word("threshold", threshold, ("auto", "paper")),
         "dtype": dtype,
         "early_stopping": early_stopping,
         "random_state": checked_seed(seed),

@@ -103,7 +103,7 @@ def compare_table(
         spare_inputs(report, file, flag="--report")
         check_report(report)
     table = TableProblem.read(file, target, **reading)
-    estimator = estimator_for(table.task, width=width, dtype=dtype, random_state=seed, **PAPER)
+    estimator = estimator_for(table.task, **{**PAPER, "width": width, "dtype": dtype, "random_state": seed})
     prepared = estimator.prepare(table.X, table.y)
     network = estimator.network_
     X = network.check_rows(prepared.rows)

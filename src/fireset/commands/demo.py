@@ -25,7 +25,7 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
     check_writable(out)
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
-    estimator = ShiftedReLUClassifier(width=width, engine="data", random_state=seed, verbose=verbose)
+    estimator = ShiftedReLUClassifier(width=width, threshold="paper", engine="data", random_state=seed, verbose=verbose)
     started = time.perf_counter()
     estimator.fit(X_train, y_train)
     seconds = time.perf_counter() - started

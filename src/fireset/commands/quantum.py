@@ -100,7 +100,7 @@ def quantum_costs(
         raise InputError(f"width must be at least {_SMALLEST_WIDTH}, got {width}")
     make_schedule(1, failure_probability)  # refuses what is no probability
     problem = TableProblem.read(file, target, **table)
-    estimator = estimator_for(problem.task, width=width, random_state=seed, **PAPER)
+    estimator = estimator_for(problem.task, **{**PAPER, "width": width, "random_state": seed})
     prepared = estimator.prepare(problem.X, problem.y)
     first = estimator.network_
     rows = first.check_rows(prepared.rows)

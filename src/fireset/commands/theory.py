@@ -57,7 +57,7 @@ def theory_table(
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
-    estimator = estimator_for(problem.task, **PAPER, **settings)
+    estimator = estimator_for(problem.task, **{**PAPER, **settings})
     train_rows, test_rows = problem.hold_out(holdout, settings["random_state"])
     check_memory(len(train_rows))
     prepared = estimator.prepare(problem.X[train_rows], problem.y[train_rows])

@@ -89,7 +89,9 @@ def _check_memory(
     estimator: ShiftedReLUClassifier | ShiftedReLURegressor, problem: TableProblem, memory: str | None
 ) -> None:
     """Before the network is drawn: its weights must fit."""
-    share = -(-estimator.width // current_group().size)
+    outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
+    width = estimator._chosen_width(*problem.X.shape, outputs)
+    share = -(-width // current_group().size)
     check_weights(share, problem.X.shape[1] + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
 
 
@@ -103,7 +105,7 @@ def _summary(
         "task": problem.task,
         "rows": rows,
         "columns": problem.X.shape[1],
-        "width": estimator.width,
+        "width": estimator.network_.width,
         "threshold": estimator.network_.threshold,
         "engine": result.engine,
         "solver": result.solver,

@@ -13,7 +13,7 @@ import numpy as np
 
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.engines.tangent import FireSetColumns, TangentOperator, common_counts, fire_set_product
+from fireset.engines.tangent import FiredByNeuron, FireSetColumns, TangentOperator, common_counts, fire_set_product
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -148,12 +148,15 @@ class Engine(ABC):
         return self.tangent_operator()
 
     def common_counts(self, samples: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
-        """#{r fires for i and for j}, for all samples or some; (n, n), of which only the lower triangle is filled.
+        """#{r fires for i and for j}, for all samples or some; (n, n), its lower triangle.
 
         Times ⟨x_i, x_j⟩ κ²/m it is the block that the tangent operator has for each output.
         """
-        fired = self.fire_sets()
-        return common_counts(fired if samples is None else fired[samples], dtype)
+        return common_counts(self.fired_by_neuron(), samples, dtype)
+
+    def fired_by_neuron(self) -> FiredByNeuron:
+        """The fire sets, by neuron."""
+        return FiredByNeuron.of(self.fire_sets())
 
     def count_columns(self) -> FireSetColumns:
         """The same, some columns at a time; valid until the weights move."""

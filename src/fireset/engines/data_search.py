@@ -29,7 +29,8 @@ from fireset.engines.list_engine import ListEngine, check_radius
 from fireset.fire_sets import list_offsets
 from fireset.hsr import HalfSpaceIndex, Report, build, check_kind, choose
 
-FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
+_FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
+_SCALED_RADIUS = 10.0  # over κ, likewise: no neuron of any table tried has gone further to the end of training
 LARGEST_RADIUS = 1.5
 _RADII = np.geomspace(0.005, LARGEST_RADIUS, 48)  # to choose from
 _REFRESHED_PAIR = (0.3, 0.013)  # nanoseconds on a core, and so many more for each coordinate: a refresh is a GEMM
@@ -70,7 +71,7 @@ class DataSearchEngine(ListEngine):
     def index_kind(self, network, n_samples: int) -> str:
         if self._kind != "auto":
             return self._kind
-        output = n_samples * upper_tail(network.threshold - self._first_radius)
+        output = n_samples * upper_tail(network.threshold - self._first_radius(network))
         queries = _REFRESHES * network.width
         return choose(n_samples, network.n_features, dynamic=False, output=output, queries=queries)
 
@@ -86,7 +87,7 @@ class DataSearchEngine(ListEngine):
             return n_samples * network.width * upper_tail(network.threshold - radius) * SPARE_PLACES * (4 + item)
 
         twice = 0.6 if len(sample_blocks(int(rows), n_samples)) == 1 else 0.1
-        first = lists(min(self.largest_radius, FIRST_RADIUS)) + FIRE_SET_BYTES * fired
+        first = lists(self._first_radius(network)) + FIRE_SET_BYTES * fired
         return rows + max(first, (1 + twice) * lists(self.largest_radius) + 4 * fired)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:
@@ -102,9 +103,10 @@ class DataSearchEngine(ListEngine):
             return self if thrifty.largest_radius == self.largest_radius else thrifty
         return BlockEngine.within_budget(network, n_samples, budget)
 
-    @property
-    def _first_radius(self) -> float:
-        return min(FIRST_RADIUS, self.largest_radius) if self._adapts else self.largest_radius
+    def _first_radius(self, network) -> float:
+        if not self._adapts:
+            return self.largest_radius
+        return min(_FIRST_RADIUS, _SCALED_RADIUS / network.output_scale, self.largest_radius)
 
     def _in_blocks(self) -> bool:
         # A tree over all samples is worth more than blocks, and where trees are chosen, rows are short.
@@ -116,7 +118,7 @@ class DataSearchEngine(ListEngine):
         options = {"copy": False} if kind == "scan" else {}
         self._indexes = [build(self.X[samples], kind, **options) for samples, _, _ in self._blocks]
         for batch in self._batches(np.arange(self.network.width)):
-            aim = self._expect(batch, np.full(len(batch), self._first_radius))
+            aim = self._expect(batch, np.full(len(batch), self._first_radius(self.network)))
             for index, block in zip(self._indexes, self._blocks, strict=True):
                 report = self._query(index, batch, aim)
                 block.lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))

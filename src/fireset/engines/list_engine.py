@@ -16,7 +16,7 @@ from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.base import Engine
 from fireset.engines.candidate_lists import CandidateLists, aligned_outputs, aligned_rows, sample_blocks
 from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.engines.tangent import TangentOperator
+from fireset.engines.tangent import FiredByNeuron, TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 from fireset.hsr import HalfSpaceIndex, Report
 
@@ -280,6 +280,14 @@ class ListEngine(Engine):
                 ]
             )
         )
+
+    def fired_by_neuron(self) -> FiredByNeuron:
+        if self._diverged or len(self._blocks) > 1:
+            return super().fired_by_neuron()
+        self._ensure_forward()
+        lists = self._blocks[0].lists
+        fired = lists.fired_samples(np.arange(self.network.width))
+        return FiredByNeuron(list_offsets(lists.fired_counts), fired, len(self.X))
 
     def _searched(self, index: HalfSpaceIndex, normals: np.ndarray, thresholds: np.ndarray) -> Report:
         """Ask the index, and count its work as ours."""

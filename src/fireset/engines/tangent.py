@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,22 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _ROW_BLOCKS = 16  # of a table of counts: enough to keep all cores busy, though later rows are longer
+_PAIR, _BIT = 1.0, 0.1 / 64  # nanoseconds to count a neuron for a pair of samples, from its list and from its bit
 
 TangentOperator = Callable[[np.ndarray], np.ndarray]
+
+
+class FiredByNeuron(NamedTuple):
+    """The fire sets by neuron: r fires for ``samples[indptr[r]:indptr[r+1]]``, in any order."""
+
+    indptr: np.ndarray  # (m + 1,)
+    samples: np.ndarray
+    n_samples: int
+
+    @classmethod
+    def of(cls, fire_sets: "csr_array") -> "FiredByNeuron":
+        columns = fire_sets.tocsc()
+        return cls(columns.indptr, columns.indices, fire_sets.shape[0])
 
 
 def fire_set_product(X: np.ndarray, signs: np.ndarray, fire_sets: "csr_array") -> TangentOperator:
@@ -81,21 +95,65 @@ def power_iteration(
     return estimate
 
 
-def common_counts(fire_sets: "csr_array", dtype=np.float64) -> np.ndarray:
-    """How many neurons fire for both of two samples, for all pairs; (n, n), of which only the lower triangle is filled.
+def common_counts(columns: FiredByNeuron, samples: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
+    """How many neurons fire for both of two samples, for all pairs, or those of some ``samples``.
 
-    Cost Σ_r k̃_r²/2 on all cores, with k̃_r the samples that neuron r fires for; memory n² numbers.
+    (n, n), of which only the lower triangle means anything. Cost on all cores: for a neuron that fires for k̃ of the n
+    samples k̃², or n²/1000 where that is less (``kernels/common_firing.py``); memory n² numbers, and a bit for each
+    sample and each neuron of the second kind.
     """
-    from fireset.kernels.tangent import count_common
+    from fireset.kernels.common_firing import WORDS_AT_ONCE, count_common_bits, count_common_pairs, pack_bits
 
-    columns = fire_sets.tocsc()
-    n, _ = fire_sets.shape  # pyright: ignore[reportGeneralTypeIssues]
+    columns, factor = _one_of_each_pair(columns)
+    indptr, fired, n = columns
+    if samples is not None:
+        columns = _among(columns, samples)
+        indptr, fired, n = columns
+    lengths = np.diff(indptr)
+    often = lengths.astype(np.float64) ** 2 * _PAIR > 0.5 * n * n * _BIT
+    by_bits, by_pairs = np.flatnonzero(often), np.flatnonzero(~often & (lengths > 0))
     table = np.zeros((n, n), dtype)
+    bits = np.zeros((n, -(-len(by_bits) // (64 * WORDS_AT_ONCE)) * WORDS_AT_ONCE), np.uint64)
+    some = _cut_at_words(len(by_bits))
+    parallel_map(lambda span: pack_bits(indptr, fired, by_bits, bits, *span), some)
+
+    def count(block: tuple[int, int]) -> None:
+        count_common_bits(bits, table, *block)
+        count_common_pairs(indptr, fired, by_pairs, table, *block)
+
     # Row i has i + 1 entries: ranges of equal area, the longest rows first.
     cuts = np.rint(n * np.sqrt(np.arange(_ROW_BLOCKS + 1) / _ROW_BLOCKS)).astype(int)[::-1]
-    blocks = [(int(lo), int(hi)) for hi, lo in pairwise(cuts) if hi > lo]
-    parallel_map(lambda block: count_common(columns.indptr, columns.indices, table, *block), blocks)
+    parallel_map(count, [(int(lo), int(hi)) for hi, lo in pairwise(cuts) if hi > lo])
+    if factor != 1:
+        table *= dtype(factor)
     return table
+
+
+def _one_of_each_pair(columns: FiredByNeuron) -> tuple[FiredByNeuron, int]:
+    """At an antisymmetric start neurons r and r + m/2 fire for the same samples: half of them, to count twice."""
+    indptr, fired, n = columns
+    half, odd = divmod(len(indptr) - 1, 2)
+    middle = indptr[half]
+    if odd or 2 * middle != indptr[-1] or not np.array_equal(indptr[: half + 1] + middle, indptr[half:]):
+        return columns, 1
+    if not np.array_equal(fired[:middle], fired[middle:]):
+        return columns, 1
+    return FiredByNeuron(indptr[: half + 1], fired[:middle], n), 2
+
+
+def _among(columns: FiredByNeuron, samples: np.ndarray) -> FiredByNeuron:
+    """The same of these samples alone, numbered as they are here."""
+    places = np.full(columns.n_samples, -1, np.int32)
+    places[samples] = np.arange(len(samples), dtype=np.int32)
+    found = places[columns.samples]
+    kept = found >= 0
+    before = np.concatenate([[0], np.cumsum(kept)])
+    return FiredByNeuron(before[columns.indptr], found[kept], len(samples))
+
+
+def _cut_at_words(count: int) -> list[tuple[int, int]]:
+    """``ranges`` of so many bits, each beginning with a word."""
+    return [(64 * lo, min(64 * hi, count)) for lo, hi in ranges(-(-count // 64))]
 
 
 class FireSetColumns:

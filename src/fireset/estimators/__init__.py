@@ -8,7 +8,14 @@ from fireset.estimators.classifier import ShiftedReLUClassifier
 from fireset.estimators.regressor import ShiftedReLURegressor
 
 # The settings of the paper, for whoever is after its claims and not after the best fit.
-PAPER: dict[str, Any] = {"solver": "gradient", "start": "paper", "output_scale": 1.0}
+PAPER: dict[str, Any] = {
+    "width": 10_000,
+    "threshold": "paper",
+    "solver": "gradient",
+    "start": "paper",
+    "output_scale": 1.0,
+    "column_scales": None,
+}
 
 __all__ = ["PAPER", "PreparedRows", "ShiftedReLUClassifier", "ShiftedReLURegressor", "estimator_for"]
 

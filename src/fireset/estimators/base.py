@@ -17,18 +17,19 @@ from fireset._util.parallel import one_blas_thread
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
 from fireset.engines.registry import engine_class
-from fireset.network import ShiftedReLUNetwork
+from fireset.estimators.width import THRESHOLD, choose_width
+from fireset.network import ShiftedReLUNetwork, choose_threshold
+from fireset.tables.columns import ColumnMap
 from fireset.tables.holdout import hold_out
+from fireset.tables.settings import FEWEST_ROWS, choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
 from fireset.training.progress import ProgressBar
 from fireset.training.solvers import SOLVERS, GradientDescent
 from fireset.training.stopping import StopReason
 
-# κ where it is "auto". At 100 and more rounds are fewer, and the fit is that of the kernel; at 10 the network still
-# learns features, and predicts better on most tables (docs/solvers.md has the figures).
-_OUTPUT_SCALE, _OUTPUT_SCALE_OF_MANY = 10.0, 100.0
-_MANY_ROWS = 6000  # from which on rounds are dear
+# κ where it is "auto". For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
+_OUTPUT_SCALES = {"gauss-newton": 1000.0, "gradient": 10.0}
 _TOLERANCES = {"gauss-newton": 1e-2, "gradient": 1e-4}  # where tol is "auto"
 _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 
@@ -46,7 +47,7 @@ class ShiftedReLUEstimator(BaseEstimator):
     """What both estimators share: the map to the sphere, the network and its training."""
 
     # Set by the subclasses' __init__, which scikit-learn wants spelled out.
-    width: int
+    width: int | str
     threshold: float | str
     loss: str
     engine: str
@@ -62,7 +63,8 @@ class ShiftedReLUEstimator(BaseEstimator):
     early_stopping: bool
     validation_fraction: float
     patience: int
-    bias: float
+    bias: float | str
+    column_scales: Any
     dtype: str
     warm_start: bool
     random_state: Any
@@ -71,8 +73,8 @@ class ShiftedReLUEstimator(BaseEstimator):
     network_: ShiftedReLUNetwork  # on several workers a NetworkShard, which predicts and saves alike
 
     def _check_settings(self) -> None:
-        if not is_number(self.bias) or self.bias <= 0:
-            raise InputError(f"bias must be a positive number, got {self.bias!r}")
+        if self.bias != "auto" and not (is_number(self.bias) and float(self.bias) > 0):
+            raise InputError(f"bias must be 'auto' or a positive number, got {self.bias!r}")
         whole_number("max_iter", self.max_iter, 1)
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
@@ -89,28 +91,60 @@ class ShiftedReLUEstimator(BaseEstimator):
         descends = self.learning_rate != "auto" or (self.engine != "auto" and not engine_class(self.engine).exact)
         return "gradient" if descends else "gauss-newton"
 
-    def _begin(self, X: np.ndarray, weight: np.ndarray, n_outputs: int) -> None:
-        """A new map and a new network."""
+    def _begin(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True) -> None:
+        """A new map and a new network; settings are chosen by these rows, or are the defaults."""
         self.solver_ = self._choose_solver()
         # A learning rate that was given is meant for the network of the paper.
-        auto = _OUTPUT_SCALE if len(X) <= _MANY_ROWS or self.solver_ == "gradient" else _OUTPUT_SCALE_OF_MANY
-        auto = auto if self.learning_rate == "auto" else 1.0
-        scale = auto if self.output_scale == "auto" else self.output_scale
+        auto = _OUTPUT_SCALES[self.solver_] if self.learning_rate == "auto" else 1.0
+        threshold = THRESHOLD if self.threshold == "auto" else self.threshold
+        width = self._chosen_width(len(X), X.shape[1], targets.shape[1])
         # Half of an odd number of neurons has no twin.
-        even = isinstance(self.width, Integral) and self.width % 2 == 0
+        even = isinstance(width, Integral) and width % 2 == 0
         start = ("antisymmetric" if even else "paper") if self.start == "auto" else self.start
-        self.sphere_ = SphereMap.learn(X, weight, self.bias)
+        columns = ColumnMap.learn(X, weight)
+        Z = columns(X)
+        self.settings_ = choose_settings(
+            Z,
+            targets,
+            weight,
+            threshold=choose_threshold(width, threshold),
+            bias=self.bias,
+            column_scales=self._given_scales(X.shape[1]),
+            fewest_rows=FEWEST_ROWS if choose else np.inf,
+        )
+        self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
-            self.width,
+            width,
             X.shape[1] + 1,
-            n_outputs,
-            threshold=self.threshold,
+            targets.shape[1],
+            threshold=threshold,
             start=start,
-            output_scale=scale,
+            output_scale=auto if self.output_scale == "auto" else self.output_scale,
             seed=int(check_random_state(self.random_state).randint(2**31)),
             dtype=self.dtype,
         )
         self.n_iter_ = 0
+
+    def _chosen_width(self, rows: int, columns: int, outputs: int) -> int:
+        if self.width != "auto":
+            return self.width  # pyright: ignore[reportReturnType] - anything odd is refused by whoever draws the network
+        threshold = THRESHOLD if isinstance(self.threshold, str) else self.threshold
+        return choose_width(rows, columns + 1, outputs, threshold)
+
+    def _given_scales(self, columns: int) -> np.ndarray | str | None:
+        """``column_scales`` as the user gave them."""
+        given = self.column_scales
+        if given is None or isinstance(given, str):
+            if given not in (None, "auto"):
+                raise InputError(f"column_scales must be 'auto', None or an array of positive numbers, got {given!r}")
+            return given
+        scales = np.asarray(given, np.float64)
+        if scales.shape != (columns,) or not ((scales > 0) & np.isfinite(scales)).all():
+            raise InputError(
+                f"column_scales must be {columns} positive numbers, one for each column of X; got shape {scales.shape}"
+                + (f" with smallest {scales.min():g}" if scales.size else "")
+            )
+        return scales
 
     def _train(self, prepared: PreparedRows, callbacks, **limits) -> None:
         """Train the network on mapped rows, with early stopping if asked for; ``limits`` go to ``train``."""

@@ -32,10 +32,10 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
 
     def __init__(
         self,
-        width=10_000,
+        width="auto",
         *,
         loss="squared_error",
-        threshold="paper",
+        threshold="auto",
         engine="auto",
         solver="auto",
         ridge="auto",
@@ -49,7 +49,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         early_stopping=False,
         validation_fraction=0.1,
         patience=20,
-        bias=1.0,
+        bias="auto",
+        column_scales="auto",
         dtype="float32",
         warm_start=False,
         random_state=None,
@@ -72,6 +73,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.bias = bias
+        self.column_scales = column_scales
         self.dtype = dtype
         self.warm_start = warm_start
         self.random_state = random_state
@@ -88,10 +90,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         again = self.warm_start and hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=not again)
         if not again:
-            self._begin_classification(X, np.unique(y), weight)
+            self._begin_classification(X, y, np.unique(y), weight)
         codes = self._codes(y)
-        if not again and self.loss == "squared_error":
-            self.offset_ = np.average(self._to_targets(codes), axis=0, weights=weight)
         return PreparedRows(self.sphere_(X), self._to_targets(codes), weight, codes)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -102,7 +102,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         if first:
             if classes is None:
                 raise InputError("classes must be given in the first call of partial_fit")
-            self._begin_classification(X, np.unique(classes), weight)
+            self._begin_classification(X, y, np.unique(classes), weight, whole=False)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise InputError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
         self._step(X, self._to_targets(self._codes(y)), weight)
@@ -131,12 +131,17 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
             check_classification_targets(y)
         return np.asarray(X), np.asarray(y), self._check_weight(sample_weight, X)
 
-    def _begin_classification(self, X, classes, weight) -> None:
+    def _begin_classification(self, X, y, classes, weight, *, whole: bool = True) -> None:
+        """``whole`` says that these are all rows, by which to centre and to choose, and not the first batch."""
         if len(classes) < 2:
             raise InputError(f"y must hold at least 2 classes, got 1 class: {classes.tolist()[0]!r}")
         self.classes_ = classes
         self.offset_ = np.zeros(1 if len(classes) == 2 else len(classes))
-        self._begin(X, weight, 1 if len(classes) == 2 else len(classes))
+        targets = self._to_targets(self._codes(y))
+        centre = np.average(targets, axis=0, weights=weight)
+        if whole and self.loss == "squared_error":
+            self.offset_ = centre
+        self._begin(X, targets - centre, weight, choose=whole)
 
     def _codes(self, y) -> np.ndarray:
         codes = np.searchsorted(self.classes_, y)

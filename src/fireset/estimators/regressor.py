@@ -15,10 +15,10 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
 
     Parameters
     ----------
-    width : int
-        Number of neurons m.
-    threshold : "paper" or float
-        b of σ_b(z) = max(z − b, 0); "paper" is √(0.4 ln m).
+    width : "auto" or int
+        Number of neurons m. "auto" is 20,000, more for many targets, fewer for very many rows (``choose_width``).
+    threshold : "auto", "paper" or float
+        b of σ_b(z) = max(z − b, 0); "auto" is 1.5, "paper" √(0.4 ln m).
     engine : str
         How the fire sets are found: "auto", or a name that ``fireset engines`` lists. Changes the time, not the result.
     solver : "auto", "gauss-newton" or "gradient"
@@ -29,8 +29,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     start : "auto", "antisymmetric" or "paper"
         Whether neurons come in pairs of opposite signs, so that the network is 0 before training ("auto": yes).
     output_scale : "auto" or float
-        κ; predictions are multiplied by it, and weights move 1/κ as far. "auto" is 10, 100
-        for more than 6,000 rows, and 1, the paper's, where a learning rate is given.
+        κ; predictions are multiplied by it, and weights move 1/κ as far. "auto" is 1000 for "gauss-newton" and 10 for
+        "gradient", but 1, the paper's, where a learning rate is given.
     learning_rate : "auto", "theory" or float
     momentum, nesterov
         Of "gradient"; 0 and False are the paper's plain gradient descent.
@@ -39,8 +39,12 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         "gauss-newton" when a round promises less than tol of it; "auto" is 1e-4 for the first and 1e-2 for the second.
     early_stopping, validation_fraction, patience
         Hold out a share of the rows and stop when the loss there has not improved for ``patience`` iterations.
-    bias : float
-        Size of the constant coordinate beside a typical row of size 1. Larger is smoother.
+    bias : "auto" or float
+        Size of the constant coordinate beside a typical row of size 1. Larger is smoother. "auto" chooses it by
+        leave-one-out with the kernel of infinite width (``fireset.tables.settings``).
+    column_scales : "auto", None or (p,) array
+        How much each column counts beside the others. "auto" learns it from the gradients of the fit, where that helps
+        on rows that had no part in it; None leaves all at 1.
     dtype : "float32" or "float64"
     warm_start : bool
         ``fit`` goes on from the network of the fit before.
@@ -56,14 +60,16 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     n_iter_ : int
     training_rows_ : array of int
         Rows of X that the last fit trained on: all, but for those that ``early_stopping`` holds out.
+    settings_ : TableSettings
+        Bias, column scales and ridge as they were chosen, by how many rows, and with what leave-one-out error.
     sphere_ : SphereMap
     """
 
     def __init__(
         self,
-        width=10_000,
+        width="auto",
         *,
-        threshold="paper",
+        threshold="auto",
         engine="auto",
         solver="auto",
         ridge="auto",
@@ -77,7 +83,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         early_stopping=False,
         validation_fraction=0.1,
         patience=20,
-        bias=3.0,
+        bias="auto",
+        column_scales="auto",
         dtype="float32",
         warm_start=False,
         random_state=None,
@@ -99,6 +106,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.bias = bias
+        self.column_scales = column_scales
         self.dtype = dtype
         self.warm_start = warm_start
         self.random_state = random_state
@@ -131,7 +139,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         first = not hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)
         if first:
-            self._begin_regression(X, y, weight)
+            self._begin_regression(X, y, weight, whole=False)
         self._step(X, self._to_targets(y), weight)
         return self
 
@@ -144,13 +152,13 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset)
         return np.asarray(X), np.asarray(y, np.float64), self._check_weight(sample_weight, X)
 
-    def _begin_regression(self, X, y, weight) -> None:
+    def _begin_regression(self, X, y, weight, *, whole: bool = True) -> None:
         self._many_targets = y.ndim == 2
         columns = y.reshape(len(y), -1)
         self.target_mean_ = np.average(columns, axis=0, weights=weight)
         scale = np.sqrt(np.average((columns - self.target_mean_) ** 2, axis=0, weights=weight))
         self.target_scale_ = np.where(scale > 1e-12 * np.abs(self.target_mean_), scale, 1.0)
-        self._begin(X, weight, columns.shape[1])
+        self._begin(X, self._to_targets(y), weight, choose=whole)
 
     def _to_targets(self, y) -> np.ndarray:
         columns = y.reshape(len(y), -1)

@@ -71,24 +71,6 @@ def jacobian_product(X, signs, indptr, samples, directions, product, lo, hi):
 
 
 @vectorized
-def count_common(indptr, samples, table, lo, hi):
-    """``table[i, j]``, lo ≤ i < hi and j ≤ i, becomes the number of neurons that fire for both i and j.
-
-    Neuron r fires for ``samples[indptr[r]:indptr[r+1]]``, ascending. Rows are shared out, not neurons: whoever has rows
-    lo … hi−1 writes to nothing else. ``table`` holds zeros before. Cost Σ_r k̃_r² / 2 over all rows.
-    """
-    for r in range(indptr.shape[0] - 1):
-        begin, end = indptr[r], indptr[r + 1]
-        for p in range(begin, end):
-            i = np.uint64(samples[p])
-            if i >= np.uint64(hi):
-                break
-            if i >= np.uint64(lo):
-                for q in range(begin, p + 1):
-                    table[i, np.uint64(samples[q])] += 1
-
-
-@vectorized
 def count_columns(indptr, samples, of_sample_indptr, neurons, chosen, table, lo, hi):
     """``table[k, j]``, lo ≤ k < hi, becomes the number of neurons that fire for both ``chosen[k]`` and j.
 

@@ -64,18 +64,23 @@ class Stopping:
             raise InputError(f"tol must be at least 0, got {self.tol!r}")
         whole_number("patience", self.patience, 1)
 
-    def reason(self, history: History, best: Iteration, *, steady_since: int, adaptive: bool) -> StopReason | None:
+    def reason(
+        self, history: History, best: Iteration, *, steady_since: int | None, adaptive: bool
+    ) -> StopReason | None:
         """Why to stop after the last iteration of ``history``, or None.
 
         ``best`` is the iteration with the lowest validation loss, ``steady_since`` the iteration since which the solver
-        has left its settings alone. An ``adaptive`` solver deals with a loss that grows; else it has diverged.
+        has left its settings alone, None for one that knows itself when it has converged. An ``adaptive`` solver deals
+        with a loss that grows; else it has diverged.
         """
         first, last = history[0], history[-1]
         if not adaptive and not (isfinite(last.loss) and last.loss <= _DIVERGED * max(first.loss, 1e-300)):
             return StopReason.DIVERGED
         if last.validation_loss is not None and last.iteration - best.iteration >= self.patience:
             return StopReason.PATIENCE
-        if self.tol > 0 and (last.loss <= self.tol * first.loss or self._on_plateau(history, steady_since)):
+        if steady_since is None or self.tol == 0:
+            return None
+        if last.loss <= self.tol * first.loss or self._on_plateau(history, steady_since):
             return StopReason.TOL
         return None
 

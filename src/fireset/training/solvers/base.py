@@ -58,14 +58,15 @@ class Solver(ABC):
     ----------
     name : str
         What users type.
-    steady_since : int
-        Iteration since which the solver has left its own settings alone; plateaus are looked for from there on.
+    steady_since : int or None
+        Iteration since which the solver has left its own settings alone; plateaus are looked for from there on. None
+        for a solver that says itself, by ``converged``, when to stop.
     converged : bool
         Set by ``step`` when nothing worth a step is left.
     """
 
     name: str
-    steady_since: int = 0
+    steady_since: int | None = 0
     converged: bool = False
 
     context: SolverContext

@@ -12,8 +12,8 @@ J Jᵀ for one output is the kernel H(t) of the paper. That few such rounds trai
 by Brand, Peng, Song and Weinstein ("Training (Overparametrized) Neural Networks in Near-Linear Time", ITCS 2021);
 docs/solvers.md says which of their steps are run here.
 
-μ is Levenberg–Marquardt damping: a round is accepted by what it promised and what it gave; one that did not give a
-tenth of its promise is taken back and tried again with more damping. Training ends when a round promises less than
+μ is Levenberg–Marquardt damping: a round that did not give a tenth of its promise has the next one damped more, and one
+that gave nothing is taken back. Training ends when a round promises less than
 ``tol`` of the objective.
 """
 
@@ -26,7 +26,9 @@ import numpy as np
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset._util.system_memory import available_bytes
+from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
+from fireset.theory.leave_one_out import best_ridge
 from fireset.training.history import Iteration
 from fireset.training.solvers.base import Evaluation, Solver, SolverContext
 from fireset.training.solvers.kernel_solve import (
@@ -38,17 +40,17 @@ from fireset.training.solvers.kernel_solve import (
     conjugate_residuals,
     counted_kernel,
 )
-from fireset.training.solvers.ridge import MOST_ROWS, choose_ridge
 
 _MOST_CHOLESKY_ROWS = 6000  # beyond, n³/3 takes longer than the products that a better preconditioner saves
 _RANK = 1200  # of the partial factor beyond
-_LOOSEST = 3e-2  # tolerance of the linear systems: a tenth of what the round before promised, at most this
-_TIGHTEST = {np.dtype(np.float32): 3e-3, np.dtype(np.float64): 1e-5}  # and at least this
-_MOST_PRODUCTS = 40  # for one of them
-_KEPT = 0.1  # of what a round promised it must give
-_GOOD = 0.75  # from which on the damping is lowered
-_MANY_PRODUCTS = 30  # after which the preconditioner is made anew
+_LEFT = 0.3  # of ``tol`` a linear system may leave to be gained
+_LOOSE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
+_MOST_PRODUCTS = 60  # for one of them
+_KEPT = 0.1  # of what a round promised, below which it is damped more
+_GOOD = 0.75  # from which on the damping is lowered, and linear systems are solved to the end
+_MANY_PRODUCTS = 40  # after which the preconditioner is made anew
 _MOST_DAMPING = 1e8  # times the ridge: a loss that no step lowers is not ours to lower
+_LEFT_OUT_ROWS = 800  # that the ridge is chosen by
 
 
 class _Pending(NamedTuple):
@@ -59,13 +61,29 @@ class _Pending(NamedTuple):
     promise: float
 
 
+class _System:
+    """R J Jᵀ R + ν at the current weights, and e/R."""
+
+    def __init__(self, engine: Engine, residual: np.ndarray, roots: np.ndarray, shift: float):
+        self._product = engine.tangent_operator()
+        self.residual, self.roots, self.shift = residual, roots, shift
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        return self.roots * self._product(self.roots * vector) + self.shift * vector
+
+
+def _divided(vector: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """``vector``/``roots``, 0 where the root is."""
+    return np.divide(vector, roots, out=np.zeros_like(roots), where=roots > 0)
+
+
 class GaussNewton(Solver):
     """Rounds of regularized least squares on the linearized network.
 
     Parameters
     ----------
     ridge : "auto" or float
-        λ. "auto" chooses it by leave-one-out on up to 800 rows (``ridge.py``).
+        λ. "auto" chooses it by leave-one-out on up to 800 rows (``theory/leave_one_out.py``).
     tol : float
         Stop when a round promises less than this share of the objective.
 
@@ -80,6 +98,7 @@ class GaussNewton(Solver):
     """
 
     name = "gauss-newton"
+    steady_since = None
 
     def __init__(self, ridge: float | str = "auto", tol: float = 1e-3):
         if ridge != "auto" and not (is_number(ridge) and float(ridge) > 0):
@@ -94,10 +113,11 @@ class GaussNewton(Solver):
 
     def _reset(self) -> None:
         self.ridge, self._damping, self.converged = 0.0, 0.0, False
-        self._promised_share = 1.0  # of the objective, by the last round
+        self._trusted = True  # the last round gave what it had promised
         self._pending: _Pending | None = None
         self._preconditioner: Preconditioner | None = None
         self._kernel: np.ndarray | None = None
+        self._dual: np.ndarray | None = None  # δ of the last round, (n, c), where the next one begins
 
     def remember_start(self, network: ShiftedReLUNetwork) -> None:
         self._first = network.weights.copy()
@@ -111,14 +131,16 @@ class GaussNewton(Solver):
         """By leave-one-out on the targets as they are seen from the start."""
         engine, problem, loss = self.context.engine, self.context.problem, self.context.loss
         trained = np.flatnonzero(problem.weight > 0)
-        rows = np.sort(np.random.default_rng(0).permutation(trained)[:MOST_ROWS])
+        rows = np.sort(np.random.default_rng(0).permutation(trained)[:_LEFT_OUT_ROWS])
         u = engine.forward()
         curvatures = loss.curvatures(u, problem.targets, problem.weight)[rows]
         residual = loss.residual(u, problem.targets, problem.weight)[rows]
-        weight = curvatures.mean(axis=1)
-        kernel = counted_kernel(engine, rows)
-        chosen = choose_ridge(kernel, residual / np.maximum(curvatures, 1e-300), weight)
-        agreed = np.array(chosen)
+        if self._has_room_for_kernel():
+            kernel = self._whole_kernel()[np.ix_(rows, rows)]  # rows ascend: a lower triangle has a lower triangle
+        else:
+            kernel = counted_kernel(engine, rows, engine.network.dtype.type)
+        found = best_ridge(kernel, residual / np.maximum(curvatures, 1e-300), curvatures.mean(axis=1))
+        agreed = np.array([found.ridge, found.error])
         self.context.group.broadcast(agreed, source=0)
         self.leave_one_out_error = float(agreed[1])
         return float(agreed[0])
@@ -149,10 +171,14 @@ class GaussNewton(Solver):
         pending = self._pending
         if pending is not None:
             gained = pending.record.loss - record.loss
+            self._trusted = gained >= _GOOD * pending.promise
             if not gained >= _KEPT * pending.promise:  # NaN is no gain
+                self._damping = max(10 * self._damping, self.ridge)
+                self._preconditioner = None
+            if not gained > 0:
                 predictions, residual = self._go_back(pending)
                 record = pending.record
-            elif gained >= _GOOD * pending.promise:
+            elif self._trusted:
                 self._damping = 0.0 if self._damping < 0.1 * self.ridge else self._damping / 8
             self._pending = None
         if self._damping > _MOST_DAMPING * self.ridge:
@@ -161,13 +187,10 @@ class GaussNewton(Solver):
         self._move(residual, predictions, record)
 
     def _go_back(self, pending: _Pending) -> tuple[np.ndarray, np.ndarray]:
-        """Take the last round back; the next one from there is damped more. Gives predictions and residual there."""
+        """Take the last round back. Gives predictions and residual there."""
         problem = self.context.problem
         self._replace_weights(pending.weights)
         self.context.best.update(pending.record)
-        self._damping = max(10 * self._damping, self.ridge)
-        self._preconditioner = None
-        self.steady_since = len(self.context.history)
         u = self.context.engine.forward()
         return u, self.context.loss.residual(u, problem.targets, problem.weight)
 
@@ -190,70 +213,84 @@ class GaussNewton(Solver):
 
     def _move(self, residual: np.ndarray, predictions: np.ndarray, record: Iteration) -> None:
         """Solve for δ, move the weights, and remember what was promised."""
-        tightest = _TIGHTEST[self.context.network.dtype]
-        tolerance = float(np.clip(0.1 * self._promised_share, tightest, _LOOSEST))
-        while True:
-            new, promise = self._propose(residual, predictions, tolerance)
-            self._promised_share = max(0.0, promise / record.loss) if record.loss > 0 else 0.0
-            if promise > self._tol * record.loss:
-                self._pending = _Pending(self.context.network.weights.copy(), record, promise)
-                self._replace_weights(new)
-                return
-            if tolerance <= tightest:
-                self.converged = True
-                return
-            tolerance = tightest  # before giving up, make sure that it is not for want of accuracy
+        new, promise = self._propose(residual, predictions, record.loss)
+        if promise <= self._tol * record.loss:
+            self.converged = True
+            return
+        self._pending = _Pending(self.context.network.weights.copy(), record, promise)
+        self._replace_weights(new)
 
-    def _propose(self, residual: np.ndarray, predictions: np.ndarray, tolerance: float) -> tuple[np.ndarray, float]:
+    def _propose(self, residual: np.ndarray, predictions: np.ndarray, loss: float) -> tuple[np.ndarray, float]:
         """The weights after a round, and by how much the objective falls there as far as the network is linear."""
         context = self.context
         network, engine, problem = context.network, context.engine, context.problem
         shift = self.ridge + self._damping
         drift = self._drift()
         roots = np.sqrt(context.loss.curvatures(predictions, problem.targets, problem.weight))
+        system = _System(engine, _divided(residual, roots), roots, shift)
         pulled = engine.jacobian_product(drift) * (self.ridge / shift)  # (λ/ν) J D
-        right = np.divide(residual, roots, out=np.zeros_like(roots), where=roots > 0) - roots * pulled
-        solved = self._solve(right, roots, shift, tolerance)
+        right = system.residual - roots * pulled
+        drifted = self._squared_norm(drift)
+        solved = self._solve(system, right, loss, drifted)
         # R J Δ, from what the solver left over: no further product with J Jᵀ.
         weighted_change = -(right - solved.residual - shift * solved.solution) - roots * pulled
-        change = np.divide(weighted_change, roots, out=np.zeros_like(roots), where=roots > 0)
+        change = _divided(weighted_change, roots)
         neurons, rows = engine.gradient(roots * solved.solution)
         new = network.weights - drift * (self.ridge / shift)
         new[neurons] -= rows
         promise = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
-        promise += 0.5 * self.ridge * (self._squared_norm(drift) - self._squared_norm(new - self._first))
+        promise += 0.5 * self.ridge * (drifted - self._squared_norm(new - self._first))
+        self._dual = roots * solved.solution
         return new, promise
 
-    def _solve(self, right: np.ndarray, roots: np.ndarray, shift: float, tolerance: float) -> Solved:
-        engine = self.context.engine
+    def _solve(self, system: "_System", right: np.ndarray, loss: float, drifted: float) -> Solved:
+        """(R J Jᵀ R + ν) z = right, from where the last round ended, as far as it is worth while.
+
+        With w = Jᵀ R z, the round minimizes ½ ‖right − R J w‖² + (ν/2) ‖w‖² and a constant. It is above its least by
+        ½ r·(1 − ν (R J Jᵀ R + ν)⁻¹) r, r the residual, and the preconditioner nearly has that inverse.
+        """
         if self._preconditioner is None:
-            self._preconditioner = self._make_preconditioner(roots, shift)
-        product = engine.tangent_operator()
+            self._preconditioner = self._make_preconditioner(system.roots, system.shift)
+        shift = system.shift
+        # Without damping and for squared error this is 0: the objective is the rest.
+        constant = loss - 0.5 * float((system.residual**2).sum()) - 0.5 * self.ridge**2 / shift * drifted
 
-        def weighted(vector: np.ndarray) -> np.ndarray:
-            return roots * product(roots * vector) + shift * vector
+        def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray) -> bool:
+            left = 0.5 * max(float((r * r).sum()) - shift * float((r * y).sum()), 0.0)
+            applied = right - r - shift * z  # R J Jᵀ R z
+            now = constant + 0.5 * (float(((right - applied) ** 2).sum()) + shift * float((z * applied).sum()))
+            return left <= _LEFT * self._tol * max(now, 0.0) or (not self._trusted and left <= _LOOSE * (loss - now))
 
+        start = None if self._dual is None else _divided(self._dual, system.roots)
         solved = conjugate_residuals(
-            weighted, self._preconditioner, right, tolerance=tolerance, max_products=_MOST_PRODUCTS
+            system.apply, self._preconditioner, right, start=start, enough=enough, max_products=_MOST_PRODUCTS
         )
         self.products += solved.products
         if solved.products > _MANY_PRODUCTS:
-            self._preconditioner, self._kernel = None, None
+            self._preconditioner = self._kernel = None
         return solved
+
+    def _has_room_for_kernel(self) -> bool:
+        """Whether all workers can factor the kernel of all samples, and whether that is worth while."""
+        network, n = self.context.network, len(self.context.problem.X)
+        fits = n <= _MOST_CHOLESKY_ROWS and 3 * n * n * network.dtype.itemsize < 0.5 * available_bytes()
+        return self.context.group.all_true(fits)
+
+    def _whole_kernel(self) -> np.ndarray:
+        if self._kernel is None:
+            self._kernel = counted_kernel(self.context.engine, dtype=self.context.network.dtype.type)
+        return self._kernel
 
     def _make_preconditioner(self, roots: np.ndarray, shift: float) -> Preconditioner:
         """Of the kernel as it is now, or was a few rounds ago: it hardly changes."""
-        engine, n = self.context.engine, len(roots)
         row_roots = np.sqrt(np.mean(roots**2, axis=1))
-        item = engine.network.dtype.itemsize
-        fits = n <= _MOST_CHOLESKY_ROWS and 3 * n * n * item < 0.5 * available_bytes()
-        if self.context.group.all_true(fits):
-            if self._kernel is None:
-                self._kernel = counted_kernel(engine, dtype=engine.network.dtype.type)
-            made = CholeskyPreconditioner(self._kernel, row_roots, shift)
+        group = self.context.group
+        if self._has_room_for_kernel():
+            made = CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
         else:
-            made = PartialCholeskyPreconditioner(engine, row_roots, shift, min(_RANK, n), self.context.group)
-        return made if self.context.group.size == 1 else SharedPreconditioner(made, self.context.group)
+            rank = min(_RANK, len(roots))
+            made = PartialCholeskyPreconditioner(self.context.engine, row_roots, shift, rank, group)
+        return made if group.size == 1 else SharedPreconditioner(made, group)
 
     def details(self) -> dict[str, Any]:
         return {
@@ -283,13 +320,13 @@ class GaussNewton(Solver):
         return {
             "ridge": self.ridge,
             "damping": self._damping,
-            "promised_share": self._promised_share,
+            "trusted": float(self._trusted),
             "promise": pending.promise if pending else 0.0,
             "before": pending.record.iteration if pending else -1,
         }
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
-        for name in ("ridge", "damping", "promised_share", "promise"):
+        for name in ("ridge", "damping", "trusted", "promise"):
             value = state.get(name)
             if not (isinstance(value, float) and isfinite(value) and value >= 0):
                 raise InputError(f"its {name} is {str(value)[:40]!r}")
@@ -301,7 +338,7 @@ class GaussNewton(Solver):
         super().resume(context, state, velocity)
         self._reset()
         self.ridge, self._damping = state["ridge"], state["damping"]
-        self._promised_share = state["promised_share"]
+        self._trusted = bool(state["trusted"])
         if state["before"] >= 0:
             before = context.network.weights.copy()
             if velocity is not None:
@@ -310,4 +347,4 @@ class GaussNewton(Solver):
             self._pending = _Pending(before, context.history[state["before"]], state["promise"])
 
     def drop_caches(self) -> None:
-        self._preconditioner, self._kernel = None, None
+        self._preconditioner = self._kernel = self._dual = None

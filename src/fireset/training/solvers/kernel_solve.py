@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fireset._util.parallel import parallel_map
+from fireset._util.parallel import all_blas_threads, parallel_map
 from fireset.distributed.process_group import ProcessGroup
 from fireset.engines.base import Engine
 
@@ -56,7 +56,8 @@ class CholeskyPreconditioner:
         while True:
             scaled[np.diag_indices(len(scaled))] = diagonal + kernel.dtype.type(shift + jitter)
             # The transpose is in Fortran's order: its upper triangle is our lower one, and nothing is copied.
-            factor, failed = potrf(scaled.T, lower=0, overwrite_a=False, clean=False)
+            with all_blas_threads():
+                factor, failed = potrf(scaled.T, lower=0, overwrite_a=False, clean=False)
             if not failed:
                 break
             jitter = max(10 * jitter, _JITTER * float(diagonal.mean()))
@@ -159,22 +160,26 @@ def conjugate_residuals(
     preconditioner: Preconditioner,
     right: np.ndarray,
     *,
-    tolerance: float,
+    start: np.ndarray | None,
+    enough: Callable[[np.ndarray, np.ndarray, np.ndarray], bool],
     max_products: int,
 ) -> Solved:
     """Solve A z = right for a symmetric positive definite A, given as products, with a preconditioner M⁻¹.
 
-    Ends when the residual, in the norm of M⁻¹, is ``tolerance`` of the first one. Unlike conjugate gradients, the
-    residual falls in every step, so that stopping early is safe. Preconditioned as by Saad (Iterative Methods for
-    Sparse Linear Systems, section 6.8).
+    Begins at ``start``, or at 0, and ends when ``enough(z, r, M⁻¹ r)`` says so, r = right − A z being what is left; the
+    first question is about the start. Unlike with conjugate gradients the residual falls in every step, in the norm of
+    M⁻¹, so that stopping early is safe. Preconditioned as by Saad (Iterative Methods for Sparse Linear Systems, 6.8).
     """
-    z, r = np.zeros_like(right), right.copy()
+    products = 0
+    if start is None:
+        z, r = np.zeros_like(right), right.copy()
+    else:
+        z, r, products = start.copy(), right - product(start), 1
     y = preconditioner.apply(r)
-    first = float((r * y).sum())
-    if not first > 0:
-        return Solved(z, r, 0)
+    if not float((r * y).sum()) > 0 or enough(z, r, y):
+        return Solved(z, r, products)
     p, Ay = y.copy(), product(y)
-    Ap, yAy, products = Ay.copy(), float((y * Ay).sum()), 1
+    Ap, yAy, products = Ay.copy(), float((y * Ay).sum()), products + 1
     while True:
         MAp = preconditioner.apply(Ap)
         curvature = float((Ap * MAp).sum())
@@ -184,7 +189,7 @@ def conjugate_residuals(
         z += alpha * p
         r -= alpha * Ap
         y -= alpha * MAp
-        if products >= max_products or float((r * y).sum()) <= tolerance**2 * first:
+        if products >= max_products or enough(z, r, y):
             break
         Ay = product(y)
         products += 1

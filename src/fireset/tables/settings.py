@@ -1,0 +1,201 @@
+"""Settings that nobody has to choose: bias coordinate, column scales and ridge of a table, before any network is drawn.
+
+The kernel of the infinitely wide network has a closed form (``theory/kernel_function.py``), and leave-one-out with it
+costs one factorization (``theory/leave_one_out.py``). On up to 1,000 rows it answers which settings suit a table.
+
+**Bias and ridge** are those with the least leave-one-out error.
+
+**Column scales**: column j is scaled by √(mean (∂f/∂z_j)²), f being the fit so far, and the fit is made again, up to
+three times (the diagonal of the average gradient outer product; Radhakrishnan, Beaglehole, Pandit and Belkin,
+"Mechanism for feature learning in neural networks and backpropagation-free machine learning models", Science 2024).
+This is the feature learning that a lazily trained network lacks. It uses the targets, so that leave-one-out on the same
+rows flatters it. The rows are therefore cut in halves, each half makes its own scales, and a round counts only if each
+half's scales help *the other half*.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fireset._util.parallel import one_blas_thread
+from fireset.tables.sphere import to_sphere, typical_norm
+from fireset.theory.kernel_function import KernelFunction
+from fireset.theory.leave_one_out import LeftOut, best_ridge
+
+BIASES = (0.3, 1.0, 3.0)
+DEFAULT_BIAS = 1.0
+MOST_ROWS = 1000
+FEWEST_ROWS = 40  # below, leave-one-out is too noisy to choose by
+_ROUNDS = 3
+_LEAST_SCALE = 0.02  # beside the largest
+_MOST_OUTPUTS = 16  # whose gradients are looked at one by one
+_LEAST_KERNEL = 1e-12  # at so high a threshold nobody fires
+_FIRST_RIDGE = 6  # place in RIDGES to begin at
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """What was chosen for a table, and by what."""
+
+    bias: float
+    column_scales: np.ndarray  # (p,), the largest 1
+    ridge: float | None  # λ beside the mean diagonal of the kernel; None where it was not looked for
+    error: float | None  # leave-one-out: mean square beside that of the targets
+    rows: int  # that were looked at
+    rounds: int  # of column scales that helped
+    notes: list[str] = field(default_factory=list)
+    left_out: np.ndarray | None = None  # predictions for ``chosen_rows``, each without itself; (rows, c)
+    chosen_rows: np.ndarray | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For people and files; without what belongs to single rows."""
+        return {
+            "bias": self.bias,
+            "column_scales": self.column_scales.tolist(),
+            "ridge": self.ridge,
+            "leave_one_out_error": self.error,
+            "rows": self.rows,
+            "rounds": self.rounds,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Kernel regression on some rows with some settings."""
+
+    bias: float
+    scales: np.ndarray
+    typical: float
+    left_out: LeftOut
+
+    @property
+    def error(self) -> float:
+        return self.left_out.error
+
+
+class _Sample:
+    """Some standardized rows, and how well settings do on them."""
+
+    def __init__(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, kernel: KernelFunction):
+        self.Z, self.targets, self.weight, self.kernel = Z.astype(np.float32), targets, weight, kernel
+
+    def fit(self, bias: float, scales: np.ndarray, start: int) -> _Fit:
+        """With the best ridge, looked for from place ``start`` of the grid on."""
+        Z = self.Z * scales.astype(np.float32)
+        typical = typical_norm(Z, self.weight)
+        mapped, _ = to_sphere(Z, typical, bias)
+        K = self.kernel.values(mapped @ mapped.T)
+        return _Fit(bias, scales, typical, best_ridge(K, self.targets, self.weight, start))
+
+    def squared_gradients(self, fit: _Fit) -> np.ndarray:
+        """Mean over rows and outputs of (∂f/∂z_j)², (p,), through the map to the sphere."""
+        mapped, norms = to_sphere(self.Z * fit.scales.astype(np.float32), fit.typical, fit.bias)
+        slopes = self.kernel.slopes(mapped @ mapped.T)
+        coefficients = _few_columns(fit.left_out.coefficients).astype(np.float32)
+        total = np.zeros(self.Z.shape[1])
+        for column in coefficients.T:
+            gradient = slopes @ (column[:, None] * mapped)
+            along = np.einsum("ij,ij->i", gradient, mapped)  # normalizing takes this part away
+            gradient = (gradient - along[:, None] * mapped)[:, :-1] / (norms * fit.typical)[:, None]
+            total += self.weight @ gradient.astype(np.float64) ** 2
+        return fit.scales**2 * total / (self.weight.sum() * coefficients.shape[1])
+
+
+def choose_settings(
+    Z: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    *,
+    threshold: float,
+    bias: float | str = "auto",
+    column_scales: np.ndarray | str | None = "auto",
+    fewest_rows: float = FEWEST_ROWS,
+) -> TableSettings:
+    """For standardized rows Z (n, p), targets (n, c) and weights (n,); what is given is not looked for.
+
+    ``column_scales`` may be "auto", numbers, or None for none. Deterministic. Cost: about 40 factorizations of up to
+    500 rows, whatever n is.
+    """
+    counted = np.flatnonzero(weight > 0)
+    rows = np.random.default_rng(0).permutation(counted)[:MOST_ROWS]
+    ones = np.ones(Z.shape[1])
+    given = ones if column_scales is None else column_scales
+    kernel = KernelFunction(threshold)
+    if len(rows) < fewest_rows or not np.ptp(targets[rows], axis=0).any() or not kernel.at_one > _LEAST_KERNEL:
+        word = f"{len(rows)} rows are too few to choose settings by; bias and column scales are the defaults"
+        if len(rows) >= fewest_rows:
+            word = "targets or kernel do not vary: there is nothing to choose settings by"
+        fallback = ones if isinstance(given, str) else given
+        chosen = DEFAULT_BIAS if isinstance(bias, str) else bias
+        return TableSettings(chosen, fallback, None, None, len(rows), 0, [word])
+    with one_blas_thread():
+        halves = [_Sample(Z[part], targets[part], weight[part], kernel) for part in np.array_split(rows, 2)]
+        biases = BIASES if isinstance(bias, str) else (float(bias),)
+        first = ones if isinstance(given, str) else given
+        fits = _best_bias(halves, biases, [first, first])
+        rounds = 0
+        if isinstance(given, str):
+            fits, rounds = _learn_scales(halves, fits, biases)
+        scales = np.mean([fit.scales for fit in fits], axis=0)
+        whole = _Sample(Z[rows], targets[rows], weight[rows], kernel)
+        final = whole.fit(fits[0].bias, scales / max(scales.max(), 1e-300), _start(fits))
+    return TableSettings(
+        bias=final.bias,
+        column_scales=final.scales,
+        ridge=final.left_out.ridge / kernel.at_one,
+        error=final.error,
+        rows=len(rows),
+        rounds=rounds,
+        left_out=targets[rows] - final.left_out.errors,
+        chosen_rows=rows,
+    )
+
+
+def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: int = _FIRST_RIDGE) -> list[_Fit]:
+    """The fits of both halves with the bias that has the least error on both together."""
+    best: list[_Fit] = []
+    for bias in biases:
+        fits = [half.fit(bias, own, start) for half, own in zip(halves, scales, strict=True)]
+        if not best or _error(fits) < _error(best):
+            best = fits
+        start = _start(fits)
+    return best
+
+
+def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases) -> tuple[list[_Fit], int]:
+    """Rounds of column scales, as long as those of one half help the other; the fits, and how many helped."""
+    judged = fits  # each half with the scales of the other
+    for k in range(_ROUNDS):
+        made = [_scales_of(half.squared_gradients(fit)) for half, fit in zip(halves, fits, strict=True)]
+        crossed = _best_bias(halves, biases if k == 0 else (judged[0].bias,), made[::-1], _start(fits))
+        if not _error(crossed) < _error(judged):
+            return fits, k
+        judged, start = crossed, _start(crossed)
+        fits = [half.fit(crossed[0].bias, own, start) for half, own in zip(halves, made, strict=True)]
+    return fits, _ROUNDS
+
+
+def _scales_of(squared_gradients: np.ndarray) -> np.ndarray:
+    roots = np.sqrt(np.maximum(squared_gradients, 0.0))
+    scales = roots / max(roots.max(), 1e-300) + _LEAST_SCALE
+    return scales / scales.max()
+
+
+def _error(fits: list[_Fit]) -> float:
+    return sum(fit.error for fit in fits) / len(fits)
+
+
+def _start(fits: list[_Fit]) -> int:
+    """Where to begin looking for a ridge: where it was found last."""
+    return max(0, round(np.mean([fit.left_out.share for fit in fits])))
+
+
+def _few_columns(coefficients: np.ndarray) -> np.ndarray:
+    """At most ``_MOST_OUTPUTS`` columns whose squares add up to the same in the mean: random sums of them."""
+    outputs = coefficients.shape[1]
+    if outputs <= _MOST_OUTPUTS:
+        return coefficients
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, _MOST_OUTPUTS))
+    return coefficients @ signs / np.sqrt(outputs)
