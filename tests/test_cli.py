@@ -321,9 +321,15 @@ class TestRefusedPredictions:
                 f"--out {file} would overwrite the input {file}; choose another name"
             )
 
-    def test_probabilities_of_a_model_without(self, refused, model):
-        assert refused("predict", model, "table.csv", "--proba") == (
-            "model gives no probabilities; train a classifier with --loss log_loss for them"
+    def test_probabilities(self, works, model):
+        lines = works("predict", model, "table.csv", "--proba").splitlines()
+        assert lines[0] == "prediction,p(left),p(right),p(up)"
+        assert sum(map(float, lines[1].split(",")[1:])) == pytest.approx(1)
+
+    def test_probabilities_of_a_regression(self, refused, works):
+        works("train", write_table(table()), "--target", "a", "--out", "numbers", *SMALL)
+        assert refused("predict", "numbers", "table.csv", "--proba") == (
+            "numbers is a regression model, which gives no probabilities; leave --proba out"
         )
 
     def test_damaged_and_foreign_models(self, refused, model):

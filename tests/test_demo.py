@@ -16,7 +16,7 @@ from fireset.model import Model
 def test_demo(tmp_path, capsys):
     out = tmp_path / "demo.safetensors"
     summary = run_demo(width=300, out=out, seed=0, verbose=False)
-    assert summary["test_accuracy"] > 0.9
+    assert summary["test_accuracy"] > 0.85
     assert 0 < summary["fired_fraction"] < 0.5
     assert summary["largest_relative_difference_of_loss"] < 1e-3  # the same run, in float32
     assert summary["speed_up_over_dense"] == pytest.approx(
@@ -29,7 +29,7 @@ def test_demo(tmp_path, capsys):
     X, y = load_digits(return_X_y=True)
     names = [f"pixel_{row}_{column}" for row in range(8) for column in range(8)]
     predicted = model.estimator.predict(model.encoder.encode(pl.DataFrame(X, schema=names)))
-    assert np.mean(predicted == y) > 0.9
+    assert np.mean(predicted == y) > 0.85
 
 
 def test_a_place_that_cannot_be_written_is_known_first(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
 from sklearn.linear_model import RidgeCV
+from sklearn.metrics import log_loss, recall_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -14,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.engines import describe
+from fireset.estimators.calibration import Calibration
 
 ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 
@@ -89,10 +91,35 @@ def test_log_loss_gives_probabilities():
     assert model.score(X_test, y_test) > 0.9
 
 
-def test_squared_error_has_no_probabilities():
-    model = small().fit(*load_iris(return_X_y=True))
-    with pytest.raises(AttributeError, match="predict_proba"):
-        model.predict_proba  # noqa: B018
+@pytest.mark.parametrize("load", [load_iris, load_breast_cancer])
+def test_squared_error_gives_calibrated_probabilities(load):
+    X_train, X_test, y_train, y_test = held_out(load)
+    model = small().fit(X_train, y_train)
+    p = model.predict_proba(X_test)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert np.array_equal(model.classes_[p.argmax(axis=1)], model.predict(X_test))
+    assert log_loss(y_test, p) < 0.25
+    assert log_loss(y_test, p) < log_loss(y_test, Calibration(0.01, 0.0, 0.01)(model._outputs(X_test)))
+
+
+def test_class_weight():
+    rng = np.random.default_rng(0)
+    y = (rng.random(600) < 0.08).astype(int)
+    X = rng.standard_normal((600, 3)) + 0.8 * y[:, None]
+    plain, balanced = small().fit(X, y), small(class_weight="balanced").fit(X, y)
+    assert recall_score(y, balanced.predict(X)) > recall_score(y, plain.predict(X)) + 0.2
+    by_hand = small().fit(X, y, sample_weight=np.where(y == 1, 600 / (2 * y.sum()), 600 / (2 * (600 - y.sum()))))
+    np.testing.assert_allclose(by_hand.decision_function(X), balanced.decision_function(X), atol=1e-4)
+
+
+def test_importances():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 4))
+    model = ShiftedReLURegressor(width=1000, random_state=0).fit(X, 3 * X[:, 0] + np.sin(3 * X[:, 2]))
+    assert model.feature_importances_.sum() == pytest.approx(1)
+    assert set(np.argsort(model.feature_importances_)[2:]) == {0, 2}
+    assert model.settings_.forecast == pytest.approx(1 - model.settings_.error)
+    assert model.settings_.forecast > 0.9
 
 
 def test_several_targets():

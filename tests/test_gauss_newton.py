@@ -156,8 +156,10 @@ def test_kernel_is_counted_exactly(dtype):
     found = solving.counted_kernel(engine, dtype=np.dtype(dtype).type)
     np.testing.assert_allclose(np.tril(found), np.tril(expected), rtol=0, atol=1e-6 if dtype == "float32" else 1e-14)
     rows = np.array([3, 7, 20])
+    columns = solving.KernelColumns(engine).of(rows)
+    np.testing.assert_allclose(columns, expected[:, rows], rtol=0, atol=1e-6)
     np.testing.assert_allclose(
-        np.tril(solving.counted_kernel(engine, rows)), np.tril(expected[np.ix_(rows, rows)]), rtol=0, atol=1e-6
+        np.tril(solving.KernelColumns(engine).among(rows)), np.tril(expected[np.ix_(rows, rows)]), rtol=0, atol=1e-6
     )
 
 
@@ -169,7 +171,7 @@ def test_partial_cholesky_of_full_rank_is_the_inverse():
     v = RNG.standard_normal((40, 2))
     expected = np.linalg.solve(A, v)
     for made in (
-        solving.PartialCholeskyPreconditioner(engine, roots, 0.05, 40, SINGLE_PROCESS),
+        solving.PartialCholeskyPreconditioner(solving.KernelColumns(engine), roots, 0.05, 40, SINGLE_PROCESS),
         solving.CholeskyPreconditioner(solving.counted_kernel(engine), roots, 0.05),
     ):
         np.testing.assert_allclose(made.apply(v), expected, rtol=0, atol=2e-3 * np.abs(expected).max())

@@ -148,7 +148,9 @@ def test_deterministic():
     Z, T, ones = X - X.mean(axis=0), (y - y.mean())[:, None], np.ones(len(y))
     one, other = (choose_settings(Z, T, ones, threshold=1.5) for _ in range(2))
     assert one.to_dict() == other.to_dict()
+    assert one.error is not None
     assert 0 < one.error < 1
+    assert one.left_out is not None
     assert one.left_out.shape == (1000, 1)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.estimators.calibration import Calibration
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.columns import BentColumn, ColumnMap
 from fireset.tables.encoder import TableEncoder, one_line, quoted
@@ -41,6 +42,7 @@ class Model:
         if isinstance(estimator, ShiftedReLUClassifier):
             description["classes"] = estimator.classes_.tolist()
             description["loss"] = estimator.loss
+            description["calibration"] = estimator.calibration_.to_dict()
             arrays["offset"] = estimator.offset_
         else:
             arrays |= {"target_mean": estimator.target_mean_, "target_scale": estimator.target_scale_}
@@ -78,6 +80,7 @@ class Model:
             estimator = ShiftedReLUClassifier(loss=description["loss"])
             classes = description["classes"]
             estimator.classes_ = _labels(classes)
+            estimator.calibration_ = _calibration(description.get("calibration", {}))
             outputs = 1 if len(classes) == 2 else len(classes)
         else:
             estimator = ShiftedReLURegressor()
@@ -138,6 +141,14 @@ def _bent_columns(arrays: dict[str, np.ndarray], columns: int) -> list[BentColum
     if not all((np.diff(one.knots) > 0).all() for one in bent):
         raise InputError("the knots of a column must ascend")
     return bent
+
+
+def _calibration(numbers: dict) -> Calibration:
+    """Files of earlier versions have none: the defaults."""
+    found = Calibration(**{name: float(value) for name, value in numbers.items()})
+    if not (0 < found.slope < np.inf and 0 <= found.power < np.inf and 0 < found.floor < 1):
+        raise InputError(f"calibration must be positive numbers, got {quoted(numbers)}")
+    return found
 
 
 def _labels(classes: Any) -> np.ndarray:

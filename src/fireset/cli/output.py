@@ -48,6 +48,9 @@ _STOP_REASONS = {
 _NAMES = {"r2": "R²", "held_out_r2": "held out R²", "rmse": "RMSE", "held_out_rmse": "held out RMSE"}
 
 
+_SHOWN_SHARES = 6
+
+
 def readable(key: str, value: Any) -> tuple[str, str]:
     """A label and a value for people; ``--json`` has the exact ones."""
     label = _NAMES.get(key, key.replace("_", " "))
@@ -55,6 +58,9 @@ def readable(key: str, value: Any) -> tuple[str, str]:
         return label, _STOP_REASONS.get(str(value), str(value))
     if key == "bytes":
         return "size", f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
+    if isinstance(value, dict):
+        most = [f"{name} {share:.0%}" for name, share in list(value.items())[:_SHOWN_SHARES]]
+        return label, ", ".join(most) + (f", … ({len(value)} in all)" if len(value) > len(most) else "")
     if isinstance(value, bool) or not isinstance(value, int | float | list):
         return label, str(value)
     if isinstance(value, list):

@@ -29,6 +29,11 @@ def describe_model(path: Path) -> dict[str, Any]:
             known["classes"] = model.estimator.classes_.tolist()
         shown = (
             "solver",
+            "bias",
+            "column_scale_rounds",
+            "importances",
+            "forecast_accuracy",
+            "forecast_r2",
             "ridge",
             "leave_one_out_error",
             "loss",

@@ -31,8 +31,8 @@ def predict_table(path: Path, file: Path, *, proba: bool) -> tuple[dict[str, lis
     """Columns of predictions for a table, and the scores if the table has the target."""
     model = Model.load(path)
     estimator = model.estimator
-    if proba and not (isinstance(estimator, ShiftedReLUClassifier) and estimator.loss == "log_loss"):
-        raise InputError(f"{path} gives no probabilities; train a classifier with --loss log_loss for them")
+    if proba and not isinstance(estimator, ShiftedReLUClassifier):
+        raise InputError(f"{path} is a regression model, which gives no probabilities; leave --proba out")
     table = read_table(file)
     X = model.encoder.encode(table)
     _warn_of_unused_columns(model, table.columns)

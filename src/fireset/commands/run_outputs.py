@@ -20,6 +20,7 @@ from fireset.training.progress import Progress
 from fireset.training.result import TrainingResult
 from fireset.training.tensorboard import TensorBoardLog
 
+_SHOWN_COLUMNS = 20
 _RECALL_ROWS = 200
 
 
@@ -85,6 +86,7 @@ class Records:
             fired = fired_section(network, [(result.engine, result.history.column("fired_fraction").tolist())])
             sections = [
                 _summary(facts),
+                _importances(training.get("importances", {})),
                 _losses(result),
                 Section(fired.heading, fired.paragraphs, figures=[*fired.figures, *maps]),
                 _work(result, len(X) * network.width),
@@ -97,7 +99,7 @@ class Records:
 
 
 def _summary(facts: dict[str, Any]) -> Section:
-    rows = [[key.replace("_", " "), _fact(key, value)] for key, value in facts.items()]
+    rows = [[key.replace("_", " "), _fact(key, value)] for key, value in facts.items() if key != "importances"]
     return Section("How it went", tables=[Table(["what", "value"], rows)])
 
 
@@ -109,6 +111,23 @@ def _fact(key: str, value: Any) -> str:
             return f"{value:.2%}"
         return f"{value:.3f} s" if key.endswith("seconds") else f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _importances(importances: dict[str, float]) -> Section:
+    """The columns that the fit depends on most."""
+    most = list(importances.items())[:_SHOWN_COLUMNS]
+    rows = [[name, f"{share:.1%}"] for name, share in most]
+    left = (
+        f" The other {len(importances) - len(most)} columns come after these." if len(importances) > len(most) else ""
+    )
+    return Section(
+        "Columns",
+        [
+            "How much predictions change with each column, from the gradients of the fit; all columns add up to 100 %."
+            + left
+        ],
+        tables=[Table(["column", "importance"], rows)],
+    )
 
 
 def _losses(result: TrainingResult) -> Section:

@@ -90,7 +90,7 @@ def _check_memory(
 ) -> None:
     """Before the network is drawn: its weights must fit."""
     outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
-    width = estimator._chosen_width(*problem.X.shape, outputs)
+    width = estimator.width_for(len(problem.X), problem.X.shape[1], outputs)
     share = -(-width // current_group().size)
     check_weights(share, problem.X.shape[1] + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
 
@@ -118,6 +118,7 @@ def _summary(
         "preprocessing_seconds": result.start_seconds,
         "compile_seconds": result.compile_seconds,
     }
+    summary |= _chosen(estimator, problem.encoder.feature_names)
     if current_group().size > 1:
         summary["workers"] = current_group().size
     if result.blocks > 1:
@@ -126,6 +127,20 @@ def _summary(
     if result.resumed_at is not None:
         summary["resumed_at_iteration"] = result.resumed_at
     return summary
+
+
+def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, names: list[str]) -> dict[str, Any]:
+    """The settings that were chosen for the table, and what they promised."""
+    settings = estimator.settings_
+    chosen: dict[str, Any] = {"bias": settings.bias, "column_scale_rounds": settings.rounds}
+    if settings.forecast is not None:
+        score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
+        chosen[f"forecast_{score}"] = settings.forecast
+    if settings.notes:
+        chosen["notes"] = list(settings.notes)
+    order = np.argsort(settings.importances)[::-1]
+    chosen["importances"] = {names[k]: float(settings.importances[k]) for k in order}
+    return chosen
 
 
 def _held_out_scores(

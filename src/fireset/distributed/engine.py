@@ -107,6 +107,9 @@ class DistributedColumns(FireSetColumns):
     def diagonal(self) -> np.ndarray:
         return _summed_counts(self._inner.diagonal(), self._group)
 
+    def table(self, samples: np.ndarray) -> np.ndarray:
+        return _summed_counts(self._inner.table(samples), self._group)
+
     def counts(self, samples: np.ndarray) -> np.ndarray:
         return _summed_counts(self._inner.counts(samples), self._group)
 

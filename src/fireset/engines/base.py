@@ -160,7 +160,7 @@ class Engine(ABC):
 
     def count_columns(self) -> FireSetColumns:
         """The same, some columns at a time; valid until the weights move."""
-        return FireSetColumns(self.fire_sets())
+        return FireSetColumns(self.fired_by_neuron())
 
     @property
     def tangent_scale(self) -> float:

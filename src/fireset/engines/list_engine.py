@@ -216,6 +216,11 @@ class ListEngine(Engine):
         if self._diverged:
             return lambda direction: np.full(direction.shape, np.nan)
 
+        spans, factor = ranges(network.width), 1.0
+        if self._are_twins():
+            # Neuron r + m/2 adds what neuron r adds: both signs are turned, and so are those of the way back.
+            spans, factor = spans[: len(spans) // 2], 2.0
+
         def product(direction: np.ndarray) -> np.ndarray:
             direction = aligned_outputs(direction.astype(network.dtype))
             uncounted = np.zeros(network.width, np.int32)  # near misses are those of a step
@@ -232,9 +237,18 @@ class ListEngine(Engine):
                     spread_linear(rows, network.signs, linear, *own, sums[samples], *span)
                 return sums
 
-            return self._total(parallel_map(span_product, ranges(network.width))) / network.squared_divisor
+            return self._total(parallel_map(span_product, spans)) * (factor / network.squared_divisor)
 
         return product
+
+    def _are_twins(self) -> bool:
+        """Whether the neurons of the second half are those of the first with opposite signs, as they start."""
+        network, half = self.network, self.network.width // 2
+        spans = ranges(network.width)
+        if network.width % 2 or len(spans) % 2 or spans[len(spans) // 2][0] != half:
+            return False
+        mirrored = np.array_equal(network.signs[:half], -network.signs[half:])
+        return mirrored and np.array_equal(network.weights[:half], network.weights[half:])
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
         from fireset.kernels.candidates import spread_linear

@@ -27,7 +27,7 @@ class FiredByNeuron(NamedTuple):
     @classmethod
     def of(cls, fire_sets: "csr_array") -> "FiredByNeuron":
         columns = fire_sets.tocsc()
-        return cls(columns.indptr, columns.indices, fire_sets.shape[0])
+        return cls(columns.indptr, columns.indices, len(fire_sets.indptr) - 1)
 
 
 def fire_set_product(X: np.ndarray, signs: np.ndarray, fire_sets: "csr_array") -> TangentOperator:
@@ -102,7 +102,7 @@ def common_counts(columns: FiredByNeuron, samples: np.ndarray | None = None, dty
     samples k̃², or n²/1000 where that is less (``kernels/common_firing.py``); memory n² numbers, and a bit for each
     sample and each neuron of the second kind.
     """
-    from fireset.kernels.common_firing import WORDS_AT_ONCE, count_common_bits, count_common_pairs, pack_bits
+    from fireset.kernels.common_firing import count_common_pairs
 
     columns, factor = _one_of_each_pair(columns)
     indptr, fired, n = columns
@@ -113,20 +113,24 @@ def common_counts(columns: FiredByNeuron, samples: np.ndarray | None = None, dty
     often = lengths.astype(np.float64) ** 2 * _PAIR > 0.5 * n * n * _BIT
     by_bits, by_pairs = np.flatnonzero(often), np.flatnonzero(~often & (lengths > 0))
     table = np.zeros((n, n), dtype)
-    bits = np.zeros((n, -(-len(by_bits) // (64 * WORDS_AT_ONCE)) * WORDS_AT_ONCE), np.uint64)
-    some = _cut_at_words(len(by_bits))
-    parallel_map(lambda span: pack_bits(indptr, fired, by_bits, bits, *span), some)
-
-    def count(block: tuple[int, int]) -> None:
-        count_common_bits(bits, table, *block)
-        count_common_pairs(indptr, fired, by_pairs, table, *block)
-
-    # Row i has i + 1 entries: ranges of equal area, the longest rows first.
-    cuts = np.rint(n * np.sqrt(np.arange(_ROW_BLOCKS + 1) / _ROW_BLOCKS)).astype(int)[::-1]
-    parallel_map(count, [(int(lo), int(hi)) for hi, lo in pairwise(cuts) if hi > lo])
+    _count_bits(_packed(columns, by_bits), table)
+    parallel_map(lambda rows: count_common_pairs(indptr, fired, by_pairs, table, *rows), _row_blocks(n))
     if factor != 1:
         table *= dtype(factor)
     return table
+
+
+def _count_bits(bits: np.ndarray, table: np.ndarray) -> None:
+    """Add to the lower triangle of ``table`` the bits that two rows have in common."""
+    from fireset.kernels.common_firing import count_common_bits
+
+    parallel_map(lambda rows: count_common_bits(bits, table, *rows), _row_blocks(len(bits)))
+
+
+def _row_blocks(n: int) -> list[tuple[int, int]]:
+    """Row i has i + 1 entries: ranges of equal area, the longest rows first."""
+    cuts = np.rint(n * np.sqrt(np.arange(_ROW_BLOCKS + 1) / _ROW_BLOCKS)).astype(int)[::-1]
+    return [(int(lo), int(hi)) for hi, lo in pairwise(cuts) if hi > lo]
 
 
 def _one_of_each_pair(columns: FiredByNeuron) -> tuple[FiredByNeuron, int]:
@@ -151,25 +155,41 @@ def _among(columns: FiredByNeuron, samples: np.ndarray) -> FiredByNeuron:
     return FiredByNeuron(before[columns.indptr], found[kept], len(samples))
 
 
-def _cut_at_words(count: int) -> list[tuple[int, int]]:
-    """``ranges`` of so many bits, each beginning with a word."""
-    return [(64 * lo, min(64 * hi, count)) for lo, hi in ranges(-(-count // 64))]
+def _packed(columns: FiredByNeuron, neurons: np.ndarray) -> np.ndarray:
+    """A bit for each sample and each of these neurons: (n, words), uint64."""
+    from fireset.kernels.common_firing import WORDS_AT_ONCE, pack_bits
+
+    indptr, fired, n = columns
+    bits = np.zeros((n, -(-len(neurons) // (64 * WORDS_AT_ONCE)) * WORDS_AT_ONCE), np.uint64)
+    # Ranges of whole words: nobody writes to another's.
+    spans = [(64 * lo, min(64 * hi, len(neurons))) for lo, hi in ranges(-(-len(neurons) // 64))]
+    parallel_map(lambda span: pack_bits(indptr, fired, neurons, bits, *span), spans)
+    return bits
 
 
 class FireSetColumns:
-    """Some rows of ``common_counts`` at a time, whole ones, without the table."""
+    """Some rows of ``common_counts`` at a time, whole ones, without the table; n · m / 8 bytes."""
 
-    def __init__(self, fire_sets: "csr_array"):
-        self._by_sample, self._by_neuron = fire_sets, fire_sets.tocsc()
+    def __init__(self, columns: FiredByNeuron):
+        columns, self._factor = _one_of_each_pair(columns)
+        self._bits = _packed(columns, np.flatnonzero(np.diff(columns.indptr)))
+        self._diagonal = np.bincount(columns.samples, minlength=columns.n_samples) * float(self._factor)
 
     def diagonal(self) -> np.ndarray:
-        return np.diff(self._by_sample.indptr).astype(np.float64)
+        return self._diagonal
+
+    def table(self, samples: np.ndarray) -> np.ndarray:
+        """``common_counts`` of these samples, (k, k), float32, its lower triangle."""
+        table = np.zeros((len(samples), len(samples)), np.float32)
+        _count_bits(self._bits[samples], table)
+        table *= np.float32(self._factor)
+        return table
 
     def counts(self, samples: np.ndarray) -> np.ndarray:
         """(len(samples), n), float32."""
-        from fireset.kernels.tangent import count_columns
+        from fireset.kernels.common_firing import count_bits_of_rows
 
-        table = np.zeros((len(samples), len(self._by_sample.indptr) - 1), np.float32)
-        sets = self._by_neuron.indptr, self._by_neuron.indices, self._by_sample.indptr, self._by_sample.indices
-        parallel_map(lambda k: count_columns(*sets, samples, table, k, k + 1), range(len(samples)))
+        table = np.empty((len(samples), len(self._bits)), np.float32)
+        chosen, spans = self._bits[samples], ranges(len(self._bits))
+        parallel_map(lambda span: count_bits_of_rows(self._bits, chosen, self._factor, table, *span), spans)
         return table

@@ -2,19 +2,14 @@
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils.metaestimators import available_if
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
+from fireset.estimators.calibration import Calibration
 from fireset.training.losses import probabilities
-
-
-def _has_probabilities(self) -> bool:
-    if self.loss != "log_loss":
-        raise AttributeError(f"predict_proba needs loss='log_loss', got loss={self.loss!r}")
-    return True
 
 
 class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
@@ -23,8 +18,10 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
     Parameters
     ----------
     loss : "squared_error" or "log_loss"
-        Squared error on codes ±1 (one output for two classes, else one for each class), as in the paper; or log loss,
-        which gives ``predict_proba``.
+        Squared error on codes ±1 (one output for two classes, else one for each class), as in the paper; or log loss.
+        Both give probabilities; those of squared error are calibrated on leave-one-out scores (``calibration_``).
+    class_weight : None, "balanced" or dict
+        Weights of the classes, times those of the rows; "balanced" gives every class the same weight in all.
 
     The other parameters and the attributes are those of ``ShiftedReLURegressor``; ``classes_`` holds the labels, and
     ``offset_`` the mean of the codes, which is added to the outputs.
@@ -32,9 +29,10 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
 
     def __init__(
         self,
-        width="auto",
+        width: int | str = "auto",
         *,
         loss="squared_error",
+        class_weight=None,
         threshold="auto",
         engine="auto",
         solver="auto",
@@ -58,6 +56,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
     ):
         self.width = width
         self.loss = loss
+        self.class_weight = class_weight
         self.threshold = threshold
         self.engine = engine
         self.solver = solver
@@ -119,17 +118,22 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         codes = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[codes]
 
-    @available_if(_has_probabilities)
     def predict_proba(self, X) -> np.ndarray:
-        """Probability of each class, (n, classes). Only with ``loss="log_loss"``."""
-        p = probabilities(self._outputs(X))
+        """Probability of each class, (n, classes); the largest is that of the label that ``predict`` gives."""
+        outputs = self._outputs(X)
+        if self.loss == "squared_error":
+            return self.calibration_(outputs + self.offset_)
+        p = probabilities(outputs)
         return np.hstack([1 - p, p]) if p.shape[1] == 1 else p
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
         X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
         if reset:  # later labels must be among the classes of the first ones, which ``_codes`` sees to
             check_classification_targets(y)
-        return np.asarray(X), np.asarray(y), self._check_weight(sample_weight, X)
+        weight = self._check_weight(sample_weight, X)
+        if self.class_weight is not None:
+            weight = weight * compute_sample_weight(self.class_weight, y)
+        return np.asarray(X), np.asarray(y), weight
 
     def _begin_classification(self, X, y, classes, weight, *, whole: bool = True) -> None:
         """``whole`` says that these are all rows, by which to centre and to choose, and not the first batch."""
@@ -142,6 +146,14 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         if whole and self.loss == "squared_error":
             self.offset_ = centre
         self._begin(X, targets - centre, weight, choose=whole)
+        self.calibration_ = self._calibrate(self._codes(y), weight)
+
+    def _calibrate(self, codes: np.ndarray, weight: np.ndarray) -> Calibration:
+        settings = self.settings_
+        if self.loss != "squared_error" or settings.left_out is None or settings.chosen_rows is None:
+            return Calibration()
+        rows = settings.chosen_rows
+        return Calibration.learn(settings.left_out + self.offset_, codes[rows], weight[rows])
 
     def _codes(self, y) -> np.ndarray:
         codes = np.searchsorted(self.classes_, y)

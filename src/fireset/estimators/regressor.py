@@ -36,7 +36,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         Of "gradient"; 0 and False are the paper's plain gradient descent.
     max_iter, tol
         Iterations, each over all rows. "gradient" stops when the loss gains less than tol of itself in 10 iterations,
-        "gauss-newton" when a round promises less than tol of it; "auto" is 1e-4 for the first and 1e-2 for the second.
+        "gauss-newton" when a round promises less than tol of it; "auto" is 1e-4 for the first and 0.03 for the second.
     early_stopping, validation_fraction, patience
         Hold out a share of the rows and stop when the loss there has not improved for ``patience`` iterations.
     bias : "auto" or float
@@ -67,7 +67,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
 
     def __init__(
         self,
-        width="auto",
+        width: int | str = "auto",
         *,
         threshold="auto",
         engine="auto",

@@ -76,3 +76,15 @@ def count_common_pairs(indptr, samples, neurons, table, lo, hi):
                 row = table[i]
                 for q in range(begin, end):
                     row[np.uint64(samples[q])] += 1
+
+
+@vectorized
+def count_bits_of_rows(bits, chosen, factor, table, lo, hi):
+    """``table[k, j]``, lo ≤ j < hi, becomes ``factor`` times the bits that ``chosen[k]`` and row j have in common."""
+    words = bits.shape[1]
+    for j in range(lo, hi):
+        for k in range(chosen.shape[0]):
+            common = np.int64(0)
+            for w in range(words):
+                common += count_bits(np.int64(bits[j, w] & chosen[k, w]))
+            table[k, j] = common * factor

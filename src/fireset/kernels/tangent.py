@@ -71,20 +71,6 @@ def jacobian_product(X, signs, indptr, samples, directions, product, lo, hi):
 
 
 @vectorized
-def count_columns(indptr, samples, of_sample_indptr, neurons, chosen, table, lo, hi):
-    """``table[k, j]``, lo ≤ k < hi, becomes the number of neurons that fire for both ``chosen[k]`` and j.
-
-    The fire sets by neuron are ``samples`` and by sample ``neurons``. ``table`` holds zeros before.
-    """
-    for k in range(lo, hi):
-        i = chosen[k]
-        for p in range(of_sample_indptr[i], of_sample_indptr[i + 1]):
-            r = neurons[p]
-            for q in range(indptr[r], indptr[r + 1]):
-                table[k, np.uint64(samples[q])] += 1
-
-
-@vectorized
 def gradient_squares(X, signs, indptr, samples, residual, squares, lo, hi):
     """``squares[r] = ‖Σ_i fired (Σ_c a_rc e_ic) x_i‖²`` for neurons lo … hi−1, e the residual (n, c): m ‖∂L/∂w_r‖².
 

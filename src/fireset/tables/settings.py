@@ -44,6 +44,8 @@ class TableSettings:
     error: float | None  # leave-one-out: mean square beside that of the targets
     rows: int  # that were looked at
     rounds: int  # of column scales that helped
+    importances: np.ndarray  # (p,), √(mean (∂f/∂z_j)²), adding up to 1
+    forecast: float | None = None  # expected accuracy, or R²
     notes: list[str] = field(default_factory=list)
     left_out: np.ndarray | None = None  # predictions for ``chosen_rows``, each without itself; (rows, c)
     chosen_rows: np.ndarray | None = None
@@ -55,8 +57,10 @@ class TableSettings:
             "column_scales": self.column_scales.tolist(),
             "ridge": self.ridge,
             "leave_one_out_error": self.error,
+            "forecast": self.forecast,
             "rows": self.rows,
             "rounds": self.rounds,
+            "importances": self.importances.tolist(),
             "notes": list(self.notes),
         }
 
@@ -80,6 +84,7 @@ class _Sample:
 
     def __init__(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, kernel: KernelFunction):
         self.Z, self.targets, self.weight, self.kernel = Z.astype(np.float32), targets, weight, kernel
+        self.middle = (targets.max(axis=0, initial=0.0) + targets.min(axis=0, initial=0.0)) / 2  # between two codes
 
     def fit(self, bias: float, scales: np.ndarray, start: int) -> _Fit:
         """With the best ridge, looked for from place ``start`` of the grid on."""
@@ -111,11 +116,13 @@ def choose_settings(
     threshold: float,
     bias: float | str = "auto",
     column_scales: np.ndarray | str | None = "auto",
+    classes: bool = False,
     fewest_rows: float = FEWEST_ROWS,
 ) -> TableSettings:
     """For standardized rows Z (n, p), targets (n, c) and weights (n,); what is given is not looked for.
 
-    ``column_scales`` may be "auto", numbers, or None for none. Deterministic. Cost: about 40 factorizations of up to
+    ``column_scales`` may be "auto", numbers, or None for none. With ``classes`` the targets are codes of classes, and
+    column scales must not make more mistakes, either. Deterministic. Cost: about 40 factorizations of up to
     500 rows, whatever n is.
     """
     counted = np.flatnonzero(weight > 0)
@@ -129,7 +136,7 @@ def choose_settings(
             word = "targets or kernel do not vary: there is nothing to choose settings by"
         fallback = ones if isinstance(given, str) else given
         chosen = DEFAULT_BIAS if isinstance(bias, str) else bias
-        return TableSettings(chosen, fallback, None, None, len(rows), 0, [word])
+        return TableSettings(chosen, fallback, None, None, len(rows), 0, ones / max(len(ones), 1), notes=[word])
     with one_blas_thread():
         halves = [_Sample(Z[part], targets[part], weight[part], kernel) for part in np.array_split(rows, 2)]
         biases = BIASES if isinstance(bias, str) else (float(bias),)
@@ -137,10 +144,11 @@ def choose_settings(
         fits = _best_bias(halves, biases, [first, first])
         rounds = 0
         if isinstance(given, str):
-            fits, rounds = _learn_scales(halves, fits, biases)
+            fits, rounds = _learn_scales(halves, fits, biases, classes)
         scales = np.mean([fit.scales for fit in fits], axis=0)
         whole = _Sample(Z[rows], targets[rows], weight[rows], kernel)
         final = whole.fit(fits[0].bias, scales / max(scales.max(), 1e-300), _start(fits))
+        sizes = np.sqrt(whole.squared_gradients(final))
     return TableSettings(
         bias=final.bias,
         column_scales=final.scales,
@@ -148,6 +156,8 @@ def choose_settings(
         error=final.error,
         rows=len(rows),
         rounds=rounds,
+        importances=sizes / sizes.sum() if sizes.any() else ones / len(ones),
+        forecast=1.0 - (_mistakes([whole], [final]) / len(rows) if classes else final.error),
         left_out=targets[rows] - final.left_out.errors,
         chosen_rows=rows,
     )
@@ -164,13 +174,13 @@ def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: i
     return best
 
 
-def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases) -> tuple[list[_Fit], int]:
+def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases, classes: bool) -> tuple[list[_Fit], int]:
     """Rounds of column scales, as long as those of one half help the other; the fits, and how many helped."""
     judged = fits  # each half with the scales of the other
     for k in range(_ROUNDS):
         made = [_scales_of(half.squared_gradients(fit)) for half, fit in zip(halves, fits, strict=True)]
         crossed = _best_bias(halves, biases if k == 0 else (judged[0].bias,), made[::-1], _start(fits))
-        if not _error(crossed) < _error(judged):
+        if not _error(crossed) < _error(judged) or (classes and _more_mistakes(halves, judged, crossed)):
             return fits, k
         judged, start = crossed, _start(crossed)
         fits = [half.fit(crossed[0].bias, own, start) for half, own in zip(halves, made, strict=True)]
@@ -185,6 +195,24 @@ def _scales_of(squared_gradients: np.ndarray) -> np.ndarray:
 
 def _error(fits: list[_Fit]) -> float:
     return sum(fit.error for fit in fits) / len(fits)
+
+
+def _more_mistakes(halves: list[_Sample], before: list[_Fit], after: list[_Fit]) -> bool:
+    """By more than half of what chance alone would make of it."""
+    mistakes = _mistakes(halves, before)
+    return _mistakes(halves, after) > mistakes + 0.5 * mistakes**0.5
+
+
+def _mistakes(halves: list[_Sample], fits: list[_Fit]) -> float:
+    """Rows of both halves, by their weight, whose class is not the one predicted."""
+    total = 0.0
+    for half, fit in zip(halves, fits, strict=True):
+        guesses = half.targets - fit.left_out.errors
+        wrong = (guesses > half.middle) != (half.targets > half.middle)
+        if guesses.shape[1] > 1:
+            wrong = (guesses.argmax(axis=1) != half.targets.argmax(axis=1))[:, None]
+        total += float(half.weight @ wrong[:, 0]) / float(half.weight.mean())
+    return total
 
 
 def _start(fits: list[_Fit]) -> int:

@@ -44,11 +44,10 @@ def leave_one_out(
     right = np.asfortranarray(roots[:, None] * targets, dtype)
     with all_blas_threads():  # SciPy's; NumPy has one of its own, whose threads must not be woken beside these
         factor, failed = potrf(A.T, lower=0, overwrite_a=True, clean=True)  # the transpose is in Fortran's order
-        if not failed:
-            solved, _ = potrs(factor, right, lower=0, overwrite_b=True)
-            inverse, failed = trtri(factor, lower=0, overwrite_c=True)
-    if failed:
-        return LeftOut(ridge, share, np.zeros_like(targets), targets, np.inf)
+        if failed:
+            return LeftOut(ridge, share, np.zeros_like(targets), targets, np.inf)
+        solved, _ = potrs(factor, right, lower=0, overwrite_b=True)
+        inverse, _ = trtri(factor, lower=0, overwrite_c=True)
     solved = solved.astype(np.float64)
     own = np.square(inverse).sum(axis=1, dtype=np.float64)
     errors = solved / np.maximum(own * roots, 1e-300)[:, None]

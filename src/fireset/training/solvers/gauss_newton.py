@@ -33,6 +33,7 @@ from fireset.training.history import Iteration
 from fireset.training.solvers.base import Evaluation, Solver, SolverContext
 from fireset.training.solvers.kernel_solve import (
     CholeskyPreconditioner,
+    KernelColumns,
     PartialCholeskyPreconditioner,
     Preconditioner,
     SharedPreconditioner,
@@ -117,6 +118,7 @@ class GaussNewton(Solver):
         self._pending: _Pending | None = None
         self._preconditioner: Preconditioner | None = None
         self._kernel: np.ndarray | None = None
+        self._columns: KernelColumns | None = None
         self._dual: np.ndarray | None = None  # δ of the last round, (n, c), where the next one begins
 
     def remember_start(self, network: ShiftedReLUNetwork) -> None:
@@ -138,7 +140,7 @@ class GaussNewton(Solver):
         if self._has_room_for_kernel():
             kernel = self._whole_kernel()[np.ix_(rows, rows)]  # rows ascend: a lower triangle has a lower triangle
         else:
-            kernel = counted_kernel(engine, rows, engine.network.dtype.type)
+            kernel = self._kernel_columns().among(rows)
         found = best_ridge(kernel, residual / np.maximum(curvatures, 1e-300), curvatures.mean(axis=1))
         agreed = np.array([found.ridge, found.error])
         self.context.group.broadcast(agreed, source=0)
@@ -208,6 +210,7 @@ class GaussNewton(Solver):
         distances = np.sqrt(np.einsum("ij,ij->i", change, change, dtype=np.float64))
         moved = np.flatnonzero(distances)
         np.copyto(network.weights, weights)
+        self._columns = None
         # A difference of two floats is rounded by half a unit in the last place, and so is each square and their sum.
         engine.weights_moved(moved, distances[moved] * (1.0 + 1e-5 if network.dtype == np.float32 else 1.0 + 1e-12))
 
@@ -228,9 +231,10 @@ class GaussNewton(Solver):
         drift = self._drift()
         roots = np.sqrt(context.loss.curvatures(predictions, problem.targets, problem.weight))
         system = _System(engine, _divided(residual, roots), roots, shift)
-        pulled = engine.jacobian_product(drift) * (self.ridge / shift)  # (λ/ν) J D
-        right = system.residual - roots * pulled
         drifted = self._squared_norm(drift)
+        # (λ/ν) J D
+        pulled = engine.jacobian_product(drift) * (self.ridge / shift) if drifted else np.zeros_like(residual)
+        right = system.residual - roots * pulled
         solved = self._solve(system, right, loss, drifted)
         # R J Δ, from what the solver left over: no further product with J Jᵀ.
         weighted_change = -(right - solved.residual - shift * solved.solution) - roots * pulled
@@ -266,8 +270,8 @@ class GaussNewton(Solver):
             system.apply, self._preconditioner, right, start=start, enough=enough, max_products=_MOST_PRODUCTS
         )
         self.products += solved.products
-        if solved.products > _MANY_PRODUCTS:
-            self._preconditioner = self._kernel = None
+        if solved.products > _MANY_PRODUCTS and isinstance(self._preconditioner, CholeskyPreconditioner):
+            self._preconditioner = self._kernel = None  # a partial one would be no better for being new
         return solved
 
     def _has_room_for_kernel(self) -> bool:
@@ -281,6 +285,11 @@ class GaussNewton(Solver):
             self._kernel = counted_kernel(self.context.engine, dtype=self.context.network.dtype.type)
         return self._kernel
 
+    def _kernel_columns(self) -> KernelColumns:
+        if self._columns is None:
+            self._columns = KernelColumns(self.context.engine)
+        return self._columns
+
     def _make_preconditioner(self, roots: np.ndarray, shift: float) -> Preconditioner:
         """Of the kernel as it is now, or was a few rounds ago: it hardly changes."""
         row_roots = np.sqrt(np.mean(roots**2, axis=1))
@@ -289,7 +298,8 @@ class GaussNewton(Solver):
             made = CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
         else:
             rank = min(_RANK, len(roots))
-            made = PartialCholeskyPreconditioner(self.context.engine, row_roots, shift, rank, group)
+            made = PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, rank, group)
+            self._columns = None
         return made if group.size == 1 else SharedPreconditioner(made, group)
 
     def details(self) -> dict[str, Any]:
@@ -347,4 +357,4 @@ class GaussNewton(Solver):
             self._pending = _Pending(before, context.history[state["before"]], state["promise"])
 
     def drop_caches(self) -> None:
-        self._preconditioner = self._kernel = self._dual = None
+        self._preconditioner = self._kernel = self._columns = self._dual = None

@@ -42,7 +42,7 @@ class GradientDescent(Solver):
         if self.adaptive and loss_grew(self.context.history):
             record = evaluation.record
             lost = best.beyond_repair(record)
-            self._back_off(from_rest=lost or record.iteration == self.steady_since + 1)
+            self._back_off(from_rest=lost or record.iteration == (self.steady_since or 0) + 1)
             self.steady_since = record.iteration + lost
             if lost:
                 best.restore()
@@ -98,7 +98,7 @@ class GradientDescent(Solver):
         return self._rule.velocity
 
     def state(self) -> dict[str, float]:
-        return {"rate": self._rule.rate, "settled": self.steady_since}
+        return {"rate": self._rule.rate, "settled": self.steady_since or 0}
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
         rate, steady_since = state.get("rate"), state.get("settled")

@@ -26,18 +26,23 @@ class Preconditioner(Protocol):
     def apply(self, vector: np.ndarray) -> np.ndarray: ...
 
 
-def counted_kernel(engine: Engine, rows: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
-    """κ²/m ⟨x_i, x_j⟩ #{r fires for i and for j} for all samples or some; (n, n), its lower triangle filled."""
-    table = engine.common_counts(rows, dtype)
-    X = (engine.X if rows is None else engine.X[rows]).astype(dtype, copy=False)
+def counted_kernel(engine: Engine, dtype=np.float64) -> np.ndarray:
+    """κ²/m ⟨x_i, x_j⟩ #{r fires for i and for j} for all samples; (n, n), its lower triangle."""
+    return _times_products(engine.common_counts(None, dtype), engine.X, engine.tangent_scale)
+
+
+def _times_products(table: np.ndarray, X: np.ndarray, scale: float) -> np.ndarray:
+    """``table[i, j]`` times ``scale`` ⟨x_i, x_j⟩, in place."""
+    dtype = table.dtype.type
+    X = X.astype(dtype, copy=False)
     at_once = max(1, _NUMBERS_AT_ONCE // len(X))
 
-    def scale(lo: int) -> None:
+    def multiply(lo: int) -> None:
         some = slice(lo, lo + at_once)
         table[some] *= X[some] @ X.T
-        table[some] *= dtype(engine.tangent_scale)
+        table[some] *= dtype(scale)
 
-    parallel_map(scale, range(0, len(X), at_once), uses_blas=True)
+    parallel_map(multiply, range(0, len(X), at_once), uses_blas=True)
     return table
 
 
@@ -76,21 +81,20 @@ class PartialCholeskyPreconditioner:
     Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
     """
 
-    def __init__(self, engine: Engine, roots: np.ndarray, shift: float, rank: int, group: ProcessGroup):
+    def __init__(self, columns: "KernelColumns", roots: np.ndarray, shift: float, rank: int, group: ProcessGroup):
         from scipy.linalg import cho_factor, solve_triangular
 
-        columns = _KernelColumns(engine, roots)
         rng = np.random.default_rng(0)
         n = len(roots)
         F = np.zeros((n, rank), np.float32)
-        diagonal = columns.diagonal()
+        diagonal = roots**2 * columns.diagonal()
         total, done = diagonal.sum(), 0
         while done < rank and diagonal.sum() > 1e-6 * total > 0:
             size = min(_PIVOTS_AT_ONCE, rank - done)
             drawn = rng.choice(n, size, p=diagonal / diagonal.sum())
             group.broadcast(drawn, source=0)  # all workers count the same columns
             chosen = np.unique(drawn)
-            G = columns.of(chosen) - F[:, :done] @ F[chosen, :done].T
+            G = _weighted(columns.of(chosen), roots, chosen) - F[:, :done] @ F[chosen, :done].T
             core = G[chosen].astype(np.float64)
             core[np.diag_indices(len(chosen))] += 1e-6 * max(float(np.trace(core)), 1e-30) / len(chosen)
             lower = np.linalg.cholesky(core)
@@ -109,25 +113,34 @@ class PartialCholeskyPreconditioner:
         return (vector - self._F @ inside.astype(np.float32)) / self._shift
 
 
-class _KernelColumns:
-    """Some columns of R̄ H R̄ at a time."""
+def _weighted(columns: np.ndarray, roots: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Columns of R̄ H R̄ from those of H, in place."""
+    columns *= roots[chosen].astype(columns.dtype)
+    columns *= roots[:, None].astype(columns.dtype)
+    return columns
 
-    def __init__(self, engine: Engine, roots: np.ndarray):
+
+class KernelColumns:
+    """Some columns of H at a time, without the whole of it; valid until the weights move."""
+
+    def __init__(self, engine: Engine):
         self._columns = engine.count_columns()
         self._X = engine.X.astype(np.float32, copy=False)
-        self._roots = roots
         self._scale = engine.tangent_scale
 
     def diagonal(self) -> np.ndarray:
-        squares = np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64)
-        return self._roots**2 * squares * self._columns.diagonal() * self._scale
+        return np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64) * self._columns.diagonal() * self._scale
 
     def of(self, chosen: np.ndarray) -> np.ndarray:
+        """(n, len(chosen)), float32."""
         table = self._columns.counts(chosen)
         table *= self._X[chosen] @ self._X.T
-        table *= (self._scale * self._roots[chosen])[:, None].astype(np.float32)
-        table *= self._roots.astype(np.float32)
+        table *= np.float32(self._scale)
         return table.T
+
+    def among(self, chosen: np.ndarray) -> np.ndarray:
+        """The rows of these samples, too: (k, k), float32, its lower triangle."""
+        return _times_products(self._columns.table(chosen), self._X[chosen], self._scale)
 
 
 class SharedPreconditioner:
