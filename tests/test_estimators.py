@@ -118,8 +118,11 @@ def test_importances():
     model = ShiftedReLURegressor(width=1000, random_state=0).fit(X, 3 * X[:, 0] + np.sin(3 * X[:, 2]))
     assert model.feature_importances_.sum() == pytest.approx(1)
     assert set(np.argsort(model.feature_importances_)[2:]) == {0, 2}
-    assert model.settings_.forecast == pytest.approx(1 - model.settings_.error)
-    assert model.settings_.forecast > 0.9
+    settings = model.settings_
+    assert settings.forecast is not None
+    assert settings.error is not None
+    assert settings.forecast == pytest.approx(1 - settings.error)
+    assert settings.forecast > 0.9
 
 
 def test_several_targets():
