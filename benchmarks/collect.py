@@ -11,6 +11,7 @@ from parts import RESULTS
 PARTS = {
     "compare": "make bench-compare",
     "fit": "make bench-fit",
+    "accuracy": "make bench-accuracy",
     "step": "make bench-step",
     "sums": "make bench-sums",
     "index": "make bench-index",

@@ -570,7 +570,7 @@ class TestOutput:
         assert code == 0
         assert out.count("\n") == 1
         assert json.loads(out)["stop_reason"] in ("max_iter", "tol")
-        assert err.startswith("training: 0/5  loss ")
+        assert err.startswith("training: round 0  loss ")
 
     def test_quiet(self, run):
         code, _, err = run("train", write_table(table()), "--target", "y", *SMALL, "-q", "--tol", "0")

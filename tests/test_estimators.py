@@ -212,5 +212,5 @@ def test_verbose_shows_progress(capsys, monkeypatch):
     small(verbose=True).fit(*load_iris(return_X_y=True))
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "training: 1/50  loss" in shown.err
+    assert "training: round 1  loss" in shown.err
     assert "fired" in shown.err

@@ -169,12 +169,26 @@ def test_partial_cholesky_of_full_rank_is_the_inverse():
     roots = np.sqrt(WEIGHT)
     A = roots[:, None] * 4.0 * fire_set_kernel(X, engine.fire_sets()) * roots + 0.05 * np.eye(40)
     v = RNG.standard_normal((40, 2))
+    whole = solving.CholeskyPreconditioner(solving.counted_kernel(engine), roots, 0.05)
     expected = np.linalg.solve(A, v)
-    for made in (
-        solving.PartialCholeskyPreconditioner(solving.KernelColumns(engine), roots, 0.05, 40, SINGLE_PROCESS),
-        solving.CholeskyPreconditioner(solving.counted_kernel(engine), roots, 0.05),
-    ):
-        np.testing.assert_allclose(made.apply(v), expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(whole.apply(v), expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    partial = solving.PartialCholeskyPreconditioner(solving.KernelColumns(engine), roots, 0.05, 40, SINGLE_PROCESS)
+    assert partial.shift >= 0.05
+    expected = np.linalg.solve(A + (partial.shift - 0.05) * np.eye(40), v)
+    np.testing.assert_allclose(partial.apply(v), expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+def test_a_preconditioner_that_rounding_has_spoiled_is_noticed():
+    """A round that promises nothing because its system was not solved is no convergence."""
+
+    class Spoiled:
+        def apply(self, vector):
+            return -vector
+
+    solved = solving.conjugate_residuals(
+        lambda v: 2 * v, Spoiled(), np.ones((3, 1)), start=None, enough=lambda *_: False, max_products=5
+    )
+    assert not solved.sound
 
 
 def test_beyond_what_cholesky_is_for(monkeypatch):

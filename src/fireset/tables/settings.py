@@ -21,7 +21,7 @@ import numpy as np
 from fireset._util.parallel import one_blas_thread
 from fireset.tables.sphere import to_sphere, typical_norm
 from fireset.theory.kernel_function import KernelFunction
-from fireset.theory.leave_one_out import LeftOut, best_ridge
+from fireset.theory.leave_one_out import LeftOut, best_ridge, ridge_at
 
 BIASES = (0.3, 1.0, 3.0)
 DEFAULT_BIAS = 1.0
@@ -86,13 +86,14 @@ class _Sample:
         self.Z, self.targets, self.weight, self.kernel = Z.astype(np.float32), targets, weight, kernel
         self.middle = (targets.max(axis=0, initial=0.0) + targets.min(axis=0, initial=0.0)) / 2  # between two codes
 
-    def fit(self, bias: float, scales: np.ndarray, start: int) -> _Fit:
-        """With the best ridge, looked for from place ``start`` of the grid on."""
+    def fit(self, bias: float, scales: np.ndarray, start: int, *, search: bool = True) -> _Fit:
+        """With the best ridge, looked for from place ``start`` of the grid on, or with the one that is there."""
         Z = self.Z * scales.astype(np.float32)
         typical = typical_norm(Z, self.weight)
         mapped, _ = to_sphere(Z, typical, bias)
         K = self.kernel.values(mapped @ mapped.T)
-        return _Fit(bias, scales, typical, best_ridge(K, self.targets, self.weight, start))
+        look = best_ridge if search else ridge_at
+        return _Fit(bias, scales, typical, look(K, self.targets, self.weight, start))
 
     def squared_gradients(self, fit: _Fit) -> np.ndarray:
         """Mean over rows and outputs of (∂f/∂z_j)², (p,), through the map to the sphere."""
@@ -164,14 +165,14 @@ def choose_settings(
 
 
 def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: int = _FIRST_RIDGE) -> list[_Fit]:
-    """The fits of both halves with the bias that has the least error on both together."""
-    best: list[_Fit] = []
+    """The fits of both halves with the bias that has the least error on the first."""
+    best: _Fit | None = None
     for bias in biases:
-        fits = [half.fit(bias, own, start) for half, own in zip(halves, scales, strict=True)]
-        if not best or _error(fits) < _error(best):
-            best = fits
-        start = _start(fits)
-    return best
+        fit = halves[0].fit(bias, scales[0], start)
+        best = fit if best is None or fit.error < best.error else best
+        start = _start([fit])
+    assert best is not None
+    return [best, *(half.fit(best.bias, own, _start([best])) for half, own in zip(halves[1:], scales[1:], strict=True))]
 
 
 def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases, classes: bool) -> tuple[list[_Fit], int]:
@@ -183,7 +184,8 @@ def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases, classes: bool
         if not _error(crossed) < _error(judged) or (classes and _more_mistakes(halves, judged, crossed)):
             return fits, k
         judged, start = crossed, _start(crossed)
-        fits = [half.fit(crossed[0].bias, own, start) for half, own in zip(halves, made, strict=True)]
+        bias = crossed[0].bias
+        fits = [half.fit(bias, own, start, search=False) for half, own in zip(halves, made, strict=True)]
     return fits, _ROUNDS
 
 

@@ -71,7 +71,7 @@ def best_ridge(kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, star
         if not 0 <= k < len(RIDGES):
             return np.inf
         if k not in tried:
-            tried[k] = leave_one_out(kernel, targets, weight, RIDGES[k] * size, k)
+            tried[k] = ridge_at(kernel, targets, weight, k)
         return tried[k].error
 
     k = start
@@ -81,6 +81,11 @@ def best_ridge(kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, star
         while at(k + 1) * _NEARLY_AS_GOOD < at(k):
             k += 1
     return tried[k]
+
+
+def ridge_at(kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, place: int) -> LeftOut:
+    """With the λ at this place of ``RIDGES``."""
+    return leave_one_out(kernel, targets, weight, RIDGES[place] * _size(kernel, weight), place)
 
 
 def _size(kernel: np.ndarray, weight: np.ndarray) -> float:

@@ -28,6 +28,7 @@ from fireset.training.best_weights import BestWeights
 from fireset.training.checkpoint import CheckpointFolder, Checkpoints
 from fireset.training.history import History, Iteration, WorkCounter
 from fireset.training.losses import Loss, get_loss
+from fireset.training.memory import parse_memory
 from fireset.training.plan import Plan, shard_of
 from fireset.training.problem import TrainingProblem
 from fireset.training.progress import Callback, Progress
@@ -138,7 +139,7 @@ class Trainer:
         given = {"learning_rate": learning_rate, "momentum": momentum, "nesterov": nesterov, "ridge": ridge, "tol": tol}
         self._solver = make_solver(solver, given)
         self._loss = get_loss(loss)
-        self._whole, self._any_norm = network, any_norm
+        self._whole, self._any_norm, self._memory = network, any_norm, parse_memory(memory)
         shard = shard_of(network)
         self._network = shard.local
         self.problem = TrainingProblem.check(
@@ -162,7 +163,14 @@ class Trainer:
         self._counter = WorkCounter(self.engine)
         self._best = BestWeights(self._network, by_validation=self.problem.has_validation)
         return SolverContext(
-            self._network, self.engine, self.problem, self._loss, self._best, self.history, self._plan.group
+            self._network,
+            self.engine,
+            self.problem,
+            self._loss,
+            self._best,
+            self.history,
+            self._plan.group,
+            self._memory,
         )
 
     def _start(self, checkpoint: Checkpoints | None) -> None:

@@ -38,7 +38,9 @@ class Plan:
         network = shard.local
         if isinstance(engine, str):
             engine = create(choose(network, n_samples, max_iter, shard.width) if engine == "auto" else engine)
-        engine = within_memory(engine, network, n_samples, solver_bytes=solver.extra_bytes(network), asked=memory)
+        engine = within_memory(
+            engine, network, n_samples, solver_bytes=solver.extra_bytes(network, n_samples), asked=memory
+        )
         if shard.group is not SINGLE_PROCESS:
             engine = DistributedEngine(engine, shard)
         index = engine.index_kind(network, n_samples)

@@ -80,12 +80,15 @@ class ProgressBar:
         state = f"loss {record.loss:.4g}  fired {record.fired_fraction:.2%}"
         if record.validation_loss is not None:
             state += f"  validation {record.validation_loss:.4g}"
+        rounds = progress.solver == "gauss-newton"  # which end when nothing is left to gain, long before max_iter
         if self._console.is_terminal:
-            self._bar.update(self._task, total=progress.max_iter, completed=record.iteration, state=state)
+            total = None if rounds else progress.max_iter
+            self._bar.update(self._task, total=total, completed=record.iteration, state=state)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-            line = f"{self._title}: {record.iteration}/{progress.max_iter}  {state}"
-            if record.iteration:
+            count = f"round {record.iteration}" if rounds else f"{record.iteration}/{progress.max_iter}"
+            line = f"{self._title}: {count}  {state}"
+            if record.iteration and not rounds:
                 left = (progress.max_iter - record.iteration) * record.seconds / record.iteration
                 line += f"  {left:.0f} s left at most"
             print(line, file=sys.stderr, flush=True)

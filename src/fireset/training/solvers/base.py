@@ -40,6 +40,7 @@ class SolverContext:
     best: BestWeights
     history: History
     group: ProcessGroup  # the workers that train together
+    memory: int | None = None  # bytes that this process may take, where the user has said
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,8 @@ class Solver(ABC):
         """What must be the same when a checkpoint is resumed, by the names that users know."""
         return {"solver": self.name}
 
-    def extra_bytes(self, network: ShiftedReLUNetwork) -> float:  # noqa: ARG002
-        """Memory that it keeps besides the weights."""
+    def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:  # noqa: ARG002
+        """Memory that it needs besides the weights."""
         return 0.0
 
     # Checkpoints

@@ -25,11 +25,11 @@ import numpy as np
 
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
-from fireset._util.system_memory import available_bytes
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.theory.leave_one_out import best_ridge
 from fireset.training.history import Iteration
+from fireset.training.memory import free_bytes
 from fireset.training.solvers.base import Evaluation, Solver, SolverContext
 from fireset.training.solvers.kernel_solve import (
     CholeskyPreconditioner,
@@ -175,8 +175,7 @@ class GaussNewton(Solver):
             gained = pending.record.loss - record.loss
             self._trusted = gained >= _GOOD * pending.promise
             if not gained >= _KEPT * pending.promise:  # NaN is no gain
-                self._damping = max(10 * self._damping, self.ridge)
-                self._preconditioner = None
+                self._damp()
             if not gained > 0:
                 predictions, residual = self._go_back(pending)
                 record = pending.record
@@ -187,6 +186,10 @@ class GaussNewton(Solver):
             self.converged = True
             return
         self._move(residual, predictions, record)
+
+    def _damp(self) -> None:
+        self._damping = max(10 * self._damping, self.ridge)
+        self._preconditioner = None
 
     def _go_back(self, pending: _Pending) -> tuple[np.ndarray, np.ndarray]:
         """Take the last round back. Gives predictions and residual there."""
@@ -216,15 +219,21 @@ class GaussNewton(Solver):
 
     def _move(self, residual: np.ndarray, predictions: np.ndarray, record: Iteration) -> None:
         """Solve for δ, move the weights, and remember what was promised."""
-        new, promise = self._propose(residual, predictions, record.loss)
+        new, promise, sound = self._propose(residual, predictions, record.loss)
         if promise <= self._tol * record.loss:
-            self.converged = True
+            if sound:
+                self.converged = True
+            else:  # nothing gained, for want of a solution: more damping makes one easier to find
+                self._damp()
             return
         self._pending = _Pending(self.context.network.weights.copy(), record, promise)
         self._replace_weights(new)
 
-    def _propose(self, residual: np.ndarray, predictions: np.ndarray, loss: float) -> tuple[np.ndarray, float]:
-        """The weights after a round, and by how much the objective falls there as far as the network is linear."""
+    def _propose(self, residual: np.ndarray, predictions: np.ndarray, loss: float) -> tuple[np.ndarray, float, bool]:
+        """The weights after a round, and by how much the objective falls there as far as the network is linear.
+
+        And whether rounding spared the solution of the linear system.
+        """
         context = self.context
         network, engine, problem = context.network, context.engine, context.problem
         shift = self.ridge + self._damping
@@ -245,7 +254,7 @@ class GaussNewton(Solver):
         promise = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
         promise += 0.5 * self.ridge * (drifted - self._squared_norm(new - self._first))
         self._dual = roots * solved.solution
-        return new, promise
+        return new, promise, solved.sound
 
     def _solve(self, system: "_System", right: np.ndarray, loss: float, drifted: float) -> Solved:
         """(R J Jᵀ R + ν) z = right, from where the last round ended, as far as it is worth while.
@@ -277,7 +286,8 @@ class GaussNewton(Solver):
     def _has_room_for_kernel(self) -> bool:
         """Whether all workers can factor the kernel of all samples, and whether that is worth while."""
         network, n = self.context.network, len(self.context.problem.X)
-        fits = n <= _MOST_CHOLESKY_ROWS and 3 * n * n * network.dtype.itemsize < 0.5 * available_bytes()
+        needed = 3.0 * n * n * network.dtype.itemsize
+        fits = n <= _MOST_CHOLESKY_ROWS and needed < 0.5 * free_bytes(self.context.memory)
         return self.context.group.all_true(fits)
 
     def _whole_kernel(self) -> np.ndarray:
@@ -312,8 +322,13 @@ class GaussNewton(Solver):
     def settings(self) -> dict[str, Any]:
         return {"solver": self.name, "ridge": self._asked_ridge}
 
-    def extra_bytes(self, network: ShiftedReLUNetwork) -> float:
-        return 4.0 * network.weights.nbytes  # W₀, the weights before a round, the step and the gradient
+    def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
+        """W₀, the weights before a round, the step and the gradient; the partial factor, and a bit for each pair.
+
+        The whole kernel takes more, and is used where there is room for it.
+        """
+        partial = 12.0 * n_samples * min(_RANK, n_samples) + n_samples * network.width / 8
+        return 4.0 * network.weights.nbytes + partial
 
     # Checkpoints
 

@@ -90,7 +90,7 @@ class GradientDescent(Solver):
             "nesterov": self._rule.nesterov,
         }
 
-    def extra_bytes(self, network: ShiftedReLUNetwork) -> float:
+    def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:  # noqa: ARG002
         return float(network.weights.nbytes) if self._rule.momentum else 0.0
 
     @property

@@ -17,6 +17,7 @@ from fireset.engines.base import Engine
 
 _NUMBERS_AT_ONCE = 1 << 20
 _PIVOTS_AT_ONCE = 64
+_LEFT_OUT = 0.1  # quantile of the eigenvalues of a partial factor
 _JITTER = 1e-6  # of the mean diagonal, where a float32 factorization fails
 
 
@@ -76,9 +77,11 @@ class CholeskyPreconditioner:
 
 
 class PartialCholeskyPreconditioner:
-    """(F Fᵀ + ν)⁻¹ with F (n, k) from randomly pivoted Cholesky of R̄ H R̄ (Chen, Epperly, Tropp, Webber 2023).
+    """(F Fᵀ + ρ)⁻¹ with F (n, k) from randomly pivoted Cholesky of R̄ H R̄ (Chen, Epperly, Tropp, Webber 2023).
 
-    Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
+    ρ is ν and about the largest eigenvalue that F leaves out, for which the smallest ones that it has are taken
+    (as for Nyström preconditioners; Frangella, Tropp, Udell 2023): nearer to the matrix, and farther from what float32
+    cannot tell from 0. Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
     """
 
     def __init__(self, columns: "KernelColumns", roots: np.ndarray, shift: float, rank: int, group: ProcessGroup):
@@ -101,16 +104,18 @@ class PartialCholeskyPreconditioner:
             F[:, done : done + len(chosen)] = solve_triangular(lower, G.T.astype(np.float64), lower=True).T
             diagonal = np.maximum(diagonal - (F[:, done : done + len(chosen)].astype(np.float64) ** 2).sum(axis=1), 0.0)
             done += len(chosen)
-        self._F, self._shift = np.ascontiguousarray(F[:, :done]), shift
-        inner = (self._F.T @ self._F).astype(np.float64)
-        inner[np.diag_indices(done)] += shift
+        self._F = np.ascontiguousarray(F[:, :done])
+        with all_blas_threads():
+            inner = (self._F.T @ self._F).astype(np.float64)
+        self.shift = shift + max(0.0, float(np.quantile(np.linalg.eigvalsh(inner), _LEFT_OUT)))
+        inner[np.diag_indices(done)] += self.shift
         self._inner = cho_factor(inner, lower=True, overwrite_a=True, check_finite=False)
 
     def apply(self, vector: np.ndarray) -> np.ndarray:
         from scipy.linalg import cho_solve
 
         inside = cho_solve(self._inner, (self._F.T @ vector.astype(np.float32)).astype(np.float64), check_finite=False)
-        return (vector - self._F @ inside.astype(np.float32)) / self._shift
+        return (vector - self._F @ inside.astype(np.float32)) / self.shift
 
 
 def _weighted(columns: np.ndarray, roots: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -161,11 +166,12 @@ class SharedPreconditioner:
 
 
 class Solved(NamedTuple):
-    """z, what is left of the right-hand side, and how many products it took."""
+    """z, what is left of the right-hand side, how many products it took, and whether A and M⁻¹ were positive throughout."""
 
     solution: np.ndarray
     residual: np.ndarray
     products: int
+    sound: bool
 
 
 def conjugate_residuals(
@@ -189,24 +195,23 @@ def conjugate_residuals(
     else:
         z, r, products = start.copy(), right - product(start), 1
     y = preconditioner.apply(r)
-    if not float((r * y).sum()) > 0 or enough(z, r, y):
-        return Solved(z, r, products)
+    if not r.any() or enough(z, r, y):
+        return Solved(z, r, products, sound=True)
     p, Ay = y.copy(), product(y)
     Ap, yAy, products = Ay.copy(), float((y * Ay).sum()), products + 1
     while True:
         MAp = preconditioner.apply(Ap)
         curvature = float((Ap * MAp).sum())
-        if not (curvature > 0 and yAy > 0):
-            break
+        if not (curvature > 0 and yAy > 0):  # rounding has the last word
+            return Solved(z, r, products, sound=False)
         alpha = yAy / curvature
         z += alpha * p
         r -= alpha * Ap
         y -= alpha * MAp
         if products >= max_products or enough(z, r, y):
-            break
+            return Solved(z, r, products, sound=True)
         Ay = product(y)
         products += 1
         before, yAy = yAy, float((y * Ay).sum())
         p = y + yAy / before * p
         Ap = Ay + yAy / before * Ap
-    return Solved(z, r, products)
