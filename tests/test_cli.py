@@ -660,7 +660,7 @@ class TestFailures:
         write_table(table())
         command = [sys.executable, "-m", "fireset", "train", "table.csv", "--target", "y", "--json"]
         process = subprocess.Popen(
-            [*command, "--width", "60", "--max-iter", "100000000", "--tol", "0"],
+            [*command, "--width", "60", "--solver", "gradient", "--max-iter", "100000000", "--tol", "0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -737,6 +737,7 @@ class TestCheckpoints:
     def test_sigterm_leaves_a_checkpoint(self, works):
         write_table(table())
         command = ["train", "table.csv", "--target", "y", "--json", "--width", "60", "--tol", "0", "--checkpoint", "ck"]
+        command += ["--solver", "gradient"]
         process = subprocess.Popen(
             [sys.executable, "-m", "fireset", *command, "--max-iter", "100000000"],
             stdout=subprocess.PIPE,

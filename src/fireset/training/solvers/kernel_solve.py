@@ -166,7 +166,7 @@ class SharedPreconditioner:
 
 
 class Solved(NamedTuple):
-    """z, what is left of the right-hand side, how many products it took, and whether A and M⁻¹ were positive throughout."""
+    """z, what is left of the right-hand side, the products it took, and whether A and M⁻¹ were positive throughout."""
 
     solution: np.ndarray
     residual: np.ndarray
