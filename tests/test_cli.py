@@ -570,7 +570,8 @@ class TestOutput:
         assert code == 0
         assert out.count("\n") == 1
         assert json.loads(out)["stop_reason"] in ("max_iter", "tol")
-        assert err.startswith("training: round 0  loss ")
+        assert err.startswith("chosen: ")
+        assert "\ntraining: round 0  loss " in err
 
     def test_quiet(self, run):
         code, _, err = run("train", write_table(table()), "--target", "y", *SMALL, "-q", "--tol", "0")
@@ -669,6 +670,7 @@ class TestFailures:
         )
         try:
             assert process.stderr is not None
+            assert process.stderr.readline().startswith("chosen: ")
             assert process.stderr.readline().startswith("training: 0/100000000  loss ")
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
@@ -746,6 +748,7 @@ class TestCheckpoints:
         )
         try:
             assert process.stderr is not None
+            assert process.stderr.readline().startswith("chosen: ")
             assert process.stderr.readline().startswith("training: 0/100000000  loss ")
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=60)

@@ -168,3 +168,13 @@ def test_width_by_the_size_of_the_table():
     assert choose_width(10_000, 17, 26) > 25_000  # 260,000 numbers to learn
     assert choose_width(1_000_000, 9, 1) == 2_000
     assert choose_width(100_000, 9, 1) % 2 == 0
+
+
+def test_the_choice_in_words():
+    X, y = make_friedman1(300, 6, random_state=0)
+    model = ShiftedReLURegressor(width=500, random_state=0).fit(X, y)
+    words = model.settings_.in_words(list("abcdef"), "R²")
+    assert f"expected R² {model.settings_.forecast:.3f} (leave-one-out, 300 rows)" in words
+    assert "f" not in words.split(" matter most")[0].split("; ")[1]  # the sixth column has no part in it
+    few = ShiftedReLURegressor(width=500, random_state=0).fit(X[:20], y[:20])
+    assert "too few" in few.settings_.in_words()

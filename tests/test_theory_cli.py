@@ -46,6 +46,7 @@ def test_regression_as_json(works):  # noqa: F811
     assert found["theorem_safe_radius"] == pytest.approx(0.75 * found["theorem_radius"])
     assert found["theorem_iterations_at_rate"] > found["theorem_iterations"]  # the printed T lacks a factor 8
     assert found["kernel_regression_r2"] > 0.5
+    assert found["forecast_r2"] > 0.5
     assert found["operations"]["data"] < found["operations"]["dense"]
     assert json.loads(works(*THEORY, "--json", "--seed", "1"))["lambda"] != found["lambda"]  # another split
     assert "kernel_regression_r2" not in json.loads(works(*THEORY, "--json", "--holdout", "0"))

@@ -58,7 +58,7 @@ def readable(key: str, value: Any) -> tuple[str, str]:
         return label, _STOP_REASONS.get(str(value), str(value))
     if key == "bytes":
         return "size", f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
-    if isinstance(value, dict):
+    if isinstance(value, dict) and all(isinstance(share, int | float) for share in value.values()):
         most = [f"{name} {share:.0%}" for name, share in list(value.items())[:_SHOWN_SHARES]]
         return label, ", ".join(most) + (f", … ({len(value)} in all)" if len(value) > len(most) else "")
     if isinstance(value, bool) or not isinstance(value, int | float | list):

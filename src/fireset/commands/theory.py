@@ -81,6 +81,7 @@ def theory_table(
     summary |= _data_summary(rows, network, separation, spectrum, initial_error)
     summary |= _theorem_summary(n, b, separation, spectrum, initial_error)
     summary |= _practice_summary(rows, network, spectrum, initial_error)
+    summary |= _forecast(problem, train_rows, settings["random_state"])
     if n <= _ALL_EIGENVALUES:
         with_bias = shifted_ntk(rows, b, trained_bias=True)
         summary["lambda_trained_bias"] = float(np.linalg.eigvalsh(with_bias)[0])
@@ -91,6 +92,15 @@ def theory_table(
         found = scores(problem.task, problem.y[test_rows], _predictions(estimator, outputs))
         summary |= {f"kernel_regression_{name}": value for name, value in found.items()}
     return Theory(json_safe(summary), eigenvalues)
+
+
+def _forecast(problem: TableProblem, rows: np.ndarray, seed: int) -> dict[str, Any]:
+    """The score that ``fireset train`` may expect at its defaults: leave-one-out of the infinitely wide network."""
+    estimator = estimator_for(problem.task, width=2, random_state=seed)  # the forecast needs no network
+    estimator.prepare(problem.X[rows], problem.y[rows])
+    forecast = estimator.settings_.forecast
+    score = "accuracy" if problem.task == "classification" else "r2"
+    return {} if forecast is None else {f"forecast_{score}": forecast, "forecast_rows": estimator.settings_.rows}
 
 
 def _data_summary(
@@ -243,7 +253,15 @@ def _score_rows(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     meaning = f"of kernel regression, the infinitely wide network, on {rows:,} rows held out"
     names = {"accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
     found = {name: summary.get(f"kernel_regression_{name}") for name in names}
-    return [
+    expected = (
+        f"that fireset train may expect at its defaults: leave-one-out on {summary.get('forecast_rows', 0):,} rows"
+    )
+    forecasts = [
+        (f"forecast, {names[name]}", f"{value:.2%}" if name == "accuracy" else _number(value), expected)
+        for name in names
+        if (value := summary.get(f"forecast_{name}")) is not None
+    ]
+    return forecasts + [
         (names[name], f"{value:.2%}" if name == "accuracy" else _number(value), meaning)
         for name, value in found.items()
         if value is not None

@@ -1,5 +1,6 @@
 """What both estimators share: the map to the sphere, the network and its training."""
 
+import sys
 import warnings
 from contextlib import ExitStack
 from numbers import Integral
@@ -113,6 +114,11 @@ class ShiftedReLUEstimator(BaseEstimator):
             classes=is_classifier(self),
             fewest_rows=FEWEST_ROWS if choose else np.inf,
         )
+        if self.verbose and choose and current_group().rank == 0:
+            names = getattr(self, "feature_names_in_", None)
+            score = "accuracy" if is_classifier(self) else "R²"
+            words = self.settings_.in_words(None if names is None else list(map(str, names)), score)
+            print(f"chosen: {words}", file=sys.stderr, flush=True)
         self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,

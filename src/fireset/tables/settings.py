@@ -31,6 +31,7 @@ _ROUNDS = 3
 _LEAST_SCALE = 0.02  # beside the largest
 _MOST_OUTPUTS = 16  # whose gradients are looked at one by one
 _LEAST_KERNEL = 1e-12  # at so high a threshold nobody fires
+_NAMED = 3
 _FIRST_RIDGE = 6  # place in RIDGES to begin at
 
 
@@ -49,6 +50,18 @@ class TableSettings:
     notes: list[str] = field(default_factory=list)
     left_out: np.ndarray | None = None  # predictions for ``chosen_rows``, each without itself; (rows, c)
     chosen_rows: np.ndarray | None = None
+
+    def in_words(self, names: list[str] | None = None, score: str = "score") -> str:
+        """What was chosen, and what it promises, in a line."""
+        if self.forecast is None:
+            return "; ".join(self.notes)
+        most = np.argsort(self.importances)[::-1][:_NAMED]
+        named = ", ".join(names[k] if names is not None else f"column {k + 1}" for k in most)
+        scales = f"column scales learned in {self.rounds} rounds" if self.rounds else "all columns alike"
+        return (
+            f"bias {self.bias:g}, {scales}; {named} matter most; expected {score} {self.forecast:.3f} "
+            f"(leave-one-out, {self.rows:,} rows)"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For people and files; without what belongs to single rows."""
