@@ -266,3 +266,22 @@ def test_steps_one_by_one():
     trainer = Trainer(network(2), X, Y, solver=GaussNewton(ridge=0.05), tol=0)
     losses = [trainer.step().loss for _ in range(4)]
     assert losses[-1] < 0.1 * losses[0]
+
+
+def test_where_the_last_round_ended_is_no_place_to_give_up():
+    """Far from linear the kernel changes: a round that begins at the last one's δ and promises nothing begins anew."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((300, 5))
+    y = np.sin(2 * rows[:, :1]) + rows[:, 1:2] * rows[:, 2:3]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    losses = []
+    for forgetful in (False, True):
+        solver = GaussNewton(ridge=0.01, tol=1e-3)
+
+        def forget(_, solver=solver, forgetful=forgetful) -> None:
+            if forgetful:
+                solver.drop_caches()
+
+        result = train(network(1, 10.0, width=1000), rows, y, solver=solver, max_iter=100, tol=0, callbacks=[forget])
+        losses.append(result.loss)
+    assert losses[0] <= 1.2 * losses[1]

@@ -46,8 +46,10 @@ _MOST_CHOLESKY_ROWS = 6000  # beyond, n³/3 takes longer than the products that 
 _RANK = 1200  # of the partial factor beyond
 _LEFT = 0.3  # of ``tol`` a linear system may leave to be gained
 _LOOSE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
+_PATIENCE = 10  # products after which a round that has gained less than ``tol`` is given up
 _MOST_PRODUCTS = 60  # for one of them
 _KEPT = 0.1  # of what a round promised, below which it is damped more
+_KEPT_WORD = 3.0  # times ``tol`` of the objective, by which a round may be off where the network is as good as linear
 _GOOD = 0.75  # from which on the damping is lowered, and linear systems are solved to the end
 _MANY_PRODUCTS = 40  # after which the preconditioner is made anew
 _MOST_DAMPING = 1e8  # times the ridge: a loss that no step lowers is not ours to lower
@@ -114,7 +116,8 @@ class GaussNewton(Solver):
 
     def _reset(self) -> None:
         self.ridge, self._damping, self.converged = 0.0, 0.0, False
-        self._trusted = True  # the last round gave what it had promised
+        self._trusted = True  # the last round gave what it had promised, or most of it
+        self._kept_its_word = True  # and that within what counts
         self._pending: _Pending | None = None
         self._preconditioner: Preconditioner | None = None
         self._kernel: np.ndarray | None = None
@@ -174,6 +177,7 @@ class GaussNewton(Solver):
         if pending is not None:
             gained = pending.record.loss - record.loss
             self._trusted = gained >= _GOOD * pending.promise
+            self._kept_its_word = abs(gained - pending.promise) <= _KEPT_WORD * self._tol * record.loss
             if not gained >= _KEPT * pending.promise:  # NaN is no gain
                 self._damp()
             if not gained > 0:
@@ -219,7 +223,12 @@ class GaussNewton(Solver):
 
     def _move(self, residual: np.ndarray, predictions: np.ndarray, record: Iteration) -> None:
         """Solve for δ, move the weights, and remember what was promised."""
+        fresh = self._preconditioner is None and self._dual is None
         new, promise, sound = self._propose(residual, predictions, record.loss)
+        if promise <= self._tol * record.loss and not (fresh or self._kept_its_word):
+            # The kernel has changed, and with it where a round should begin: that alone may be why nothing is promised.
+            self.drop_caches()
+            new, promise, sound = self._propose(residual, predictions, record.loss)
         if promise <= self._tol * record.loss:
             if sound:
                 self.converged = True
@@ -268,11 +277,20 @@ class GaussNewton(Solver):
         # Without damping and for squared error this is 0: the objective is the rest.
         constant = loss - 0.5 * float((system.residual**2).sum()) - 0.5 * self.ridge**2 / shift * drifted
 
+        asked, patient = 0, self._dual is not None or not drifted  # else it has to get from W₀ to where it is first
+
         def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray) -> bool:
+            nonlocal asked
+            asked += 1
             left = 0.5 * max(float((r * r).sum()) - shift * float((r * y).sum()), 0.0)
             applied = right - r - shift * z  # R J Jᵀ R z
             now = constant + 0.5 * (float(((right - applied) ** 2).sum()) + shift * float((z * applied).sum()))
-            return left <= _LEFT * self._tol * max(now, 0.0) or (not self._trusted and left <= _LOOSE * (loss - now))
+            worth = self._tol * max(now, 0.0)
+            if (
+                patient and asked > _PATIENCE and loss - now <= worth
+            ):  # what a partial factor says of the rest may be too much
+                return True
+            return left <= _LEFT * worth or (not self._trusted and left <= _LOOSE * (loss - now))
 
         start = None if self._dual is None else _divided(self._dual, system.roots)
         solved = conjugate_residuals(
