@@ -142,8 +142,8 @@ def test_leave_one_out_in_closed_form_is_leaving_one_out():
     errors = [error(share * size) for share in RIDGES]
     assert chosen.error == pytest.approx(error(chosen.ridge))
     assert chosen.error <= 1.01 * min(errors)
-    assert chosen.share == RIDGES.index(pytest.approx(chosen.ridge / size))
-    larger = errors[chosen.share - 1]
+    assert chosen.place == RIDGES.index(pytest.approx(chosen.ridge / size))
+    larger = errors[chosen.place - 1]
     assert larger > chosen.error
 
 

@@ -74,9 +74,9 @@ class DistributedEngine(Engine):
     def _summed(self, product: TangentOperator) -> TangentOperator:
         return lambda direction: self._added(product(direction) * self.shard.scale**2)
 
-    def common_counts(self, samples: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
+    def common_counts(self, dtype=np.float64) -> np.ndarray:
         """Of all workers' neurons: one exchange of n² counts, some rows at a time."""
-        table = self.inner.common_counts(samples, dtype)
+        table = self.inner.common_counts(dtype)
         return _summed_counts(table, self.shard.group)
 
     def count_columns(self) -> "DistributedColumns":

@@ -147,12 +147,12 @@ class Engine(ABC):
         """The same, near enough to choose a step size by."""
         return self.tangent_operator()
 
-    def common_counts(self, samples: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
-        """#{r fires for i and for j}, for all samples or some; (n, n), its lower triangle.
+    def common_counts(self, dtype=np.float64) -> np.ndarray:
+        """#{r fires for i and for j}, for all samples; (n, n), its lower triangle.
 
         Times ⟨x_i, x_j⟩ κ²/m it is the block that the tangent operator has for each output.
         """
-        return common_counts(self.fired_by_neuron(), samples, dtype)
+        return common_counts(self.fired_by_neuron(), dtype)
 
     def fired_by_neuron(self) -> FiredByNeuron:
         """The fire sets, by neuron."""

@@ -95,8 +95,8 @@ def power_iteration(
     return estimate
 
 
-def common_counts(columns: FiredByNeuron, samples: np.ndarray | None = None, dtype=np.float64) -> np.ndarray:
-    """How many neurons fire for both of two samples, for all pairs, or those of some ``samples``.
+def common_counts(columns: FiredByNeuron, dtype=np.float64) -> np.ndarray:
+    """How many neurons fire for both of two samples, for all pairs.
 
     (n, n), of which only the lower triangle means anything. Cost on all cores: for a neuron that fires for k̃ of the n
     samples k̃², or n²/1000 where that is less (``kernels/common_firing.py``); memory n² numbers, and a bit for each
@@ -106,9 +106,6 @@ def common_counts(columns: FiredByNeuron, samples: np.ndarray | None = None, dty
 
     columns, factor = _one_of_each_pair(columns)
     indptr, fired, n = columns
-    if samples is not None:
-        columns = _among(columns, samples)
-        indptr, fired, n = columns
     lengths = np.diff(indptr)
     often = lengths.astype(np.float64) ** 2 * _PAIR > 0.5 * n * n * _BIT
     by_bits, by_pairs = np.flatnonzero(often), np.flatnonzero(~often & (lengths > 0))
@@ -143,16 +140,6 @@ def _one_of_each_pair(columns: FiredByNeuron) -> tuple[FiredByNeuron, int]:
     if not np.array_equal(fired[:middle], fired[middle:]):
         return columns, 1
     return FiredByNeuron(indptr[: half + 1], fired[:middle], n), 2
-
-
-def _among(columns: FiredByNeuron, samples: np.ndarray) -> FiredByNeuron:
-    """The same of these samples alone, numbered as they are here."""
-    places = np.full(columns.n_samples, -1, np.int32)
-    places[samples] = np.arange(len(samples), dtype=np.int32)
-    found = places[columns.samples]
-    kept = found >= 0
-    before = np.concatenate([[0], np.cumsum(kept)])
-    return FiredByNeuron(before[columns.indptr], found[kept], len(samples))
 
 
 def _packed(columns: FiredByNeuron, neurons: np.ndarray) -> np.ndarray:

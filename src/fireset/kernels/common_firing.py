@@ -33,7 +33,7 @@ def pack_bits(indptr, samples, neurons, bits, lo, hi):
 def count_common_bits(bits, table, lo, hi):
     """Add to ``table[i, j]``, lo ≤ i < hi and j ≤ i, how many bits rows i and j have in common.
 
-    A few entries beyond j = i are changed, too. Cost n² words / 2 over all rows.
+    Cost n² words / 2 over all rows.
     """
     words = bits.shape[1]
     for first in range(0, hi, _TILE):

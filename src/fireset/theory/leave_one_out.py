@@ -20,14 +20,14 @@ class LeftOut(NamedTuple):
     """Kernel regression on some rows, each predicted without itself."""
 
     ridge: float  # λ
-    share: int  # its place in RIDGES, or −1
+    place: int  # of λ in RIDGES, or −1
     coefficients: np.ndarray  # α, (n, c)
     errors: np.ndarray  # target less prediction, (n, c)
     error: float  # their mean square, beside that of the targets
 
 
 def leave_one_out(
-    kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, ridge: float, share: int = -1
+    kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, ridge: float, place: int = -1
 ) -> LeftOut:
     """With this λ; ``kernel`` (n, n), its lower triangle, is not changed; targets (n, c). Cost 2/3 n³."""
     from scipy.linalg import get_lapack_funcs
@@ -45,7 +45,7 @@ def leave_one_out(
     with all_blas_threads():  # SciPy's; NumPy has one of its own, whose threads must not be woken beside these
         factor, failed = potrf(A.T, lower=0, overwrite_a=True, clean=True)  # the transpose is in Fortran's order
         if failed:
-            return LeftOut(ridge, share, np.zeros_like(targets), targets, np.inf)
+            return LeftOut(ridge, place, np.zeros_like(targets), targets, np.inf)
         solved, _ = potrs(factor, right, lower=0, overwrite_b=True)
         inverse, _ = trtri(factor, lower=0, overwrite_c=True)
     solved = solved.astype(np.float64)
@@ -53,7 +53,7 @@ def leave_one_out(
     errors = solved / np.maximum(own * roots, 1e-300)[:, None]
     spread = float(weight @ (targets**2).sum(axis=1))
     mean = float(weight @ (errors**2).sum(axis=1)) / spread if spread > 0 else 1.0
-    return LeftOut(ridge, share, roots[:, None] * solved, errors, mean)
+    return LeftOut(ridge, place, roots[:, None] * solved, errors, mean)
 
 
 def best_ridge(kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, start: int = 6) -> LeftOut:

@@ -47,7 +47,7 @@ _RANK = 1200  # of the partial factor beyond
 _LEFT = 0.3  # of ``tol`` a linear system may leave to be gained
 _LOOSE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
 _PATIENCE = 10  # products after which a round that has gained less than ``tol`` is given up
-_MOST_PRODUCTS = 60  # for one of them
+_MOST_PRODUCTS = 60  # for one linear system
 _KEPT = 0.1  # of what a round promised, below which it is damped more
 _KEPT_WORD = 3.0  # times ``tol`` of the objective, by which a round may be off where the network is as good as linear
 _GOOD = 0.75  # from which on the damping is lowered, and linear systems are solved to the end
@@ -286,9 +286,8 @@ class GaussNewton(Solver):
             applied = right - r - shift * z  # R J Jᵀ R z
             now = constant + 0.5 * (float(((right - applied) ** 2).sum()) + shift * float((z * applied).sum()))
             worth = self._tol * max(now, 0.0)
-            if (
-                patient and asked > _PATIENCE and loss - now <= worth
-            ):  # what a partial factor says of the rest may be too much
+            # What a partial factor says of the rest may be too much.
+            if patient and asked > _PATIENCE and loss - now <= worth:
                 return True
             return left <= _LEFT * worth or (not self._trusted and left <= _LOOSE * (loss - now))
 
@@ -297,7 +296,7 @@ class GaussNewton(Solver):
             system.apply, self._preconditioner, right, start=start, enough=enough, max_products=_MOST_PRODUCTS
         )
         self.products += solved.products
-        if solved.products > _MANY_PRODUCTS and isinstance(self._preconditioner, CholeskyPreconditioner):
+        if solved.products > _MANY_PRODUCTS and self._kernel is not None:
             self._preconditioner = self._kernel = None  # a partial one would be no better for being new
         return solved
 

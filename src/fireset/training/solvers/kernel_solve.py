@@ -29,7 +29,7 @@ class Preconditioner(Protocol):
 
 def counted_kernel(engine: Engine, dtype=np.float64) -> np.ndarray:
     """κ²/m ⟨x_i, x_j⟩ #{r fires for i and for j} for all samples; (n, n), its lower triangle."""
-    return _times_products(engine.common_counts(None, dtype), engine.X, engine.tangent_scale)
+    return _times_products(engine.common_counts(dtype), engine.X, engine.tangent_scale)
 
 
 def _times_products(table: np.ndarray, X: np.ndarray, scale: float) -> np.ndarray:
