@@ -85,24 +85,21 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a
 
 
 @cache
-def _controller():
+def _blas_libraries() -> list[Any]:
+    """Each sets its number of threads for the whole process, in a microsecond; threadpoolctl's own limits take 20."""
     import scipy.linalg  # noqa: F401 - scipy brings its own BLAS; it must be loaded to be found
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
 class _BlasLimit:
-    """Limits BLAS to one thread while at least one caller holds the limit, unless somebody has lifted it for a while.
-
-    One thread of its own sets and restores the limit: threadpoolctl restores only what the same thread has set.
-    """
+    """Limits BLAS to one thread while at least one caller holds the limit, unless somebody has lifted it for a while."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fireset-blas")
         self._holders = self._lifters = 0
-        self._limit: Any = None
+        self._before: list[tuple[Any, int]] = []  # libraries that are limited, and how many threads they had
 
     def change(self, *, holders: int = 0, lifters: int = 0) -> None:
         """So many more who hold the limit, and who have lifted it."""
@@ -110,16 +107,14 @@ class _BlasLimit:
             self._holders += holders
             self._lifters += lifters
             limited = self._holders > 0 and self._lifters == 0
-            if limited != (self._limit is not None):
-                self._executor.submit(self._set if limited else self._restore).result()
-
-    def _set(self) -> None:
-        self._limit = _controller().limit(limits=1, user_api="blas")
-        self._limit.__enter__()
-
-    def _restore(self) -> None:
-        self._limit.__exit__(None, None, None)
-        self._limit = None
+            if limited and not self._before:
+                self._before = [(library, library.get_num_threads()) for library in _blas_libraries()]
+                for library, _ in self._before:
+                    library.set_num_threads(1)
+            elif self._before and not limited:
+                for library, threads in self._before:
+                    library.set_num_threads(threads)
+                self._before = []
 
 
 # Of two limits created at once, the second would take the first one's limit for the setting to be restored.
@@ -133,7 +128,7 @@ def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - a forked child mu
 
 @contextmanager
 def one_blas_thread():
-    """Limit BLAS to one thread within the block. Cheap inside another such block, a third of a millisecond outside."""
+    """Limit BLAS to one thread within the block. Costs a few microseconds."""
     with _changed_limit(holders=1):
         yield
 

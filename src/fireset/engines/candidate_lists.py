@@ -99,6 +99,18 @@ class CandidateLists:
     def lay_out_next(self, neurons: slice, counts: np.ndarray) -> None:
         """Slots for the next neurons in order, for lists of these lengths; used once, to make the first lists."""
         self.capacities[neurons] = with_spare_capacity(counts)
+        self._put_next(neurons)
+
+    def repeat_first_half(self) -> None:
+        """The neurons of the second half, laid out next, have the lists of those of the first."""
+        half, used = len(self.starts) // 2, self.used
+        self.capacities[half:] = self.capacities[:half]
+        self._put_next(slice(half, 2 * half))
+        self.counts[half:] = self.counts[:half]
+        for places in (self.samples, self.references):
+            places[used : 2 * used] = places[:used]
+
+    def _put_next(self, neurons: slice) -> None:
         self._put_at_the_end(neurons)
         if self.used > len(self.samples):  # from what the neurons so far need, guess what all will
             places = int(1.1 * self.used * len(self.capacities) / neurons.stop) + 1

@@ -117,13 +117,21 @@ class DataSearchEngine(ListEngine):
         kind = self.index_kind(self.network, len(self.X))
         options = {"copy": False} if kind == "scan" else {}
         self._indexes = [build(self.X[samples], kind, **options) for samples, _, _ in self._blocks]
-        for batch in self._batches(np.arange(self.network.width)):
+        W, half = self.network.weights, self.network.width // 2
+        twins = self.network.width % 2 == 0 and np.array_equal(W[:half], W[half:])  # as an antisymmetric start has them
+        for batch in self._batches(np.arange(half if twins else self.network.width)):
             aim = self._expect(batch, np.full(len(batch), self._first_radius(self.network)))
             for index, block in zip(self._indexes, self._blocks, strict=True):
                 report = self._query(index, batch, aim)
                 block.lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
                 self._fill(block.lists, batch, report, aim)
             self._radii[batch] = aim
+        if twins:
+            for block in self._blocks:
+                block.lists.repeat_first_half()
+            for each in (self._radii, self._drifts, self._bands):
+                each[half:] = each[:half]
+            self.work.refreshes *= 2
 
     def _renew_lists(self) -> None:
         due = ~(self._drifts <= self._radii)

@@ -163,15 +163,21 @@ def choose_settings(
     )
 
 
-def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: int = _FIRST_RIDGE) -> list[_Fit]:
-    """The fits of both halves with the bias that has the least error on the first."""
-    best: _Fit | None = None
-    for bias in biases:
-        fit = halves[0].fit(bias, scales[0], start)
-        best = fit if best is None or fit.error < best.error else best
-        start = _start([fit])
-    assert best is not None
-    return [best, *(half.fit(best.bias, own, _start([best])) for half, own in zip(halves[1:], scales[1:], strict=True))]
+def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: int | None = None) -> list[_Fit]:
+    """The fits of both halves with the bias that has the least error on the first.
+
+    Biases are compared with the ridge at place ``start``, or else each with its own best one. The second half has
+    the ridge of the first.
+    """
+    half, place, tried = halves[0], _FIRST_RIDGE if start is None else start, []
+    if start is None or len(biases) > 1:
+        for bias in biases:
+            tried.append(half.fit(bias, scales[0], place, search=start is None))
+            place = _start(tried[-1:])
+        best = min(tried, key=lambda fit: fit.error)
+    if start is not None:
+        best = half.fit(best.bias if tried else biases[0], scales[0], start)
+    return [best, halves[1].fit(best.bias, scales[1], _start([best]), search=False)]
 
 
 def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases, classes: bool) -> tuple[list[_Fit], int]:

@@ -42,8 +42,10 @@ from fireset.training.solvers.kernel_solve import (
     counted_kernel,
 )
 
-_MOST_CHOLESKY_ROWS = 6000  # beyond, n³/3 takes longer than the products that a better preconditioner saves
-_RANK = 1200  # of the partial factor beyond
+_FEW_ROWS = 2500  # up to which the whole kernel is factored
+_MOST_CHOLESKY_ROWS = 6000  # up to which it is where ν is small; beyond, n³/3 takes longer than products that it saves
+_SMALL_SHIFT = 0.05  # ν beside the mean diagonal, below which a partial factor leaves many products to be done
+_RANK = 1200  # of the partial factor, at most
 _LEFT = 0.3  # of ``tol`` a linear system may leave to be gained
 _LOOSE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
 _PATIENCE = 10  # products after which a round that has gained less than ``tol`` is given up
@@ -140,7 +142,7 @@ class GaussNewton(Solver):
         u = engine.forward()
         curvatures = loss.curvatures(u, problem.targets, problem.weight)[rows]
         residual = loss.residual(u, problem.targets, problem.weight)[rows]
-        if self._has_room_for_kernel():
+        if len(problem.X) <= _FEW_ROWS and self._has_room_for_kernel():
             kernel = self._whole_kernel()[np.ix_(rows, rows)]  # rows ascend: a lower triangle has a lower triangle
         else:
             kernel = self._kernel_columns().among(rows)
@@ -307,6 +309,9 @@ class GaussNewton(Solver):
         fits = n <= _MOST_CHOLESKY_ROWS and needed < 0.5 * free_bytes(self.context.memory)
         return self.context.group.all_true(fits)
 
+    def _has_small(self, shift: float, roots: np.ndarray) -> bool:
+        return shift < _SMALL_SHIFT * float(np.mean(roots**2 * self._kernel_columns().diagonal()))
+
     def _whole_kernel(self) -> np.ndarray:
         if self._kernel is None:
             self._kernel = counted_kernel(self.context.engine, dtype=self.context.network.dtype.type)
@@ -320,13 +325,12 @@ class GaussNewton(Solver):
     def _make_preconditioner(self, roots: np.ndarray, shift: float) -> Preconditioner:
         """Of the kernel as it is now, or was a few rounds ago: it hardly changes."""
         row_roots = np.sqrt(np.mean(roots**2, axis=1))
-        group = self.context.group
-        if self._has_room_for_kernel():
+        group, n = self.context.group, len(roots)
+        if (n <= _FEW_ROWS or self._has_small(shift, row_roots)) and self._has_room_for_kernel():
             made = CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
         else:
-            rank = min(_RANK, len(roots))
-            made = PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, rank, group)
-            self._columns = None
+            made = PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(_RANK, n), group)
+        self._columns = None
         return made if group.size == 1 else SharedPreconditioner(made, group)
 
     def details(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from fireset.engines.base import Engine
 
 _NUMBERS_AT_ONCE = 1 << 20
 _PIVOTS_AT_ONCE = 64
+_WORTH_A_PIVOT = 10.0  # times ν: what a column must take away, or a few more products cost less
 _LEFT_OUT = 0.1  # quantile of the eigenvalues of a partial factor
 _JITTER = 1e-6  # of the mean diagonal, where a float32 factorization fails
 
@@ -81,7 +82,8 @@ class PartialCholeskyPreconditioner:
 
     ρ is ν and about the largest eigenvalue that F leaves out, for which the smallest ones that it has are taken
     (as for Nyström preconditioners; Frangella, Tropp, Udell 2023): nearer to the matrix, and farther from what float32
-    cannot tell from 0. Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
+    cannot tell from 0. Columns are added while they take away eigenvalues well above ν, up to ``rank``; the rest is left
+    to the products. Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
     """
 
     def __init__(self, columns: "KernelColumns", roots: np.ndarray, shift: float, rank: int, group: ProcessGroup):
@@ -91,8 +93,8 @@ class PartialCholeskyPreconditioner:
         n = len(roots)
         F = np.zeros((n, rank), np.float32)
         diagonal = roots**2 * columns.diagonal()
-        total, done = diagonal.sum(), 0
-        while done < rank and diagonal.sum() > 1e-6 * total > 0:
+        total, done, found = diagonal.sum(), 0, np.inf
+        while done < rank and diagonal.sum() > 1e-6 * total > 0 and found > _WORTH_A_PIVOT * shift:
             size = min(_PIVOTS_AT_ONCE, rank - done)
             drawn = rng.choice(n, size, p=diagonal / diagonal.sum())
             group.broadcast(drawn, source=0)  # all workers count the same columns
@@ -101,8 +103,10 @@ class PartialCholeskyPreconditioner:
             core = G[chosen].astype(np.float64)
             core[np.diag_indices(len(chosen))] += 1e-6 * max(float(np.trace(core)), 1e-30) / len(chosen)
             lower = np.linalg.cholesky(core)
-            F[:, done : done + len(chosen)] = solve_triangular(lower, G.T.astype(np.float64), lower=True).T
-            diagonal = np.maximum(diagonal - (F[:, done : done + len(chosen)].astype(np.float64) ** 2).sum(axis=1), 0.0)
+            inverse = solve_triangular(lower, np.eye(len(chosen)), lower=True)
+            new = F[:, done : done + len(chosen)] = G @ inverse.T.astype(np.float32)
+            taken = np.einsum("ij,ij->i", new, new, dtype=np.float64)
+            diagonal, found = np.maximum(diagonal - taken, 0.0), float(taken.sum()) / len(chosen)
             done += len(chosen)
         self._F = np.ascontiguousarray(F[:, :done])
         with all_blas_threads():
