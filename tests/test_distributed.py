@@ -82,6 +82,13 @@ class TestTogether:
         np.testing.assert_allclose(facts(done, f"rounds.{size}.0"), result.history.column("loss"), rtol=1e-6)
         np.testing.assert_allclose(found[0], one.weights, rtol=0, atol=1e-6)
 
+    def test_rounds_are_resumed(self, done):
+        """Three workers that stopped after three rounds end where three that went on did."""
+        for rank in range(3):
+            expected, begun, found = (np.load(done / f"rounds {k}.{rank}.npy") for k in ("whole", "begun", "resumed"))
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+            assert np.abs(begun - expected).max() > 1e-6 * np.abs(expected).max()
+
     @pytest.mark.parametrize("size", [2, 3, 4])
     def test_all_workers_have_the_same_bits(self, done, size):
         first = (done / f"weights.{size}.0.npy").read_bytes()

@@ -80,6 +80,14 @@ def main() -> None:
                 result = train(one, X, y, solver=GaussNewton(), max_iter=6, tol=0)
                 note(f"rounds.{size}.{RANK}", result.history.column("loss").tolist())
                 np.save(OUT / f"rounds.{size}.{RANK}.npy", one.weights)
+    for name in ("rounds whole", "rounds begun", "rounds resumed"):
+        with group(name, 3):
+            if RANK < 3:
+                one, folder = network(), OUT / ("whole" if name == "rounds whole" else "cut")
+                asked = Checkpoints(folder, every=1, resume=name == "rounds resumed")
+                stop = [lambda p: p.record.iteration == 3] if name == "rounds begun" else []
+                train(one, X, y, solver=GaussNewton(), max_iter=6, tol=0, checkpoint=asked, callbacks=stop)
+                np.save(OUT / f"{name}.{RANK}.npy", one.weights)
     with group("shards", 4):
         model = fit(X, y)
         model.network_.save(OUT / "shards.safetensors")

@@ -278,30 +278,25 @@ class ListEngine(Engine):
 
     def fire_sets(self) -> "csr_array":
         """n × m, from the lists; looks at nothing outside them."""
-        from scipy.sparse import csr_array, vstack
-
         if self._diverged:
             return self.network.fire_sets(self.X)
-        self._ensure_forward()
-        all_neurons = np.arange(self.network.width)
-        return csr_array(
-            vstack(
-                [
-                    fire_sets_by_neuron(
-                        list_offsets(lists.fired_counts), lists.fired_samples(all_neurons), samples.stop - samples.start
-                    )
-                    for samples, _, lists in self._blocks
-                ]
-            )
-        )
+        return fire_sets_by_neuron(*self.fired_by_neuron())
 
     def fired_by_neuron(self) -> FiredByNeuron:
-        if self._diverged or len(self._blocks) > 1:
+        from fireset.kernels.candidates import copy_fired
+
+        if self._diverged:
             return super().fired_by_neuron()
         self._ensure_forward()
-        lists = self._blocks[0].lists
-        fired = lists.fired_samples(np.arange(self.network.width))
-        return FiredByNeuron(list_offsets(lists.fired_counts), fired, len(self.X))
+        indptr = list_offsets(sum(block.lists.fired_counts for block in self._blocks))
+        fired, places = np.empty(indptr[-1], np.int32), indptr[:-1].copy()
+
+        def copy_span(span: tuple[int, int]) -> None:
+            for samples, _, lists in self._blocks:
+                copy_fired(lists.arrays(), lists.fired(span), samples.start, places, fired, *span)
+
+        parallel_map(copy_span, ranges(self.network.width))
+        return FiredByNeuron(indptr, fired, len(self.X))
 
     def _searched(self, index: HalfSpaceIndex, normals: np.ndarray, thresholds: np.ndarray) -> Report:
         """Ask the index, and count its work as ours."""

@@ -160,7 +160,7 @@ class FireSetColumns:
     def __init__(self, columns: FiredByNeuron):
         columns, self._factor = _one_of_each_pair(columns)
         self._bits = _packed(columns, np.flatnonzero(np.diff(columns.indptr)))
-        self._diagonal = np.bincount(columns.samples, minlength=columns.n_samples) * float(self._factor)
+        self._diagonal = np.bitwise_count(self._bits).sum(axis=1) * float(self._factor)
 
     def diagonal(self) -> np.ndarray:
         return self._diagonal

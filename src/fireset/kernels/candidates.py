@@ -326,3 +326,13 @@ def relocate(old_starts, counts, old, new_starts, new, lo, hi):
         begin, end = old_starts[r], new_starts[r]
         for p in range(counts[r]):
             new[end + p] = old[begin + p]
+
+
+@vectorized
+def copy_fired(lists, fired, first, places, out, lo, hi):
+    """Copy who fired for neurons lo … hi−1, as sample numbers from ``first`` on, to ``places`` of ``out``, which move."""
+    for r in range(lo, hi):
+        begin, end = lists.fired_starts[r], places[r]
+        for p in range(lists.fired_counts[r]):
+            out[end + p] = fired[begin + p] + first
+        places[r] = end + lists.fired_counts[r]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fireset._util.parallel import all_blas_threads, parallel_map
+from fireset._util.parallel import all_blas_threads, parallel_map, ranges
 from fireset.distributed.process_group import ProcessGroup
 from fireset.engines.base import Engine
 
@@ -87,11 +87,11 @@ class PartialCholeskyPreconditioner:
     """
 
     def __init__(self, columns: "KernelColumns", roots: np.ndarray, shift: float, rank: int, group: ProcessGroup):
-        from scipy.linalg import cho_factor, solve_triangular
+        from scipy.linalg import cho_factor
 
         rng = np.random.default_rng(0)
         n = len(roots)
-        F = np.zeros((n, rank), np.float32)
+        F = np.zeros((rank, n), np.float32)  # the transpose: a pivot has a row
         diagonal = roots**2 * columns.diagonal()
         total, done, found = diagonal.sum(), 0, np.inf
         while done < rank and diagonal.sum() > 1e-6 * total > 0 and found > _WORTH_A_PIVOT * shift:
@@ -99,18 +99,14 @@ class PartialCholeskyPreconditioner:
             drawn = rng.choice(n, size, p=diagonal / diagonal.sum())
             group.broadcast(drawn, source=0)  # all workers count the same columns
             chosen = np.unique(drawn)
-            G = _weighted(columns.of(chosen), roots, chosen) - F[:, :done] @ F[chosen, :done].T
-            core = G[chosen].astype(np.float64)
-            core[np.diag_indices(len(chosen))] += 1e-6 * max(float(np.trace(core)), 1e-30) / len(chosen)
-            lower = np.linalg.cholesky(core)
-            inverse = solve_triangular(lower, np.eye(len(chosen)), lower=True)
-            new = F[:, done : done + len(chosen)] = G @ inverse.T.astype(np.float32)
-            taken = np.einsum("ij,ij->i", new, new, dtype=np.float64)
+            new = F[done : done + len(chosen)]
+            _add_pivots(columns.of(chosen), roots.astype(np.float32), chosen, F[:done], new)
+            taken = np.einsum("ij,ij->j", new, new, dtype=np.float64)
             diagonal, found = np.maximum(diagonal - taken, 0.0), float(taken.sum()) / len(chosen)
             done += len(chosen)
-        self._F = np.ascontiguousarray(F[:, :done])
+        self._F = F[:done]
         with all_blas_threads():
-            inner = (self._F.T @ self._F).astype(np.float64)
+            inner = (self._F @ self._F.T).astype(np.float64)
         self.shift = shift + max(0.0, float(np.quantile(np.linalg.eigvalsh(inner), _LEFT_OUT)))
         inner[np.diag_indices(done)] += self.shift
         self._inner = cho_factor(inner, lower=True, overwrite_a=True, check_finite=False)
@@ -118,19 +114,31 @@ class PartialCholeskyPreconditioner:
     def apply(self, vector: np.ndarray) -> np.ndarray:
         from scipy.linalg import cho_solve
 
-        inside = cho_solve(self._inner, (self._F.T @ vector.astype(np.float32)).astype(np.float64), check_finite=False)
-        return (vector - self._F @ inside.astype(np.float32)) / self.shift
+        inside = cho_solve(self._inner, (self._F @ vector.astype(np.float32)).astype(np.float64), check_finite=False)
+        return (vector - self._F.T @ inside.astype(np.float32)) / self.shift
 
 
-def _weighted(columns: np.ndarray, roots: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Columns of R̄ H R̄ from those of H, in place."""
-    columns *= roots[chosen].astype(columns.dtype)
-    columns *= roots[:, None].astype(columns.dtype)
-    return columns
+def _add_pivots(rows: np.ndarray, roots: np.ndarray, chosen: np.ndarray, F: np.ndarray, new: np.ndarray) -> None:
+    """``new`` (k, n) becomes what the pivots ``chosen`` add to F (done, n); ``rows`` (k, n) are those of H."""
+    from scipy.linalg import solve_triangular
+
+    known = np.ascontiguousarray(F[:, chosen].T)
+    core = (rows[:, chosen] * roots[chosen] * roots[chosen, None] - known @ known.T).astype(np.float64)
+    core[np.diag_indices(len(chosen))] += 1e-6 * max(float(np.trace(core)), 1e-30) / len(chosen)
+    inverse = solve_triangular(np.linalg.cholesky(core), np.eye(len(chosen)), lower=True).astype(np.float32)
+
+    def add(span: tuple[int, int]) -> None:
+        some = slice(*span)
+        rest = rows[:, some] * roots[some]
+        rest *= roots[chosen, None]
+        rest -= known @ F[:, some]
+        new[:, some] = inverse @ rest
+
+    parallel_map(add, ranges(len(roots)), uses_blas=True)
 
 
 class KernelColumns:
-    """Some columns of H at a time, without the whole of it; valid until the weights move."""
+    """Some columns of H at a time, as rows, without the whole of it; valid until the weights move."""
 
     def __init__(self, engine: Engine):
         self._columns = engine.count_columns()
@@ -141,11 +149,11 @@ class KernelColumns:
         return np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64) * self._columns.diagonal() * self._scale
 
     def of(self, chosen: np.ndarray) -> np.ndarray:
-        """(n, len(chosen)), float32."""
+        """(len(chosen), n), float32."""
         table = self._columns.counts(chosen)
         table *= self._X[chosen] @ self._X.T
         table *= np.float32(self._scale)
-        return table.T
+        return table
 
     def among(self, chosen: np.ndarray) -> np.ndarray:
         """The rows of these samples, too: (k, k), float32, its lower triangle."""
