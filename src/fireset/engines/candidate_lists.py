@@ -33,7 +33,7 @@ def aligned_rows(rows: np.ndarray) -> np.ndarray:
     length = rows.shape[1] * rows.itemsize
     if length % _CACHE_LINE == 0 and length >= _LONG_ROW:
         return np.ascontiguousarray(rows)
-    aligned = _lines(len(rows), rows.shape[1], rows.dtype)
+    aligned = aligned_zeros(len(rows), rows.shape[1], rows.dtype)
     aligned[:, : rows.shape[1]] = rows
     return aligned
 
@@ -43,11 +43,20 @@ def aligned_outputs(outputs: np.ndarray) -> np.ndarray:
     return outputs[:, 0].copy() if outputs.shape[1] == 1 else aligned_rows(outputs)
 
 
-def _lines(n: int, columns: int, dtype) -> np.ndarray:
+def aligned_zeros(n: int, columns: int, dtype) -> np.ndarray:
     """Zeros (n, at least ``columns``), every row of whole cache lines."""
-    per_line = _CACHE_LINE // np.dtype(dtype).itemsize
+    return _lines(np.zeros, n, columns, np.dtype(dtype))
+
+
+def aligned_empty(n: int, columns: int, dtype) -> np.ndarray:
+    """The same, whatever is in it."""
+    return _lines(np.empty, n, columns, np.dtype(dtype))
+
+
+def _lines(make, n: int, columns: int, dtype: np.dtype) -> np.ndarray:
+    per_line = _CACHE_LINE // dtype.itemsize
     length = -(-columns // per_line) * per_line
-    memory = np.zeros(n * length + per_line, dtype)
+    memory = make(n * length + per_line, dtype)
     skipped = -memory.ctypes.data % _CACHE_LINE // memory.itemsize
     return memory[skipped : skipped + n * length].reshape(n, length)
 

@@ -142,14 +142,31 @@ def add_to_rows(typing_context, rows, ids, start, count, factors, added):  # noq
         ids = cgutils.gep(builder, context.make_array(ids_type)(context, builder, ids).data, start)
         factors = context.make_array(factors_type)(context, builder, factors).data
         added = context.make_array(added_type)(context, builder, added).data
-        with _steps(builder, length, lanes) as j:
-            numbers = load_columns(builder, cgutils.gep(builder, added, j), rows_type.dtype, lanes)
+        done = cgutils.alloca_once_value(builder, ir.Constant(length.type, 0))
+        builder.store(ir.Constant(length.type, 0), done)
+
+        def add_chunk(vectors: int) -> None:
+            """To ``vectors`` vectors of every row, from column ``done`` on; what is added stays in registers."""
+            column = builder.load(done)
+            offsets = [builder.add(column, ir.Constant(length.type, v * lanes)) for v in range(vectors)]
+            numbers = [load_columns(builder, cgutils.gep(builder, added, j), rows_type.dtype, lanes) for j in offsets]
             with _steps(builder, count, 1) as k:
                 row = builder.sext(builder.load(cgutils.gep(builder, ids, k)), length.type)
-                place = cgutils.gep(builder, array.data, builder.add(builder.mul(row, length), j))
+                begin = builder.mul(row, length)
                 factor = splat(builder, builder.load(cgutils.gep(builder, factors, k)), lanes)
-                before = load_columns(builder, place, rows_type.dtype, lanes)
-                _store(builder, _fused(builder, factor, numbers, before), place, rows_type.dtype)
+                for j, own in zip(offsets, numbers, strict=True):
+                    place = cgutils.gep(builder, array.data, builder.add(begin, j))
+                    before = load_columns(builder, place, rows_type.dtype, lanes)
+                    _store(builder, _fused(builder, factor, own, before), place, rows_type.dtype)
+            builder.store(builder.add(column, ir.Constant(length.type, vectors * lanes)), done)
+
+        widest = _CHUNKS[0][0]
+        with cgutils.for_range(builder, builder.sdiv(length, ir.Constant(length.type, widest * lanes))):
+            add_chunk(widest)
+        for vectors, _ in _CHUNKS[1:]:
+            left = builder.sub(length, builder.load(done))
+            with builder.if_then(builder.icmp_signed(">=", left, ir.Constant(length.type, vectors * lanes))):
+                add_chunk(vectors)
         return context.get_dummy_value()
 
     return types.none(rows, ids, types.intp, types.intp, factors, added), generate
