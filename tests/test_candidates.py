@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import sphere
-from fireset.engines.candidate_lists import aligned_outputs, aligned_rows
+from fireset._util.aligned import aligned_outputs, aligned_rows
 from fireset.kernels.candidates import LEVELS, Certificates, ListArrays, backward, fill, forward, spread_linear, tangent
 from fireset.kernels.firing import deciding_dot
 

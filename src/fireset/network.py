@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fireset._util.aligned import aligned_empty
 from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
 from fireset._util.files import file_digest, read_model, write_model
@@ -43,7 +44,7 @@ class ShiftedReLUNetwork:
     weights : (m, d) array
         w_r, trained in place.
     signs : (m, c) array
-        a_r = ±1, one for each neuron and output; never trained.
+        a_r = ±1, one for each neuron and output; any real numbers once the output layer is trained as well.
     threshold : float
         b. Neuron r *fires* for x when ⟨w_r, x⟩ > b. Representable in the weights' precision.
     output_scale : float
@@ -60,8 +61,8 @@ class ShiftedReLUNetwork:
             raise InputError(f"signs must have shape ({weights.shape[0]}, n_outputs ≥ 1), got {signs.shape}")
         if not np.isfinite(weights).all():
             raise InputError("weights must be finite")
-        if not np.isin(signs, (-1, 1)).all():
-            raise InputError("signs must be −1 or +1")
+        if not np.isfinite(signs).all():
+            raise InputError("signs must be finite")
         if not isfinite(threshold) or abs(threshold) > float(np.finfo(weights.dtype).max):
             raise InputError(f"threshold must be a finite number in {weights.dtype}, got {threshold}")
         if not is_number(output_scale) or output_scale <= 0:
@@ -124,15 +125,19 @@ class ShiftedReLUNetwork:
             raise InputError(f"start must be 'paper' or 'antisymmetric', got {start!r}")
         if start == "antisymmetric" and width % 2:
             raise InputError(f"width must be even for start='antisymmetric', got {width}")
-        drawn = width // 2 if start == "antisymmetric" else width
-        parts = split_at(*(neurons or (0, width)), drawn)
-        weights = [draw_weights(seed, n_features, lo % drawn, lo % drawn + hi - lo, dtype) for lo, hi in parts]
+        own = width // 2 if start == "antisymmetric" else width  # the others have their weights
+        parts = split_at(*(neurons or (0, width)), own)
+        weights = [draw_weights(seed, n_features, lo % own, lo % own + hi - lo, dtype) for lo, hi in parts]
         signs = [
-            draw_signs(seed, n_outputs, lo % drawn, lo % drawn + hi - lo, dtype) * (1 if lo < drawn else -1)
+            draw_signs(seed, n_outputs, lo % own, lo % own + hi - lo, dtype) * (1 if lo < own else -1)
             for lo, hi in parts
         ]
         b = choose_threshold(width, threshold, alpha)
-        return cls(np.concatenate(weights), np.concatenate(signs), b, output_scale)
+        whole = aligned_empty(
+            sum(map(len, weights)), n_features, dtype
+        )  # where rows fill cache lines, they begin at one
+        drawn = np.concatenate(weights, out=whole if whole.shape[1] == n_features else None)
+        return cls(drawn, np.concatenate(signs), b, output_scale)
 
     @property
     def width(self) -> int:
@@ -165,8 +170,17 @@ class ShiftedReLUNetwork:
         return ShiftedReLUNetwork(self.weights[neurons], self.signs[neurons], self.threshold, self.output_scale)
 
     def copy(self) -> "ShiftedReLUNetwork":
-        """A network that can be trained apart from this one; they share the signs, which nobody changes."""
-        return ShiftedReLUNetwork(self.weights.copy(), self.signs, self.threshold, self.output_scale)
+        """A network that can be trained apart from this one."""
+        return ShiftedReLUNetwork(self.weights.copy(), self.signs.copy(), self.threshold, self.output_scale)
+
+    @property
+    def has_signs(self) -> bool:
+        """Whether all a_r are ±1, as the paper has them, and not trained."""
+        return bool((np.abs(self.signs) == 1).all())
+
+    def stored_outputs(self) -> np.ndarray:
+        """``signs`` as files have them: a byte each, as long as they are signs."""
+        return self.signs.astype(np.int8) if self.has_signs else self.signs
 
     def __repr__(self) -> str:
         scale = f"output_scale={self.output_scale:g}, " if self.output_scale != 1.0 else ""
@@ -265,7 +279,7 @@ class ShiftedReLUNetwork:
 
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
         """Write a safetensors file, atomically. Further arrays and a JSON-able description may go with the network."""
-        own = {"weights": self.weights, "signs": self.signs.astype(np.int8)}
+        own = {"weights": self.weights, "signs": self.stored_outputs()}
         write_model(path, {**arrays, **own}, {**(description or {}), **self.scalars()})
 
     def scalars(self) -> dict[str, float]:

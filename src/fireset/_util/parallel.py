@@ -94,7 +94,7 @@ def _blas_libraries() -> list[Any]:
 
 
 class _BlasLimit:
-    """Limits BLAS to one thread while at least one caller holds the limit, unless somebody has lifted it for a while."""
+    """Limits BLAS to one thread while somebody holds the limit, unless somebody has lifted it for a while."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -94,7 +94,7 @@ class NetworkShard:
         places = [shard_path(path, f"{rank + 1}-of-{group.size}.{mark}") for rank in range(group.size)]
         failure: InputError | None = None
         try:
-            own = {"weights": self.local.weights, "signs": self.local.signs.astype(np.int8)}
+            own = {"weights": self.local.weights, "signs": self.local.stored_outputs()}
             write_model(places[group.rank], own, {})
         except InputError as error:
             failure = error

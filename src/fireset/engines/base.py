@@ -57,6 +57,8 @@ class Engine(ABC):
         Whether it can do with less memory than it would like to have, for more time.
     compiled_dimensions : tuple of int
         Numbers of features whose samples have kernels of their own, which are compiled ahead for each.
+    takes_batches : bool
+        Whether it has ``forward_rows`` and ``step_rows``, for training by batches.
     blocks : int
         Parts of the neurons that are worked on one after the other for want of memory.
     work : EngineWork
@@ -68,6 +70,7 @@ class Engine(ABC):
     preprocesses: ClassVar[bool] = True
     simulated: ClassVar[bool] = False
     can_shrink: ClassVar[bool] = False
+    takes_batches: ClassVar[bool] = False
     compiled_dimensions: ClassVar[tuple[int, ...]] = (1,)
     blocks: int = 1
 
@@ -112,6 +115,33 @@ class Engine(ABC):
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
         """``W ← W − rule(∂L/∂W)`` for residual = ∂L/∂u, (n, c), at the weights of the last ``forward``."""
         self.weights_moved(*rule.apply(self.network.weights, self.gradient(residual)))
+
+    def output_gradient(self, residual: np.ndarray) -> np.ndarray:
+        """∂L/∂A for residual e = ∂L/∂u, (n, c): ``∂L/∂a_rc = (κ/√m) Σ_{i fired} (⟨w_r, x_i⟩ − b) e_ic``, (m, c).
+
+        Here by looking at every pair.
+        """
+        network = self.network
+        gradient = np.zeros_like(network.signs)
+        pushes = (residual / network.divisor).astype(network.dtype)
+
+        def add(span: tuple[int, int]) -> None:
+            for tile in network.tiles(self.X, *span):
+                gradient[tile.neurons] += tile.activations @ pushes[tile.samples]
+
+        parallel_map(add, ranges(network.width), uses_blas=True)
+        return gradient
+
+    def forward_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Predictions for some rows of X by number, (k, c), float64, at the current weights."""
+        raise NotImplementedError(f"engine {self.name!r} looks at all rows at once")
+
+    def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
+        """``step`` on the rows of the last ``forward_rows``; the weights may lag behind until ``end_batches``."""
+        raise NotImplementedError(f"engine {self.name!r} looks at all rows at once")
+
+    def end_batches(self, rule: StepRule) -> None:
+        """Have the weights, and the velocity of the rule, where everybody looks for them."""
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - for those that use it
         """Somebody else has moved these neurons, by at most these distances; nobody else has moved."""

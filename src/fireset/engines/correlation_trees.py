@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fireset._util.aligned import aligned_outputs, aligned_rows
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines.base import Engine
-from fireset.engines.candidate_lists import aligned_outputs, aligned_rows
 from fireset.engines.step_rule import StepRule
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.base import Engine
-from fireset.engines.step_rule import RowGradients
+from fireset.engines.step_rule import RowGradients, StepRule
 
 _MOST_BITS = 1 << 33  # 1 GiB
 _MOST_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
@@ -20,6 +20,7 @@ class DenseEngine(Engine):
     name = "dense"
     summary = "every pair, in tiles: the reference"
     preprocesses = False
+    takes_batches = True
 
     def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}
@@ -65,6 +66,18 @@ class DenseEngine(Engine):
         if not self._keeps_bits:
             self.work.inner_products += len(X) * network.width
         return RowGradients(np.arange(network.width), rows)
+
+    def forward_rows(self, rows: np.ndarray) -> np.ndarray:
+        self._batch = DenseEngine()
+        self._batch.start(self.network, self.X[rows])
+        predictions = self._batch.forward()
+        self.work.inner_products += self._batch.work.inner_products
+        self.work.fired_pairs = self._batch.work.fired_pairs
+        return predictions
+
+    def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
+        self._batch.step(residual, rule)
+        self._fired.clear()
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
         self._fired.clear()

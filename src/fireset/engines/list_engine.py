@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fireset._util.aligned import aligned_outputs, aligned_rows
 from fireset._util.checks import is_number
 from fireset._util.errors import CertificateError, InputError
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.base import Engine
-from fireset.engines.candidate_lists import CandidateLists, aligned_outputs, aligned_rows, sample_blocks
+from fireset.engines.candidate_lists import CandidateLists, sample_blocks
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import FiredByNeuron, TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
@@ -152,6 +153,24 @@ class ListEngine(Engine):
             parallel_map(span_gradient, ranges(network.width))
         neurons = np.flatnonzero(fired) if not self._diverged else np.arange(network.width)
         return RowGradients(neurons, rows[neurons])
+
+    def output_gradient(self, residual: np.ndarray) -> np.ndarray:
+        from fireset.kernels.candidates import add_output_gradients
+
+        self._ensure_forward()
+        network = self.network
+        gradient = np.full_like(network.signs, np.nan if self._diverged else 0.0)
+        if not self._diverged:
+            pushes = (residual / network.divisor).astype(network.dtype)
+            neurons = network.weights, network.dtype.type(network.threshold)
+
+            def add(span: tuple[int, int]) -> None:
+                for samples, rows, lists in self._blocks:
+                    own = lists.arrays(), lists.fired(span)
+                    add_output_gradients(rows, *neurons, pushes[samples], *own, gradient, *span)
+
+            parallel_map(add, ranges(network.width))
+        return gradient
 
     def _span_gradients(
         self, span: tuple[int, int], residual: np.ndarray, fired_counts: np.ndarray, near_misses: np.ndarray

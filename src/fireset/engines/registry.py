@@ -19,6 +19,7 @@ ENGINES = {
     "hashing": "fireset.engines.hashing:HashingEngine",
     "quantum-data": "fireset.engines.grover:QuantumDataEngine",
     "quantum-weights": "fireset.engines.grover:QuantumWeightsEngine",
+    "rows": "fireset.engines.row_search:RowSearchEngine",
     "sums": "fireset.engines.half_space_sums:HalfSpaceSumsEngine",
     "weights": "fireset.engines.weight_search:WeightSearchEngine",
 }

@@ -1,22 +1,23 @@
 """Batches of rows: candidate lists by row, and the passes over the pairs that fire.
 
-The ``data`` engine keeps a list of samples for each neuron, which is best where all samples are looked at in every step.
-A batch wants the opposite: for each of its rows the neurons that may fire. ``RowLists`` keeps those for a table, from
-the weights as they were when the lists were begun, and measures in every pass how far each neuron has moved since: a
+The ``data`` engine keeps a list of samples for each neuron, which is best where every step looks at all samples. A
+batch wants the opposite: for each of its rows the neurons that may fire. ``RowLists`` keeps those for a table, from the
+weights as they were when the lists were begun, and measures in every pass how far each neuron has moved since: a
 neuron within its reach fires for nobody outside the lists, one beyond it is looked at for every row of the batch. It
 does not matter who moves the weights, or how.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fireset._util.errors import CertificateError, InputError
+from fireset._util.aligned import aligned_empty, aligned_rows, aligned_zeros, is_aligned
+from fireset._util.errors import CertificateError
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map
 from fireset._util.rounding import dot_slack, row_norms
-from fireset.engines.candidate_lists import aligned_empty, aligned_rows, aligned_zeros
 from fireset.engines.step_rule import StepRule
+from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import build
 from fireset.kernels.row_lists import (
     LEVELS,
@@ -33,9 +34,13 @@ from fireset.kernels.row_lists import (
     step_blocks,
 )
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 _BLOCK_BYTES = 1 << 19  # of weights that stay in a core's cache while all rows of a batch look at them
 _PARTS = 4  # that a pass is shared out in; a constant, so that sums do not depend on the number of cores
-_FIRST_RADIUS, _LEAST_RADIUS, _LARGEST_RADIUS = 0.3, 0.1, 1.0
+_FIRST_RADIUS, _LEAST_RADIUS = 0.3, 0.1
+LARGEST_RADIUS = 0.8
 _FEW_FAR = 0.003  # of all neurons, that are rather looked at for all rows than one level more of all lists
 _MOST_FAR = 0.02  # beyond their last reach: then the lists are begun anew
 _OFTEN_USED = 32  # times, on average, after which lists that end might have been shorter
@@ -49,14 +54,10 @@ _NOBODY_FAR = np.empty(0, np.uint8)
 
 def neurons_of(weights: np.ndarray, outputs: np.ndarray, threshold: float) -> Neurons:
     """A network as the passes read it: its own memory where rows are whole cache lines, else a copy."""
-    aligned = aligned_rows(weights) if not _is_aligned(weights) else weights
+    aligned = weights if is_aligned(weights) else aligned_rows(weights)
     fitting = int(np.clip(_BLOCK_BYTES // max(1, aligned.shape[1] * aligned.itemsize), 64, 1 << 15))
     blocks = -(-len(weights) // (_PARTS * fitting)) * _PARTS  # as many for each part
     return Neurons(aligned, outputs, weights.dtype.type(threshold), max(1, -(-len(weights) // blocks)))
-
-
-def _is_aligned(rows: np.ndarray) -> bool:
-    return rows.flags.c_contiguous and rows.shape[1] * rows.itemsize % 64 == 0 and rows.ctypes.data % 64 == 0
 
 
 class FiredRows(NamedTuple):
@@ -66,6 +67,16 @@ class FiredRows(NamedTuple):
     block: int
     parts: list[tuple[tuple[int, int], Fired]]  # ranges of blocks, and who fires there
     pairs: int
+    looked_at: int  # pairs, to find them
+
+    def fire_sets(self, width: int) -> "csr_array":
+        """k × m, rows sorted."""
+        neurons, samples = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for (lo, _), fired in self.parts:
+            for q, ends in enumerate(fired.ends):
+                neurons.append((lo + q) * self.block + fired.ids[ends[0] : ends[-1]].astype(np.int64))
+                samples.append(np.repeat(np.arange(len(ends) - 1), np.diff(ends)))
+        return fire_sets_of_pairs(np.concatenate(samples), np.concatenate(neurons), (len(self.batch.rows), width))
 
     def neurons(self, width: int) -> np.ndarray:
         """Those that fire for any row, ascending."""
@@ -99,9 +110,7 @@ class FiredRows(NamedTuple):
     def output_gradients(self, residual: np.ndarray, width: int) -> np.ndarray:
         """Σ_i fired (⟨w_r, x_i⟩ − b) residual_ic for all neurons, (m, c); the pass must have kept values."""
         gradients = np.zeros((width, residual.shape[1]), residual.dtype)
-        parallel_map(
-            lambda part: add_output_gradients(residual, part[1], gradients, self.block, *part[0]), self.parts
-        )
+        parallel_map(lambda part: add_output_gradients(residual, part[1], gradients, self.block, *part[0]), self.parts)
         return gradients
 
     def row_gradients(self, neurons: Neurons, residual: np.ndarray) -> np.ndarray:
@@ -132,7 +141,7 @@ class FiredRows(NamedTuple):
 
 
 def fire_rows(neurons: Neurons, X: np.ndarray, *, with_values: bool = False) -> tuple[np.ndarray, FiredRows]:
-    """One pass over rows X (k, d) that nothing is known of: every pair is looked at. Returns Σ_r a_rc σ_b, and who fires.
+    """One pass over rows X (k, d) that nothing is known of: every pair is looked at. Returns Σ_r a_rc σ_b, who fires.
 
     Cost O(k · m · d), by matrix products; what follows from it is paid for by fired pair.
     """
@@ -146,7 +155,7 @@ def fire_rows(neurons: Neurons, X: np.ndarray, *, with_values: bool = False) -> 
 
 
 def _nobody(samples: np.ndarray, neurons: Neurons) -> FiredRows:
-    return FiredRows(Batch(samples, np.arange(len(samples))), neurons.block, [], 0)
+    return FiredRows(Batch(samples, np.arange(len(samples))), neurons.block, [], 0, 0)
 
 
 def _slack(neurons: Neurons, samples: np.ndarray, reach: float) -> float:
@@ -201,7 +210,7 @@ def _pass(
     edges = LEVELS * np.array([span[0] for span in spans] + [spans[-1][1]])
     candidates = np.diff(lists.cuts[rows[:, None], edges].sum(axis=0, dtype=np.int64))
 
-    def run(k: int) -> tuple[np.ndarray, Fired, int]:
+    def run(k: int) -> tuple[np.ndarray, Fired, tuple[int, int]]:
         lo, hi = spans[k]
         room = candidates[k] + len(rows) * np.count_nonzero(far_off[lo * neurons.block : hi * neurons.block]) + 1
         fired = Fired(
@@ -210,13 +219,28 @@ def _pass(
             np.empty(room if with_values else 0, dtype),
         )
         sums = np.zeros((len(rows), neurons.outputs.shape[1]))
-        _, pairs = forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, hi)
-        return sums, fired, pairs
+        return sums, fired, forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, hi)
 
     done = parallel_map(run, range(len(spans)))
     parts = [(span, fired) for span, (_, fired, _) in zip(spans, done, strict=True)]
-    fired_rows = FiredRows(batch, neurons.block, parts, sum(pairs for _, _, pairs in done))
+    looked_at, pairs = (sum(counted[k] for _, _, counted in done) for k in range(2))
+    fired_rows = FiredRows(batch, neurons.block, parts, pairs, looked_at)
     return sum((sums for sums, _, _ in done[1:]), done[0][0]), fired_rows
+
+
+def _largest_norm(X: np.ndarray) -> float:
+    return float(row_norms(X).max(initial=0.0)) * (1 + 1e-9)
+
+
+def _extended(array: np.ndarray, more: np.ndarray) -> np.ndarray:
+    """Both, one after the other; in the memory behind ``array`` where there is enough."""
+    n, total = len(array), len(array) + len(more)
+    room = array.base
+    if room is None or room.ndim != array.ndim or len(room) < total or room.shape[1:] != array.shape[1:]:
+        room = np.empty((2 * total, *array.shape[1:]), array.dtype)
+        room[:n] = array
+    room[n:total] = more
+    return room[:total]
 
 
 class RowLists:
@@ -231,6 +255,8 @@ class RowLists:
     ----------
     begun : int
         How often the lists were begun anew.
+    listed : int
+        Rows that have lists.
     references : (m, d) array, aligned
         The weights that the lists were made from.
     moved : (m,) array
@@ -239,18 +265,62 @@ class RowLists:
 
     def __init__(self, X: np.ndarray):
         self.samples = aligned_rows(X)
-        self._norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-9)
+        self._features = X.shape[1]
+        self._numbers: dict[bytes, int] = {}
+        self._norm = _largest_norm(X)
         self._radius = _FIRST_RADIUS
         self.references = np.empty((0, self.samples.shape[1]), X.dtype)
         self.moved = np.empty(0)
         self._threshold = np.nan
         self._lists = Lists(np.empty(0, np.int16), np.empty(0, np.int64), np.empty((0, 1), np.int32))
-        self._used = self._uses = self._listed = self._next_audit = self.begun = 0
+        self._used = self._uses = self._next_audit = 0
+        self.listed = self.begun = 0
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def nbytes(self) -> int:
+        """Of rows and lists."""
+        return self.samples.nbytes + self._lists.cuts.nbytes + 2 * self._used
+
+    def suits(self, X: np.ndarray) -> bool:
+        """Whether these could be rows of the table."""
+        return X.shape[1] == self._features and X.dtype == self.samples.dtype
+
+    def numbers_of(self, X: np.ndarray) -> np.ndarray:
+        """The numbers of these rows, to the bit; those that are not known yet are added to the table."""
+        if len(self._numbers) < len(self):
+            self._numbers = {row.tobytes(): k for k, row in enumerate(self.samples[:, : self._features])}
+        before, new = len(self._numbers), []
+        numbers = np.empty(len(X), np.int64)
+        for k, row in enumerate(X):
+            numbers[k] = self._numbers.setdefault(row.tobytes(), len(self._numbers))
+            if numbers[k] == before + len(new):
+                new.append(k)
+        if new:
+            self._add(X[new])
+        return numbers
+
+    def _add(self, X: np.ndarray) -> None:
+        # Amortized: memory doubles when it is used up.
+        self.samples = _extended(self.samples, aligned_rows(X))
+        if len(self.references):
+            cuts = np.zeros((len(X), self._lists.cuts.shape[1]), np.int32)
+            starts = np.full(len(X), -1, np.int64)
+            self._lists = Lists(
+                self._lists.ids, _extended(self._lists.starts, starts), _extended(self._lists.cuts, cuts)
+            )
+        norm = _largest_norm(X)
+        if norm > self._norm:  # the lists were made for shorter rows
+            self._norm, self._threshold = norm, np.nan
 
     def follow(self, neurons: Neurons) -> None:
         """Measure how far the weights have moved, whoever moved them."""
         if self.references.shape == neurons.weights.shape:
-            parallel_map(lambda span: measure(neurons.weights, self.references, self.moved, *span), _parts(len(self.moved)))
+            parallel_map(
+                lambda span: measure(neurons.weights, self.references, self.moved, *span), _parts(len(self.moved))
+            )
 
     def fire(self, neurons: Neurons, rows: np.ndarray, *, with_values: bool = False) -> tuple[np.ndarray, FiredRows]:
         """One pass over some rows of the table, at weights that were followed; as ``fire_rows``.
@@ -284,10 +354,10 @@ class RowLists:
     def _begin(self, neurons: Neurons) -> bool:
         """Take the weights as they are for reference, and forget all lists; False where weights are not finite."""
         n = len(self.samples)
-        if self._listed:
-            uses = self._uses / self._listed
+        if self.listed:
+            uses = self._uses / self.listed
             factor = 1.5 if uses < _SELDOM_USED else 0.8 if uses > _OFTEN_USED else 1.0
-            self._radius = min(max(self._radius * factor, _LEAST_RADIUS), _LARGEST_RADIUS)
+            self._radius = min(max(self._radius * factor, _LEAST_RADIUS), LARGEST_RADIUS)
         self._slack = _slack(neurons, self.samples, self._radius / max(self._norm, 1e-300))
         if not np.isfinite(self._slack):
             return False
@@ -301,7 +371,7 @@ class RowLists:
         room = int(1.1 * n * len(neurons.weights) * upper_tail(float(neurons.threshold) - self._radius)) + 1
         cuts = np.zeros((n, LEVELS * _blocks(neurons) + 1), np.int32)
         self._lists = Lists(np.empty(room, np.int16), np.full(n, -1, np.int64), cuts)
-        self._used = self._uses = self._listed = 0
+        self._used = self._uses = self.listed = 0
         self.begun += 1
         return True
 
@@ -324,7 +394,7 @@ class RowLists:
         self._lists.ids[self._used : end] = made.ids
         self._lists.starts[rows] = made.starts + self._used
         self._lists.cuts[rows] = made.cuts
-        self._used, self._listed = end, self._listed + len(rows)
+        self._used, self.listed = end, self.listed + len(rows)
 
     def _audit(self, neurons: Neurons, fired: FiredRows) -> None:
         """Hold some neurons against every row of the batch; raises CertificateError where the lists missed one."""

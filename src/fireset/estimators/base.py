@@ -17,7 +17,7 @@ from fireset._util.errors import InputError
 from fireset._util.parallel import one_blas_thread
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
-from fireset.engines.registry import engine_class
+from fireset.engines.registry import create, engine_class
 from fireset.estimators.width import THRESHOLD, choose_width
 from fireset.network import ShiftedReLUNetwork, choose_threshold
 from fireset.tables.columns import ColumnMap
@@ -230,8 +230,7 @@ class ShiftedReLUEstimator(BaseEstimator):
                 self.network_,
                 rows,
                 targets,
-                # Every batch is looked at twice, which pays for no preprocessing.
-                engine="dense" if self.engine == "auto" else self.engine,
+                engine=create("rows", remembers=True) if self.engine in ("auto", "rows") else self.engine,
                 loss=self.loss,
                 learning_rate=self.learning_rate,
                 max_iter=1,

@@ -330,9 +330,23 @@ def relocate(old_starts, counts, old, new_starts, new, lo, hi):
 
 @vectorized
 def copy_fired(lists, fired, first, places, out, lo, hi):
-    """Copy who fired for neurons lo … hi−1, as sample numbers from ``first`` on, to ``places`` of ``out``, which move."""
+    """Copy who fired for neurons lo … hi−1, counted from ``first`` on, to ``places`` of ``out``, which move on."""
     for r in range(lo, hi):
         begin, end = lists.fired_starts[r], places[r]
         for p in range(lists.fired_counts[r]):
             out[end + p] = fired[begin + p] + first
         places[r] = end + lists.fired_counts[r]
+
+
+@vectorized
+def add_output_gradients(rows, W, threshold, residual, lists, fired, gradients, lo, hi):
+    """Add Σ_i fired (⟨w_r, x_i⟩ − b) residual_ic to row r of ``gradients`` (m, c), for neurons lo … hi−1."""
+    for r in range(lo, hi):
+        start = lists.fired_starts[r]
+        for p in range(lists.fired_counts[r]):
+            i = fired[start + p]
+            excess = -threshold
+            for j in range(W.shape[1]):
+                excess += W[r, j] * rows[i, j]
+            for c in range(residual.shape[1]):
+                gradients[r, c] += excess * residual[i, c]

@@ -4,7 +4,7 @@ Neurons come in blocks whose weights fit into a core's cache, and for each block
 through; their lists are cut at the blocks (``starts``), and name a neuron by its place in the block, in 16 bits. So
 every row of weights is read from memory once a batch, however many rows fire it.
 
-Weights, samples and gradients are laid out as ``fireset.engines.candidate_lists.aligned_rows`` has them.
+Weights, samples and gradients are laid out as ``fireset._util.aligned.aligned_rows`` has them.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from fireset.kernels.compiling import inlined, strict, vectorized
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.rows import add_rows, add_to_rows, dots, lanes_of
 from fireset.kernels.steps import take_step
-
 
 LEVELS = 4
 
@@ -94,9 +93,10 @@ def _level(threshold, value, scale):
 def forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, hi):
     """Add a_rc σ_b(⟨w_r, x_i⟩) of the neurons of blocks lo … hi−1 to ``sums`` (k, c), and note who fired.
 
-    Of the lists the levels up to ``level`` are looked at. Neurons with ``far_off[r]`` are looked at for all rows, whatever the lists say; it has no entries where there are
-    none. ``band`` is the half-width around b in which ``deciding_dot`` has the last word, negative for none. Returns
-    (pairs looked at, pairs that fired). Cost O(d · looked at).
+    Of the lists the levels up to ``level`` are looked at. Neurons with ``far_off[r]`` are looked at for all rows,
+    whatever the lists say; it has no entries where there are none. ``band`` is the half-width around b in which
+    ``deciding_dot`` has the last word, negative for none. Returns (pairs looked at, pairs that fired). Cost
+    O(d · looked at).
     """
     W, outputs, threshold, block = neurons
     X, rows = batch

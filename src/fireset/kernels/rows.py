@@ -5,7 +5,7 @@ weighted sum of those samples. Written with explicit vectors because LLVM compil
 the lanes of each inner product by itself, where ``lanes_of`` of them can be added up together for the price of two, and
 it would read and write the sum once for each few rows instead of keeping it in registers.
 
-Rows must be laid out by ``fireset.engines.candidate_lists.aligned_rows``: whole vectors, each within a cache line.
+Rows must be laid out by ``fireset._util.aligned.aligned_rows``: whole vectors, each within a cache line.
 Vectors that straddle cache lines cost twice the reads; that alone made passes over short rows a third slower.
 """
 

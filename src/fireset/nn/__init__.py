@@ -1,4 +1,4 @@
-"""The wide layer inside PyTorch (extra ``torch``): ``fireset.nn.ShiftedReLU``, on fired pairs only, exact, on the CPU."""
+"""The wide layer inside PyTorch (extra ``torch``): ``fireset.nn.ShiftedReLU``, exact, on fired pairs, on the CPU."""
 
 from fireset.nn.layer import ShiftedReLU
 

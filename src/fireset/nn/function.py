@@ -28,7 +28,8 @@ class FiredPairs(Function):
         neurons = neurons_of(weight.detach().numpy(), outputs.detach().contiguous().numpy(), call.threshold)
         options = {"with_values": ctx.needs_input_grad[1]}
         if x is None:
-            assert call.lists is not None and call.rows is not None
+            assert call.lists is not None
+            assert call.rows is not None
             call.lists.follow(neurons)
             sums, fired = call.lists.fire(neurons, call.rows, **options)
         else:
@@ -63,4 +64,6 @@ def _weight_gradient(
     if not sparse:
         return dense
     neurons = torch.from_numpy(fired.neurons(len(weight)))
-    return torch.sparse_coo_tensor(neurons[None], dense[neurons], weight.shape, is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        neurons[None], dense[neurons], weight.shape, is_coalesced=True, check_invariants=False
+    )

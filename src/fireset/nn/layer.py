@@ -180,7 +180,9 @@ class ShiftedReLU(nn.Module):
         if name == "X" and x.ndim != 2:
             raise InputError(f"X must have shape (n, {features}), got {tuple(x.shape)}")
         if x.dtype != self.weight.dtype:
-            raise InputError(f"{name} is {x.dtype} and the layer {self.weight.dtype}; use {name}.to(layer.weight.dtype)")
+            raise InputError(
+                f"{name} is {x.dtype} and the layer {self.weight.dtype}; use {name}.to(layer.weight.dtype)"
+            )
         if name == "X" and not bool(torch.isfinite(x).all()):
             raise InputError("X must be finite")
 

@@ -19,10 +19,11 @@ class BestWeights:
     save for overshoot and divergence, and the copy is there to fall back on: its loss is within twice the best seen.
     """
 
-    def __init__(self, network: ShiftedReLUNetwork, *, by_validation: bool):
+    def __init__(self, network: ShiftedReLUNetwork, *, by_validation: bool, with_outputs: bool = False):
         self._network = network
         self._by_validation = by_validation
         self._copy = network.weights.copy()
+        self._outputs = network.signs.copy() if with_outputs else None
         self._current: Iteration | None = None
         self._best: Iteration | None = None
 
@@ -39,6 +40,8 @@ class BestWeights:
             1.0 if self._by_validation else _WORTH_A_COPY
         ):
             np.copyto(self._copy, self._network.weights)
+            if self._outputs is not None:
+                np.copyto(self._outputs, self._network.signs)
             self._best = record
 
     def beyond_repair(self, record: Iteration) -> bool:
@@ -48,6 +51,8 @@ class BestWeights:
     def restore(self) -> None:
         """Go back to the copy."""
         np.copyto(self._network.weights, self._copy)
+        if self._outputs is not None:
+            np.copyto(self._network.signs, self._outputs)
         self._current = self._best
 
     def finish(self) -> Iteration:

@@ -10,7 +10,6 @@ An iteration is a forward pass, what the solvers, callbacks and stopping rules m
 The loop knows no engine and no solver by name.
 """
 
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -26,6 +25,7 @@ from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.best_weights import BestWeights
 from fireset.training.checkpoint import CheckpointFolder, Checkpoints
+from fireset.training.clock import Clock
 from fireset.training.history import History, Iteration, WorkCounter
 from fireset.training.losses import Loss, get_loss
 from fireset.training.memory import parse_memory
@@ -90,6 +90,12 @@ class Trainer:
     momentum, nesterov
         Heavy-ball or Nesterov momentum; 0 is the paper's plain descent. With learning_rate="auto" a growing loss
         first stops the momentum, then halves the rate.
+    batch_size : int, optional
+        Step on batches of so many rows; an iteration is then an epoch (``MiniBatchDescent``).
+    shuffle_seed : int
+        Decides which rows are in which batch.
+    trained_outputs : bool
+        Whether gradient descent trains the output layer, too; ``network.signs`` are real numbers then.
     ridge : "auto" or a number
         λ of the ridge towards the start that "gauss-newton" has; "auto" chooses it by leave-one-out.
     max_iter : int
@@ -125,6 +131,9 @@ class Trainer:
         learning_rate: float | str = "auto",
         momentum: float = 0.0,
         nesterov: bool = False,
+        batch_size: int | None = None,
+        shuffle_seed: int = 0,
+        trained_outputs: bool = False,
         ridge: float | str = "auto",
         max_iter: int = 500,
         tol: float = 1e-6,
@@ -137,6 +146,7 @@ class Trainer:
     ):
         self._stopping = Stopping(max_iter, tol, patience)
         given = {"learning_rate": learning_rate, "momentum": momentum, "nesterov": nesterov, "ridge": ridge, "tol": tol}
+        given |= {"batch_size": batch_size, "shuffle_seed": shuffle_seed, "trained_outputs": trained_outputs}
         self._solver = make_solver(solver, given)
         self._loss = get_loss(loss)
         self._whole, self._any_norm, self._memory = network, any_norm, parse_memory(memory)
@@ -150,18 +160,22 @@ class Trainer:
             shard, len(self.problem.X), engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
         )
         self.engine = self._plan.engine
-        self._clock = _Clock()
+        self._clock = Clock()
         with self._clock.running():
             self._start(checkpoint)
         self.start_seconds = self._clock.seconds
         # After a crash, time goes on from where the checkpoint was written.
-        self._clock = _Clock(self.history[-1].seconds if self.history else 0.0)
+        self._clock = Clock(self.history[-1].seconds if self.history else 0.0)
 
     def _new_context(self) -> SolverContext:
         """An empty history, and a safe copy of the weights as they are."""
         self.history = History()
         self._counter = WorkCounter(self.engine)
-        self._best = BestWeights(self._network, by_validation=self.problem.has_validation)
+        self._best = BestWeights(
+            self._network,
+            by_validation=self.problem.has_validation,
+            with_outputs=self._solver.trains_outputs,
+        )
         return SolverContext(
             self._network,
             self.engine,
@@ -199,6 +213,8 @@ class Trainer:
             group.check_same(name, bytes.fromhex(digest).ljust(16))
         if checkpoint is None:
             return None
+        if self._solver.trains_outputs:
+            raise InputError("a run with trained_outputs cannot be resumed; leave checkpoint out")
         settings = {
             "loss": self._loss.name,
             **self._solver.settings(),
@@ -228,7 +244,8 @@ class Trainer:
     def evaluate(self) -> Progress:
         """The forward pass at the current weights, recorded as an iteration."""
         engine, problem = self.engine, self.problem
-        u = engine.forward()
+        seen = self._solver.predictions()
+        u = engine.forward() if seen is None else seen
         pairs = len(problem.X) * self._plan.shard.width
         record = Iteration(
             iteration=len(self.history),
@@ -296,7 +313,7 @@ class Trainer:
         problem = TrainingProblem.check(self._network, X, y, sample_weight=sample_weight, any_norm=self._any_norm)
         self._loss.check_targets(problem.targets)
         has_these_rows = np.array_equal(problem.X, self.problem.X)
-        self.problem, self._clock, self.start_seconds = problem, _Clock(), 0.0
+        self.problem, self._clock, self.start_seconds = problem, Clock(), 0.0
         self._context = self._new_context()
         with one_blas_thread():
             if not has_these_rows or self._went_back:
@@ -375,26 +392,3 @@ class Trainer:
             blocks=self.engine.blocks,
             resumed_at=self.resumed_at,
         )
-
-
-class _Clock:
-    """Seconds spent inside ``running`` blocks, one inside another counted once."""
-
-    def __init__(self, before: float = 0.0):
-        self._before = before
-        self._since: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        return self._before + (time.perf_counter() - self._since if self._since is not None else 0.0)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        if self._since is not None:
-            yield
-            return
-        self._since = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._before, self._since = self.seconds, None

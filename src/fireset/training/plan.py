@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from fireset._util.errors import InputError
 from fireset.distributed.engine import DistributedEngine
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup, current_group
 from fireset.distributed.shard import NetworkShard
@@ -37,7 +38,12 @@ class Plan:
         started = time.perf_counter()
         network = shard.local
         if isinstance(engine, str):
-            engine = create(choose(network, n_samples, max_iter, shard.width) if engine == "auto" else engine)
+            if engine == "auto":
+                engine = choose(network, n_samples, max_iter, shard.width)
+                engine = "rows" if solver.batch_size and engine != "dense" else engine
+                engine = "data" if solver.trains_outputs and engine != "dense" else engine
+            engine = create(engine)
+        _check_engine(engine, solver, shard)
         engine = within_memory(
             engine, network, n_samples, solver_bytes=solver.extra_bytes(network, n_samples), asked=memory
         )
@@ -55,3 +61,14 @@ class Plan:
 def shard_of(network: ShiftedReLUNetwork | NetworkShard) -> NetworkShard:
     """The neurons of a network that this process trains."""
     return NetworkShard.of(network, current_group())
+
+
+def _check_engine(engine: Engine, solver: Solver, shard: NetworkShard) -> None:
+    """Refuse what does not go together."""
+    if solver.batch_size and not engine.takes_batches:
+        raise InputError(
+            f"engine {engine.name!r} looks at all rows at once; with batch_size use 'rows', 'dense' or 'auto'"
+        )
+    for name, asked in (("batch_size", solver.batch_size), ("trained_outputs", solver.trains_outputs)):
+        if asked and shard.group.size > 1:
+            raise InputError(f"{name} is for one process, got {shard.group.size} workers")

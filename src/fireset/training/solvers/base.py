@@ -9,8 +9,8 @@ The order of calls::
         evaluation = …                # the loop: forward pass, loss, residual, record, callbacks, stopping
         solver.step(evaluation)       # moves the weights, and tells the engine
 
-A solver has one job, to move the weights. A mini-batch solver would choose rows in ``step``; one with a preconditioner
-would make it in ``start``.
+A solver has one job, to move the weights. A mini-batch solver chooses rows in ``step``; one with a preconditioner makes
+it in ``start``.
 """
 
 from abc import ABC, abstractmethod
@@ -62,12 +62,18 @@ class Solver(ABC):
     steady_since : int or None
         Iteration since which the solver has left its own settings alone; plateaus are looked for from there on. None
         for a solver that says itself, by ``converged``, when to stop.
+    batch_size : int or None
+        Rows of a batch, for a solver that needs an engine that takes batches.
+    trains_outputs : bool
+        Whether it moves ``network.signs``, too.
     converged : bool
         Set by ``step`` when nothing worth a step is left.
     """
 
     name: str
     steady_since: int | None = 0
+    batch_size: int | None = None
+    trains_outputs: bool = False
     converged: bool = False
 
     context: SolverContext
@@ -82,6 +88,13 @@ class Solver(ABC):
     @abstractmethod
     def step(self, evaluation: Evaluation) -> None:
         """Move the weights from where ``evaluation`` was made, by way of ``context.engine``."""
+
+    def predictions(self) -> np.ndarray | None:
+        """What the last step saw of the network's predictions, (n, c), to be recorded as the next iteration.
+
+        None for a solver that leaves it to the loop, which makes a forward pass.
+        """
+        return None
 
     def use_rows(self, context: SolverContext, *, went_back: bool) -> None:  # noqa: ARG002
         """Go on with other rows. ``went_back`` says that the last step on the rows before made things worse."""

@@ -131,6 +131,8 @@ class GaussNewton(Solver):
 
     def start(self, context: SolverContext) -> None:
         super().start(context)
+        if not context.network.has_signs:
+            raise InputError("solver='gauss-newton' needs outputs of ±1; go on with solver='gradient'")
         self._reset()
         self.ridge = self._choose_ridge() if self._asked_ridge == "auto" else float(self._asked_ridge)
 

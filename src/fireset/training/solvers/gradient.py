@@ -8,7 +8,8 @@ import numpy as np
 
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
-from fireset.engines.step_rule import StepRule
+from fireset._util.rounding import row_norms
+from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.solvers.base import Evaluation, Solver, SolverContext
 from fireset.training.step_size import StepSize, loss_grew
@@ -23,19 +24,44 @@ class GradientDescent(Solver):
         See ``StepSize``. With "auto" a growing loss first stops the momentum, then halves the rate.
     momentum, nesterov
         0 and False are the paper's plain descent.
+    trained_outputs : bool
+        Whether the output layer follows its gradient, too, with the same rate.
     """
 
     name = "gradient"
 
-    def __init__(self, learning_rate: float | str = "auto", momentum: float = 0.0, nesterov: bool = False):
+    def __init__(
+        self,
+        learning_rate: float | str = "auto",
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        trained_outputs: bool = False,
+    ):
         if not is_number(momentum) or not 0.0 <= float(momentum) < 1.0:
             raise InputError(f"momentum must be at least 0 and below 1, got {momentum!r}")
         self._step_size = StepSize(learning_rate)
         self._rule = StepRule(0.0, float(momentum), bool(nesterov))
+        self._output_rule = StepRule(0.0, float(momentum), bool(nesterov))
+        self.trains_outputs = bool(trained_outputs)
 
     def start(self, context: SolverContext) -> None:
         super().start(context)
-        self._rule.rate = self._step_size.choose(context.network, context.engine, context.loss, context.problem)
+        network, engine = context.network, context.engine
+        if self.trains_outputs and engine.name not in ("dense", "data"):
+            raise InputError(f"trained_outputs needs engine 'dense' or 'data', got {engine.name!r}")
+        self._rule.rate = self._step_size.choose(network, engine, context.loss, context.problem)
+        if self.trains_outputs and self.adaptive:
+            self._rule.rate *= self._share_of_weights()
+
+    def _share_of_weights(self) -> float:
+        """λ_max of the kernel of the weights beside that and the output layer's, whose traces stand for them."""
+        network, X = self.context.network, self.context.problem.X
+        own = rest = 0.0
+        for tile in network.tiles(X, 0, network.width):
+            rest += float(np.square(tile.activations, dtype=np.float64).sum())
+            squares = np.square(network.signs[tile.neurons], dtype=np.float64).mean(axis=1)
+            own += float(squares @ (tile.activations > 0) @ np.square(row_norms(X[tile.samples])))
+        return own / (own + rest) if own > 0 else 1.0
 
     def step(self, evaluation: Evaluation) -> None:
         engine, best = self.context.engine, self.context.best
@@ -48,7 +74,15 @@ class GradientDescent(Solver):
                 best.restore()
                 engine.start(engine.network, engine.X)
                 return
-        engine.step(evaluation.residual, self._rule)
+        self._descend(evaluation)
+
+    def _descend(self, evaluation: Evaluation) -> None:
+        engine, residual = self.context.engine, evaluation.residual
+        outputs = engine.output_gradient(residual) if self.trains_outputs else None
+        engine.step(residual, self._rule)
+        if outputs is not None:
+            self._output_rule.rate = self._rule.rate
+            self._output_rule.apply(engine.network.signs, RowGradients(np.arange(len(outputs)), outputs))
 
     def use_rows(self, context: SolverContext, *, went_back: bool) -> None:
         """λ_max is that of the rows before, by their weight, as long as steps of that size make the loss fall."""
@@ -60,6 +94,7 @@ class GradientDescent(Solver):
             self._rule.rate *= before / context.problem.weight.sum()
         self.steady_since = 0
         self._rule.reset_velocity()
+        self._output_rule.reset_velocity()
 
     def _back_off(self, *, from_rest: bool) -> None:
         """After the loss has grown: let momentum start anew; if there was none to blame, halve the rate.
@@ -70,6 +105,7 @@ class GradientDescent(Solver):
         if not self._rule.momentum or from_rest:
             self._rule.rate *= 0.5
         self._rule.reset_velocity()
+        self._output_rule.reset_velocity()
 
     @property
     def adaptive(self) -> bool:

@@ -82,8 +82,8 @@ class PartialCholeskyPreconditioner:
 
     ρ is ν and about the largest eigenvalue that F leaves out, for which the smallest ones that it has are taken
     (as for Nyström preconditioners; Frangella, Tropp, Udell 2023): nearer to the matrix, and farther from what float32
-    cannot tell from 0. Columns are added while they take away eigenvalues well above ν, up to ``rank``; the rest is left
-    to the products. Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
+    cannot tell from 0. Columns are added while they take away eigenvalues well above ν, up to ``rank``; the rest is
+    left to the products. Only k columns of H are counted. Cost O(n k² + k · column); an application costs 4 n k c.
     """
 
     def __init__(self, columns: "KernelColumns", roots: np.ndarray, shift: float, rank: int, group: ProcessGroup):

@@ -8,6 +8,7 @@ from fireset._util.errors import InputError
 from fireset.training.solvers.base import Solver
 from fireset.training.solvers.gauss_newton import GaussNewton
 from fireset.training.solvers.gradient import GradientDescent
+from fireset.training.solvers.mini_batches import MiniBatchDescent
 
 SOLVERS: dict[str, type[Solver]] = {"gradient": GradientDescent, "gauss-newton": GaussNewton}
 
@@ -19,4 +20,11 @@ def make_solver(solver: str | Solver, settings: Mapping[str, Any]) -> Solver:
     if solver not in SOLVERS:
         raise InputError(f"solver must be one of {', '.join(SOLVERS)}, or an object; got {solver!r}")
     cls = SOLVERS[solver]
+    for name in ("batch_size", "trained_outputs"):
+        if settings.get(name) and cls is not GradientDescent:
+            raise InputError(f"{name} is for solver='gradient', got solver={solver!r}")
+    if settings.get("batch_size") is not None:
+        if settings.get("trained_outputs"):
+            raise InputError("trained_outputs needs full batches; leave batch_size out, or use fireset.nn.ShiftedReLU")
+        cls = MiniBatchDescent
     return cls(**{name: value for name, value in settings.items() if name in signature(cls).parameters})

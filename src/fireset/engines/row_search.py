@@ -1,0 +1,112 @@
+"""Training by batches: lists of neurons by row (``row_lists.py``), so that a batch costs the pairs that fire in it.
+
+It is an engine like the others, but slower than ``data`` where every step looks at all rows.
+"""
+
+import numpy as np
+
+from fireset._util.aligned import aligned_rows
+from fireset._util.gaussian import upper_tail
+from fireset.engines.base import Engine
+from fireset.engines.row_lists import LARGEST_RADIUS, FiredRows, RowLists, neurons_of
+from fireset.engines.step_rule import RowGradients, StepRule
+
+_MOST_REMEMBERED = 256 << 20  # bytes of rows and lists, beyond which everything is forgotten
+
+
+class RowSearchEngine(Engine):
+    """Keeps for each row the neurons that may fire, made when the row is first asked for.
+
+    Parameters
+    ----------
+    remembers : bool
+        Whether rows stay known when the engine is started with other ones, for batches that come one after the other.
+    """
+
+    name = "rows"
+    summary = "lists of neurons by row, for mini-batches"
+    takes_batches = True
+
+    def __init__(self, remembers: bool = False):
+        super().__init__()
+        self._remembers = remembers
+        self._lists = RowLists(np.empty((0, 1)))
+
+    @property
+    def known_rows(self) -> int:
+        return len(self._lists)
+
+    def _prepare(self) -> None:
+        network = self.network
+        self._neurons = neurons_of(network.weights, network.signs, network.threshold)
+        kept = self._remembers and self._lists.suits(self.X) and self._lists.nbytes < _MOST_REMEMBERED
+        if not kept:
+            self._lists = RowLists(self.X[:0] if self._remembers else self.X)
+        self._rows = self._lists.numbers_of(self.X) if self._remembers else np.arange(len(self.X))
+        self._lists.follow(self._neurons)
+        self._velocity: np.ndarray | None = None
+        self._fired: FiredRows | None = None
+
+    def memory_bytes(self, network, n_samples: int) -> float:
+        """The aligned samples and weights, the references, and 2 bytes for each pair that may fire."""
+        row = -(-network.n_features * network.dtype.itemsize // 64) * 64.0
+        listed = n_samples * network.width * upper_tail(network.threshold - LARGEST_RADIUS)
+        return row * (n_samples + 3 * network.width) + 2.5 * listed + 2e-3 * n_samples * network.width
+
+    def forward(self) -> np.ndarray:
+        return self.forward_rows(np.arange(len(self.X)))
+
+    def forward_rows(self, rows: np.ndarray) -> np.ndarray:
+        refreshed = self._lists.listed
+        sums, self._fired = self._lists.fire(self._neurons, self._rows[rows])
+        searched = max(0, self._lists.listed - refreshed)  # less, where all lists were begun anew
+        self.work.refreshes += searched
+        self.work.inner_products += self._fired.looked_at + searched * self.network.width
+        self.work.fired_pairs = self._fired.pairs
+        return sums / self.network.divisor
+
+    def _all_fired(self) -> FiredRows:
+        if self._fired is None or len(self._fired.batch.rows) != len(self.X):
+            self.forward()
+        assert self._fired is not None
+        return self._fired
+
+    def fire_sets(self):
+        fired = self._all_fired()
+        return fired.fire_sets(self.network.width) if fired.parts else self.network.fire_sets(self.X)
+
+    def gradient(self, residual: np.ndarray) -> RowGradients:
+        network = self.network
+        pushes = (residual / network.divisor).astype(network.dtype)
+        rows = self._all_fired().weight_gradients(network.signs, pushes, network.width)
+        return RowGradients(np.arange(network.width), rows[:, : network.n_features])
+
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        self._all_fired()
+        self.step_rows(residual, rule)
+        self.end_batches(rule)
+
+    def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
+        assert self._fired is not None
+        network = self.network
+        if self._velocity is None:
+            velocity = rule.velocity_of(network.weights)
+            own = self._neurons.weights is network.weights or not rule.momentum
+            self._velocity = velocity if own else aligned_rows(velocity)
+            if not rule.momentum:
+                self._velocity = np.empty((0, self._neurons.weights.shape[1]), network.dtype)
+        pushes = (residual / network.divisor).astype(network.dtype)
+        self._fired.step(self._neurons, self._velocity, pushes, rule, self._lists)
+
+    def end_batches(self, rule: StepRule) -> None:
+        network = self.network
+        if self._neurons.weights is not network.weights:
+            network.weights[:] = self._neurons.weights[:, : network.n_features]
+            if rule.momentum and self._velocity is not None:
+                rule.velocity_of(network.weights)[:] = self._velocity[:, : network.n_features]
+        self._velocity = self._fired = None
+
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - it measures itself
+        self._neurons = neurons_of(self.network.weights, self.network.signs, self.network.threshold)
+        self._lists.follow(self._neurons)
+        self._fired = None
