@@ -13,7 +13,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: demo test test-slow test-all test-python coverage chromium hooks lint format picture circuits docs bench \
-	bench-index bench-sums bench-step bench-fit bench-accuracy bench-quantum bench-theory bench-compare bench-distributed fuzz clean clean-kernels
+	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-quantum bench-theory bench-compare bench-distributed fuzz clean clean-kernels
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -93,6 +93,9 @@ bench-fit: $(VENV)/.test
 
 bench-accuracy: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_accuracy.py
+
+bench-nn: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_nn.py
 
 bench-quantum: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_quantum.py

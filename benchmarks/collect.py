@@ -13,6 +13,7 @@ PARTS = {
     "fit": "make bench-fit",
     "accuracy": "make bench-accuracy",
     "step": "make bench-step",
+    "nn": "make bench-nn",
     "sums": "make bench-sums",
     "index": "make bench-index",
 }

@@ -26,7 +26,7 @@ LAYERS = [
     {"network", "quantum"},  # quantum knows searches and circuits, and no engine: two engines use it
     {"engines"},
     {"theory", "distributed"},
-    {"training"},
+    {"training", "nn"},
     {"reporting", "tables"},
     {"estimators"},
     {"model"},
@@ -110,7 +110,7 @@ def test_only_kernels_are_compiled(package):
 
 
 def test_torch_and_jax_stay_where_they_belong():
-    allowed = ("fireset.distributed", "fireset.commands.peers")
+    allowed = ("fireset.distributed", "fireset.commands.peers", "fireset.nn")
     assert not [module for module in importers("torch") if not any(is_from(module, each) for each in allowed)]
     assert importers("jax") == {"fireset.commands.peers"}
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from fireset import InputError, ShiftedReLUNetwork, train  # noqa: E402
 from fireset._util.errors import CertificateError  # noqa: E402
+from fireset.engines.row_lists import RowLists  # noqa: E402
 from fireset.nn import ShiftedReLU  # noqa: E402
 
 nn, functional = torch.nn, torch.nn.functional
@@ -22,6 +23,17 @@ GENERATOR = torch.Generator().manual_seed(3)
 
 def rows(n: int, d: int, dtype=DOUBLE):
     return functional.normalize(torch.randn(n, d, dtype=dtype, generator=GENERATOR))
+
+
+def table_of(layer: ShiftedReLU):
+    assert layer._attached is not None
+    return layer._attached.X
+
+
+def lists_of(layer: ShiftedReLU) -> RowLists:
+    assert layer._attached is not None
+    assert layer._attached._lists is not None
+    return layer._attached._lists
 
 
 class Plain(nn.Module):
@@ -109,15 +121,17 @@ class TestGradients:
         x = rows(3, 6)
         for layer in (dense, sparse):
             layer(x).square().sum().backward()
-        assert sparse.weight.grad.is_sparse
-        assert 0 < sparse.weight.grad._nnz() < 300
-        torch.testing.assert_close(sparse.weight.grad.to_dense(), dense.weight.grad, rtol=0, atol=0)
+        found = sparse.weight.grad
+        assert found is not None
+        assert found.is_sparse
+        assert 0 < found._nnz() < 300
+        torch.testing.assert_close(found.to_dense(), dense.weight.grad, rtol=0, atol=0)
 
     def test_two_passes_before_one_backward(self):
         """Each remembers its own fired pairs."""
         layer = ShiftedReLU(6, 300, dtype=DOUBLE, threshold=1.0).attach(rows(20, 6))
         plain = Plain(layer)
-        X = layer._attached.X
+        X = table_of(layer)
         first, second = layer(rows=[0, 1, 2]), layer(rows=range(5, 20))
         (first.sum() * second.sum()).backward()
         (plain(X[:3]).sum() * plain(X[5:]).sum()).backward()
@@ -176,12 +190,12 @@ def test_lists_are_begun_anew_as_weights_move():
         with torch.no_grad():
             layer.weight += 0.05 * torch.randn(layer.weight.shape, dtype=DOUBLE, generator=generator)
         torch.testing.assert_close(layer(rows=range(50)), Plain(layer)(X), rtol=0, atol=1e-12)
-    assert layer._attached._lists.begun > 3
+    assert lists_of(layer).begun > 3
     with torch.no_grad():  # one neuron runs away: it is looked at for all rows, and the lists stay
-        before = layer._attached._lists.begun
+        before = lists_of(layer).begun
         layer.weight[7] *= 30.0
     torch.testing.assert_close(layer(rows=range(50)), Plain(layer)(X), rtol=0, atol=1e-11)
-    assert layer._attached._lists.begun == before
+    assert lists_of(layer).begun == before
 
 
 def test_behind_and_before_other_layers():
@@ -231,7 +245,7 @@ class TestMemory:
         fresh(rows=[0])
         fresh.load_state_dict(torch.load(tmp_path / "layer.pt"))
         assert fresh.threshold == layer.threshold
-        X = layer._attached.X
+        X = table_of(layer)
         torch.testing.assert_close(fresh(X), layer(X), rtol=0, atol=0)
 
     def test_loaded_weights_are_followed(self):
@@ -289,7 +303,7 @@ class TestMistakes:
         """If something is wrong with the lists themselves, an audit says so before long."""
         layer = ShiftedReLU(5, 80, threshold=0.0).attach(rows(6, 5, torch.float32))
         layer(rows=range(6))
-        layer._attached._lists._lists.cuts[:] = 0
+        lists_of(layer)._lists.cuts[:] = 0
 
         def go_on():
             for _ in range(80):
@@ -319,7 +333,7 @@ class TestMistakes:
 def test_rows_by_number():
     """Lists, tensors of any shape, slices, masks."""
     layer = ShiftedReLU(5, 80).attach(rows(6, 5, torch.float32))
-    expected = layer(layer._attached.X)
+    expected = layer(table_of(layer))
     for index in ([4, 0], torch.tensor([[4, 0], [1, 1]]), slice(1, 5), np.arange(6) % 2 == 0, 3):
         torch.testing.assert_close(layer(rows=index), expected[index], rtol=0, atol=1e-6)
     assert layer.release()._attached is None

@@ -307,7 +307,7 @@ class ListEngine(Engine):
         if self._diverged:
             return super().fired_by_neuron()
         self._ensure_forward()
-        indptr = list_offsets(sum(block.lists.fired_counts for block in self._blocks))
+        indptr = list_offsets(np.sum([block.lists.fired_counts for block in self._blocks], axis=0))
         fired, places = np.empty(indptr[-1], np.int32), indptr[:-1].copy()
 
         def copy_span(span: tuple[int, int]) -> None:

@@ -91,7 +91,7 @@ class FiredRows(NamedTuple):
         q, place = divmod(neuron, self.block)
         for (lo, hi), fired in self.parts:
             if lo <= q < hi:
-                return np.count_nonzero(fired.ids[fired.ends[q - lo, 0] : fired.ends[q - lo, -1]] == place)
+                return int(np.count_nonzero(fired.ids[fired.ends[q - lo, 0] : fired.ends[q - lo, -1]] == place))
         return 0
 
     def weight_gradients(self, outputs: np.ndarray, residual: np.ndarray, width: int) -> np.ndarray:
@@ -185,8 +185,10 @@ def _search(neurons: Neurons, samples: np.ndarray, margin: float) -> Lists:
     threshold = float(neurons.threshold)
     found = index.report(samples, np.full(len(samples), threshold - margin))
     ids = np.empty(len(found.ids), np.int16)
-    sorting = *found, threshold, max(margin, 1e-300) / LEVELS, neurons.block
-    parallel_map(lambda span: cut_rows(*sorting, ids, cuts, *span), _parts(len(samples)))
+    height = max(margin, 1e-300) / LEVELS
+    parallel_map(
+        lambda span: cut_rows(*found, threshold, height, neurons.block, ids, cuts, *span), _parts(len(samples))
+    )
     return Lists(ids, found.indptr[:-1], cuts)
 
 
@@ -219,7 +221,8 @@ def _pass(
             np.empty(room if with_values else 0, dtype),
         )
         sums = np.zeros((len(rows), neurons.outputs.shape[1]))
-        return sums, fired, forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, hi)
+        looked_at, pairs = forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, hi)
+        return sums, fired, (int(looked_at), int(pairs))
 
     done = parallel_map(run, range(len(spans)))
     parts = [(span, fired) for span, (_, fired, _) in zip(spans, done, strict=True)]

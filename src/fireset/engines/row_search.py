@@ -3,13 +3,17 @@
 It is an engine like the others, but slower than ``data`` where every step looks at all rows.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fireset._util.aligned import aligned_rows
 from fireset._util.gaussian import upper_tail
 from fireset.engines.base import Engine
-from fireset.engines.row_lists import LARGEST_RADIUS, FiredRows, RowLists, neurons_of
 from fireset.engines.step_rule import RowGradients, StepRule
+
+if TYPE_CHECKING:
+    from fireset.engines.row_lists import FiredRows, RowLists
 
 _MOST_REMEMBERED = 256 << 20  # bytes of rows and lists, beyond which everything is forgotten
 
@@ -30,25 +34,33 @@ class RowSearchEngine(Engine):
     def __init__(self, remembers: bool = False):
         super().__init__()
         self._remembers = remembers
-        self._lists = RowLists(np.empty((0, 1)))
+        self._lists: RowLists | None = None
 
     @property
     def known_rows(self) -> int:
-        return len(self._lists)
+        return len(self._known())
+
+    def _known(self) -> "RowLists":
+        assert self._lists is not None, "start comes first"
+        return self._lists
 
     def _prepare(self) -> None:
-        network = self.network
+        from fireset.engines.row_lists import RowLists, neurons_of
+
+        network, lists = self.network, self._lists
         self._neurons = neurons_of(network.weights, network.signs, network.threshold)
-        kept = self._remembers and self._lists.suits(self.X) and self._lists.nbytes < _MOST_REMEMBERED
-        if not kept:
-            self._lists = RowLists(self.X[:0] if self._remembers else self.X)
-        self._rows = self._lists.numbers_of(self.X) if self._remembers else np.arange(len(self.X))
-        self._lists.follow(self._neurons)
+        if lists is None or not (self._remembers and lists.suits(self.X) and lists.nbytes < _MOST_REMEMBERED):
+            lists = RowLists(self.X[:0] if self._remembers else self.X)
+        self._rows = lists.numbers_of(self.X) if self._remembers else np.arange(len(self.X))
+        lists.follow(self._neurons)
+        self._lists = lists
         self._velocity: np.ndarray | None = None
         self._fired: FiredRows | None = None
 
     def memory_bytes(self, network, n_samples: int) -> float:
         """The aligned samples and weights, the references, and 2 bytes for each pair that may fire."""
+        from fireset.engines.row_lists import LARGEST_RADIUS
+
         row = -(-network.n_features * network.dtype.itemsize // 64) * 64.0
         listed = n_samples * network.width * upper_tail(network.threshold - LARGEST_RADIUS)
         return row * (n_samples + 3 * network.width) + 2.5 * listed + 2e-3 * n_samples * network.width
@@ -57,15 +69,16 @@ class RowSearchEngine(Engine):
         return self.forward_rows(np.arange(len(self.X)))
 
     def forward_rows(self, rows: np.ndarray) -> np.ndarray:
-        refreshed = self._lists.listed
-        sums, self._fired = self._lists.fire(self._neurons, self._rows[rows])
-        searched = max(0, self._lists.listed - refreshed)  # less, where all lists were begun anew
+        lists = self._known()
+        refreshed = lists.listed
+        sums, self._fired = lists.fire(self._neurons, self._rows[rows])
+        searched = max(0, lists.listed - refreshed)  # less, where all lists were begun anew
         self.work.refreshes += searched
         self.work.inner_products += self._fired.looked_at + searched * self.network.width
         self.work.fired_pairs = self._fired.pairs
         return sums / self.network.divisor
 
-    def _all_fired(self) -> FiredRows:
+    def _all_fired(self) -> "FiredRows":
         if self._fired is None or len(self._fired.batch.rows) != len(self.X):
             self.forward()
         assert self._fired is not None
@@ -96,7 +109,7 @@ class RowSearchEngine(Engine):
             if not rule.momentum:
                 self._velocity = np.empty((0, self._neurons.weights.shape[1]), network.dtype)
         pushes = (residual / network.divisor).astype(network.dtype)
-        self._fired.step(self._neurons, self._velocity, pushes, rule, self._lists)
+        self._fired.step(self._neurons, self._velocity, pushes, rule, self._known())
 
     def end_batches(self, rule: StepRule) -> None:
         network = self.network
@@ -107,6 +120,8 @@ class RowSearchEngine(Engine):
         self._velocity = self._fired = None
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - it measures itself
+        from fireset.engines.row_lists import neurons_of
+
         self._neurons = neurons_of(self.network.weights, self.network.signs, self.network.threshold)
-        self._lists.follow(self._neurons)
+        self._known().follow(self._neurons)
         self._fired = None

@@ -40,7 +40,7 @@ class FiredPairs(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, *gradients: torch.Tensor):
+    def backward(ctx, *gradients: torch.Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         weight, outputs = ctx.saved_tensors[:2]  # refuses, as ever, if somebody has changed them in the meantime
         call, fired = ctx.call, ctx.fired
         pushes = np.ascontiguousarray((gradients[0] / call.divisor).numpy())

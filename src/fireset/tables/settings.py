@@ -169,14 +169,14 @@ def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: i
     Biases are compared with the ridge at place ``start``, or else each with its own best one. The second half has
     the ridge of the first.
     """
-    half, place, tried = halves[0], _FIRST_RIDGE if start is None else start, []
-    if start is None or len(biases) > 1:
-        for bias in biases:
-            tried.append(half.fit(bias, scales[0], place, search=start is None))
-            place = _start(tried[-1:])
-        best = min(tried, key=lambda fit: fit.error)
-    if start is not None:
-        best = half.fit(best.bias if tried else biases[0], scales[0], start)
+    half, place = halves[0], _FIRST_RIDGE if start is None else start
+    tried = []
+    for bias in biases if start is None or len(biases) > 1 else ():
+        tried.append(half.fit(bias, scales[0], place, search=start is None))
+        place = _start(tried[-1:])
+    best = min(tried, key=lambda fit: fit.error, default=None)
+    if best is None or start is not None:
+        best = half.fit(best.bias if best else biases[0], scales[0], place if start is None else start)
     return [best, halves[1].fit(best.bias, scales[1], _start([best]), search=False)]
 
 

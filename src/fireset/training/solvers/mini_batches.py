@@ -47,7 +47,7 @@ class MiniBatchDescent(GradientDescent):
         if learning_rate == "theory":
             raise InputError("learning_rate='theory' is proved for full batches; use 'auto' or a number")
         super().__init__(learning_rate, momentum, nesterov)
-        self.batch_size = whole_number("batch_size", batch_size, 1)
+        self.batch_size = self._size = whole_number("batch_size", batch_size, 1)
         self._seed = whole_number("shuffle_seed", shuffle_seed, 0)
         self._seen: np.ndarray | None = None
 
@@ -69,8 +69,8 @@ class MiniBatchDescent(GradientDescent):
     def _batches(self, epoch: int) -> Iterator[np.ndarray]:
         rows = np.flatnonzero(self.context.problem.weight > 0)
         order = np.random.default_rng([self._seed, epoch]).permutation(rows)
-        for lo in range(0, len(order), self.batch_size):
-            yield order[lo : lo + self.batch_size]
+        for lo in range(0, len(order), self._size):
+            yield order[lo : lo + self._size]
 
     def _descend(self, evaluation: Evaluation) -> None:
         engine, problem, loss = self.context.engine, self.context.problem, self.context.loss
