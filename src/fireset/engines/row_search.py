@@ -13,7 +13,8 @@ from fireset.engines.base import Engine
 from fireset.engines.step_rule import RowGradients, StepRule
 
 if TYPE_CHECKING:
-    from fireset.engines.row_lists import FiredRows, RowLists
+    from fireset.engines.fired_rows import FiredRows
+    from fireset.engines.row_lists import RowLists
 
 _MOST_REMEMBERED = 256 << 20  # bytes of rows and lists, beyond which everything is forgotten
 
@@ -45,7 +46,8 @@ class RowSearchEngine(Engine):
         return self._lists
 
     def _prepare(self) -> None:
-        from fireset.engines.row_lists import RowLists, neurons_of
+        from fireset.engines.fired_rows import neurons_of
+        from fireset.engines.row_lists import RowLists
 
         network, lists = self.network, self._lists
         self._neurons = neurons_of(network.weights, network.signs, network.threshold)
@@ -109,7 +111,8 @@ class RowSearchEngine(Engine):
             if not rule.momentum:
                 self._velocity = np.empty((0, self._neurons.weights.shape[1]), network.dtype)
         pushes = (residual / network.divisor).astype(network.dtype)
-        self._fired.step(self._neurons, self._velocity, pushes, rule, self._known())
+        lists = self._known()
+        self._fired.step(self._neurons, self._velocity, pushes, rule, (lists.references, lists.moved))
 
     def end_batches(self, rule: StepRule) -> None:
         network = self.network
@@ -120,7 +123,7 @@ class RowSearchEngine(Engine):
         self._velocity = self._fired = None
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - it measures itself
-        from fireset.engines.row_lists import neurons_of
+        from fireset.engines.fired_rows import neurons_of
 
         self._neurons = neurons_of(self.network.weights, self.network.signs, self.network.threshold)
         self._known().follow(self._neurons)

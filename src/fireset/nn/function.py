@@ -7,7 +7,8 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fireset.engines.row_lists import FiredRows, RowLists, fire_rows, neurons_of
+from fireset.engines.fired_rows import FiredRows, fire_rows, neurons_of
+from fireset.engines.row_lists import RowLists
 
 
 class Call(NamedTuple):
