@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _TILE_PAIRS = 1 << 19  # pairs in one tile of pre-activations: 2 MB in float32, near the size of an L2 cache
 _TILE_SAMPLES = 8192
+_FEW_PAIRS = 1 << 17  # up to which a prediction is made in one piece
 _WIDEST = 2**31 - 1  # neurons are counted in 32 bits where many of them are listed
 
 
@@ -196,6 +197,8 @@ class ShiftedReLUNetwork:
         to make up for building it, a half-space index over the weights finds the neurons that fire.
         """
         X = self.check_rows(X)
+        if len(X) * self.width <= _FEW_PAIRS:
+            return self._predict_few(X)
         if pays_to_search(self.width, self.n_features, len(X), self._expected_output()):
             return self._predict_by_search(X)
 
@@ -206,6 +209,13 @@ class ShiftedReLUNetwork:
             return total
 
         return np.sum(parallel_map(span_sum, ranges(self.width), uses_blas=True), axis=0) / self.divisor
+
+    def _predict_few(self, X: np.ndarray) -> np.ndarray:
+        """All pairs in one piece, for rows so few that sharing the work out would take longer than doing it."""
+        activations = X @ self.weights.T
+        activations -= self.dtype.type(self.threshold)
+        np.maximum(activations, 0, out=activations)
+        return (activations @ self.signs).astype(np.float64) / self.divisor
 
     def _expected_output(self) -> float:
         """Neurons that fire for a row of norm 1, if the weights are what they were drawn from."""
