@@ -62,6 +62,8 @@ class ShiftedReLUNetwork:
             raise InputError(f"signs must have shape ({weights.shape[0]}, n_outputs ≥ 1), got {signs.shape}")
         if not np.isfinite(weights).all():
             raise InputError("weights must be finite")
+        if signs.dtype.kind in "iub" and not np.isin(signs, (-1, 1)).all():
+            raise InputError("signs must be −1 or +1; output weights are float32 or float64")
         if not np.isfinite(signs).all():
             raise InputError("signs must be finite")
         if not isfinite(threshold) or abs(threshold) > float(np.finfo(weights.dtype).max):
