@@ -788,3 +788,27 @@ class TestStart:
     def test_module_runs(self):
         shown = subprocess.run([sys.executable, "-m", "fireset", "--version"], check=True, capture_output=True)
         assert shown.stdout.decode().strip() == f"fireset {__version__}"
+
+
+class TestNamesFromFiles:
+    """Column names and labels come from whoever wrote the table."""
+
+    @pytest.fixture
+    def model(self, works):
+        rows = [f"{k},{'=cmd|1' if k < 20 else '@b'}" for k in range(40)]
+        Path("t.csv").write_text("\n".join(["a\x1b[31mred,y", *rows]) + "\n", encoding="utf-8")
+        works("train", "t.csv", "--target", "y", "--width", 200, "--out", "m.safetensors", "--json")
+        return "m.safetensors"
+
+    def test_do_not_steer_the_terminal(self, model, works):
+        shown = works("info", model)
+        assert "\x1b" not in shown
+        assert "\\x1b[31mred" in shown
+        assert json.loads(works("info", model, "--json"))["columns"] == ["a\x1b[31mred"]
+
+    def test_are_no_formulas_where_asked(self, model, works):
+        assert set(works("predict", model, "t.csv").splitlines()[1:]) == {"=cmd|1", "@b"}
+        works("predict", model, "t.csv", "--safe-csv", "--proba", "--out", "p.csv")
+        table = pl.read_csv("p.csv")
+        assert set(table["prediction"]) == {"'=cmd|1", "'@b"}
+        assert table.columns == ["prediction", "p(=cmd|1)", "p(@b)"]

@@ -8,8 +8,10 @@ import copy
 import gzip
 import io
 import json
+import re
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zipfile
 from datetime import date
@@ -261,7 +263,57 @@ def test_unreadable_files_are_refused(name, content, message):
 
 def test_numpy_header_that_claims_petabytes():
     message = refusal(read_table, written("t.npz", zipped("X.npy", HUGE_HEADER)))
-    assert message.startswith("t.npz cannot be read as NPZ, it may be damaged: Unable to allocate")
+    assert message.startswith("t.npz is too big, 1000000000 rows × 1000000 columns; at most")
+
+
+# What a small file unfolds to
+
+
+def peak_of(call) -> int:
+    """Bytes that Python took at most."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("name", "compress"), [("t.csv.gz", gzip.compress), ("t.svm.bz2", bz2.compress)])
+def test_a_text_that_unfolds_to_gigabytes(monkeypatch, name, compress):
+    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 20)
+    monkeypatch.setattr("fireset.tables.unfolding._AT_ONCE", 1 << 16)
+    file = written(name, compress(b"1 1:2\n" * 10_000_000))
+    messages = []
+    assert peak_of(lambda: messages.append(refusal(read_table, file))) < 40 << 20
+    unfolded = r"unfolds to more than \d+\.\d MB; if that is what it should be, set FIRESET_MAX_UNFOLDED"
+    assert re.match(rf"{name} has 0\.\d MB and {unfolded}", messages[0])
+
+
+def test_the_limit_can_be_raised(monkeypatch):
+    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 10)
+    file = written("t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 100_000))
+    assert "FIRESET_MAX_UNFOLDED" in refusal(read_table, file)
+    monkeypatch.setenv("FIRESET_MAX_UNFOLDED", "1M")
+    assert read_table(file).height == 100_000
+    monkeypatch.setenv("FIRESET_MAX_UNFOLDED", "much")
+    assert refusal(read_table, file) == "FIRESET_MAX_UNFOLDED must be a size such as 8G, got 'much'"
+
+
+def test_an_archive_with_an_array_that_does_not_belong_to_it():
+    stream = io.BytesIO()
+    np.savez_compressed(stream, X=np.eye(3), other=np.zeros(20_000_000))
+    file, messages = written("t.npz", stream.getvalue()), []
+    assert peak_of(lambda: messages.append(refusal(read_table, file))) < 10 << 20
+    must = "must hold 3 numbers or texts, one per row of X, got shape (20000000,) and dtype float64"
+    assert messages == [f"t.npz: the array 'other' {must}"]
+
+
+def test_an_archive_that_unfolds_to_too_much(monkeypatch):
+    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 20)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, X=np.zeros((2_000_000, 2)))
+    assert "unfolds to 30.5 MB" in refusal(read_table, written("t.npz", stream.getvalue()))
 
 
 def test_paths_that_are_no_files():

@@ -15,6 +15,7 @@ import pytest
 import workers
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset._util.errors import WorkerLostError
+from fireset._util.files import file_digest, write_model
 from fireset.distributed.process_group import (
     SINGLE_PROCESS,
     TorchProcessGroup,
@@ -164,6 +165,20 @@ class TestShards:
         path.write_bytes(index.replace(name, b"../" + name[3:]))
         with pytest.raises(InputError, match=r"is damaged: it names a shard that is no file beside it$"):
             ShiftedReLUNetwork.load(path)
+
+
+def test_an_index_that_names_a_shard_again_and_again(tmp_path):
+    """150 times 20 MB would be 3 GB of memory; links to one file count as one, too."""
+    network = ShiftedReLUNetwork.initialize(4, 2)
+    arrays = {"weights": network.weights, "signs": network.signs.astype(np.int8)}
+    for copies in (["a", "a"], ["a", "b"]):
+        write_model(tmp_path / "a", arrays, {})
+        os.link(tmp_path / "a", tmp_path / "b")
+        shards = [{"file": name, "checksum": file_digest(tmp_path / "a").hex()} for name in copies]
+        write_model(tmp_path / "index", {}, {**network.scalars(), "shards": shards})
+        with pytest.raises(InputError, match=r"index is damaged: it names a shard more than once$"):
+            ShiftedReLUNetwork.load(tmp_path / "index")
+        (tmp_path / "b").unlink()
 
 
 @pytest.mark.slow

@@ -347,7 +347,11 @@ def shard_files(path: str | os.PathLike, description: dict[str, Any]) -> list[Pa
     for name in names:
         if not isinstance(name, str) or name != os.path.basename(name) or not name.isprintable() or name in ("", ".."):
             raise InputError(f"{path} is damaged: it names a shard that is no file beside it")
-    return [Path(path).parent / str(name) for name in names]
+    files = [Path(path).parent / str(name) for name in names]
+    known = [file.stat() for file in files if file.exists()]
+    if len({(one.st_dev, one.st_ino) for one in known}) < len(known):
+        raise InputError(f"{path} is damaged: it names a shard more than once")
+    return files
 
 
 def _joined_shards(path: str | os.PathLike, description: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -137,7 +137,10 @@ def predict(
     model: Annotated[Path, typer.Argument(help="A file that `fireset train` wrote.")],
     file: Annotated[Path, typer.Argument(help="A table with the columns that the model was trained on.")],
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; standard output by default.")] = None,
-    proba: Annotated[bool, typer.Option(help="Probability of each class too (models with log_loss).")] = False,
+    proba: Annotated[bool, typer.Option(help="Probability of each class too (classification).")] = False,
+    safe_csv: Annotated[
+        bool, typer.Option(help="Quote labels that a spreadsheet would take for formulas, such as =1+1.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Predict the target for every row of a table."""
@@ -151,10 +154,10 @@ def predict(
     columns, summary = predict_table(model, file, proba=proba)
     if as_json:
         if out is not None:
-            write_csv(columns, out)
+            write_csv(columns, out, safe=safe_csv)
         show({**summary, **({"out": str(out)} if out else columns)}, as_json)
         return
-    write_csv(columns, out)
+    write_csv(columns, out, safe=safe_csv)
     notes = [" ".join(readable(key, value)) for key, value in summary.items() if key != "rows"]
     if out is not None:
         notes.append(f"{summary['rows']:,} predictions in {out}")

@@ -12,7 +12,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary), flush=True)
         return
-    lines = [readable(key, value) for key, value in summary.items()]
+    lines = [tuple(map(printable, readable(key, value))) for key, value in summary.items()]
     widest = max(len(label) for label, _ in lines)
     for label, text in lines:
         print(f"{label:{widest}}  {text}")
@@ -21,6 +21,7 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
 
 def show_table(columns: list[str], rows: list[list[str]], *, numbers: bool = False) -> None:
     """Columns side by side, each as wide as its widest cell; ``numbers``, all but the first column, to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(_places(row[k]) for row in [columns, *rows]) for k in range(len(columns))]
     for row in [columns, *rows]:
         spaces = [" " * (width - _places(cell)) for cell, width in zip(row, widths, strict=True)]
@@ -30,6 +31,11 @@ def show_table(columns: list[str], rows: list[list[str]], *, numbers: bool = Fal
         ]
         print("  ".join(cells).rstrip())
     sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """What a file says, without what would steer the terminal: control characters are escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _places(text: str) -> int:

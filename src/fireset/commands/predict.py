@@ -50,10 +50,18 @@ def predict_table(path: Path, file: Path, *, proba: bool) -> tuple[dict[str, lis
     return columns, summary
 
 
-def write_csv(columns: dict[str, list], out: Path | None) -> None:
-    """Write columns as CSV to a file, atomically, or to standard output."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet take a cell for a formula
+
+
+def write_csv(columns: dict[str, list], out: Path | None, *, safe: bool = False) -> None:
+    """Write columns as CSV to a file, atomically, or to standard output.
+
+    ``safe`` puts an apostrophe before texts, labels and names that a spreadsheet would take for a formula.
+    """
     import polars as pl
 
+    if safe:
+        columns = {_defused(name): list(map(_defused, cells)) for name, cells in columns.items()}
     text = pl.DataFrame(columns).write_csv()
     if out is None:
         sys.stdout.write(text)
@@ -61,6 +69,10 @@ def write_csv(columns: dict[str, list], out: Path | None) -> None:
         return
     with atomic_path(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def _defused(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def _comparable(model: Model, answers: "pl.Series") -> np.ndarray:

@@ -5,9 +5,7 @@ Files are untrusted: nothing is unpickled, and errors of a reader library become
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
 import os
 import zipfile
@@ -33,6 +31,7 @@ from fireset.tables.encoder import (
     refuse_type,
     require_column,
 )
+from fireset.tables.unfolding import ArrayHeader, array_headers, read_bytes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -201,17 +200,11 @@ def _reader(file: Path) -> tuple[str, Callable[[Path], pl.DataFrame]]:
     )
 
 
-def _read_bytes(file: Path) -> bytes:
-    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(file.suffix.lower(), open)
-    with opener(file, "rb") as stream:
-        return stream.read()
-
-
 def _read_csv(file: Path) -> pl.DataFrame:
     import polars as pl
 
     shown = one_line(file)
-    data = _read_bytes(file)
+    data = read_bytes(file)
     try:
         text = data.decode("utf-8-sig")
         fault = data.find(b"\0")
@@ -305,40 +298,35 @@ def _read_npz(file: Path) -> pl.DataFrame:
         # Checked here because numpy takes anything that is no zip for a pickle and says so.
         if stream.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
             raise InputError(f"{shown} is not an NPZ archive; write one with numpy.savez(path, X=X, y=y)")
-    arrays: dict[str, np.ndarray] = {}
+    _check_arrays(array_headers(file), shown)
     with np.load(file, allow_pickle=False) as archive:
-        for name in archive.files:
-            arrays[name] = _load_array(archive, name, shown)
-    if "X" not in arrays:
-        others = f"only {listed(list(arrays), 10)}" if arrays else "and no other array"
-        raise InputError(f"{shown} holds no array 'X', {others}; write it with numpy.savez(path, X=X, y=y)")
+        arrays = {name: archive[name] for name in archive.files}
     X = arrays.pop("X")
-    if X.ndim != 2 or X.dtype.kind not in "biuf":
-        found = f"shape {X.shape} and dtype {X.dtype}"
-        raise InputError(f"{shown}: the array 'X' must be 2-D and numeric, (rows, columns), got {found}")
-    for name, array in arrays.items():
-        if array.shape != X.shape[:1] or array.dtype.kind not in "biufU":
-            must = f"must hold {X.shape[0]} numbers or texts, one per row of X"
-            found = f"shape {array.shape} and dtype {array.dtype}"
-            raise InputError(f"{shown}: the array {quoted(name)} {must}, got {found}")
-    _check_size(X.shape, shown)
     names = [f"x{j}" for j in range(X.shape[1])]
     _check_names([*names, *arrays], shown)
     columns = dict(zip(names, _native(X).T, strict=True)) | {name: _native(a) for name, a in arrays.items()}
     return pl.DataFrame(columns)
 
 
-def _load_array(archive: np.lib.npyio.NpzFile, name: str, shown: str) -> np.ndarray:
-    try:
-        array = archive[name]
-    except ValueError as failure:
-        if "Object arrays" not in str(failure):
-            raise
-        problem = f"the array {quoted(name)} holds Python objects, which are never loaded"
-        raise InputError(f"{shown}: {problem}; store numbers or fixed-length text") from failure
-    if not isinstance(array, np.ndarray):  # numpy hands out a member of another format as bytes
-        raise InputError(f"{shown}: {quoted(name)} is not an array; write the file with numpy.savez")
-    return array
+def _check_arrays(headers: dict[str, ArrayHeader], shown: str) -> None:
+    """Refuse arrays that make no table, before any of their numbers is read."""
+    for name, (_, dtype) in headers.items():
+        if dtype.hasobject:
+            problem = f"the array {quoted(name)} holds Python objects, which are never loaded"
+            raise InputError(f"{shown}: {problem}; store numbers or fixed-length text")
+    if "X" not in headers:
+        others = f"only {listed(list(headers), 10)}" if headers else "and no other array"
+        raise InputError(f"{shown} holds no array 'X', {others}; write it with numpy.savez(path, X=X, y=y)")
+    shape, dtype = headers["X"]
+    if len(shape) != 2 or dtype.kind not in "biuf":
+        found = f"shape {shape} and dtype {dtype}"
+        raise InputError(f"{shown}: the array 'X' must be 2-D and numeric, (rows, columns), got {found}")
+    for name, header in headers.items():
+        if name != "X" and (header.shape != shape[:1] or header.dtype.kind not in "biufU"):
+            must = f"must hold {shape[0]} numbers or texts, one per row of X"
+            found = f"shape {header.shape} and dtype {header.dtype}"
+            raise InputError(f"{shown}: the array {quoted(name)} {must}, got {found}")
+    _check_size(shape, shown)
 
 
 def _native(array: np.ndarray) -> np.ndarray:
@@ -354,7 +342,7 @@ def _read_svmlight(file: Path) -> pl.DataFrame:
     from sklearn.datasets import load_svmlight_file
 
     # scikit-learn documents zero_based as bool or "auto"; pyright infers str from the default.
-    X, y = load_svmlight_file(io.BytesIO(_read_bytes(file)), zero_based=True)[:2]  # pyright: ignore[reportArgumentType]
+    X, y = load_svmlight_file(io.BytesIO(read_bytes(file)), zero_based=True)[:2]  # pyright: ignore[reportArgumentType]
     _check_size(X.shape, one_line(file))
     columns = {f"x{j}": column for j, column in enumerate(X.toarray(order="F").T)}
     return pl.DataFrame(columns | {"target": y})

@@ -1,0 +1,91 @@
+"""Files that unfold to more than they are: compressed tables and archives, whose size is looked at before it is taken.
+
+A few megabytes of zeros in a gzip file are gigabytes of text. What a compressed file may unfold to is a hundred times
+its own size, or 256 MB where that is more; ``FIRESET_MAX_UNFOLDED`` in the environment, such as 8G, is another limit.
+"""
+
+import bz2
+import gzip
+import os
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset.tables.encoder import one_line, quoted
+from fireset.training.memory import parse_memory
+
+LIMIT = "FIRESET_MAX_UNFOLDED"
+_AT_LEAST = 256 << 20
+_TIMES = 100
+_AT_ONCE = 1 << 24
+
+
+class ArrayHeader(NamedTuple):
+    """What an archive says of an array before its numbers are read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def read_bytes(file: Path) -> bytes:
+    """The contents of a file, unfolded where its name says that it is compressed."""
+    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(file.suffix.lower())
+    if opener is None:
+        return file.read_bytes()
+    limit, parts, total = _limit(file), [], 0
+    with opener(file, "rb") as stream:
+        while part := stream.read(_AT_ONCE):
+            parts.append(part)
+            total += len(part)
+            if total > limit:
+                raise _too_much(file, f"more than {_size(limit)}")
+    return b"".join(parts)
+
+
+def array_headers(file: Path) -> dict[str, ArrayHeader]:
+    """Name, shape and type of all arrays of an NPZ archive; refuses what would unfold to too much."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        claimed = sum(member.file_size for member in members)
+        if claimed > _limit(file):
+            raise _too_much(file, _size(claimed))
+        return {member.filename.removesuffix(".npy"): _header(archive, member, file) for member in members}
+
+
+def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> ArrayHeader:
+    from numpy.lib import format as npy
+
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    with archive.open(member) as stream:
+        try:
+            version = npy.read_magic(stream)
+            shape, _, dtype = readers[version](stream)
+        except (ValueError, KeyError) as error:
+            named = quoted(member.filename.removesuffix(".npy"))
+            raise InputError(f"{one_line(file)}: {named} is not an array; write the file with numpy.savez") from error
+    return ArrayHeader(shape, dtype)
+
+
+def _limit(file: Path) -> int:
+    asked = os.environ.get(LIMIT)
+    if asked:
+        try:
+            return parse_memory(asked) or 0
+        except InputError:
+            raise InputError(f"{LIMIT} must be a size such as 8G, got {quoted(asked)}") from None
+    return max(_AT_LEAST, _TIMES * file.stat().st_size)
+
+
+def _too_much(file: Path, unfolded: str) -> InputError:
+    own = _size(file.stat().st_size)
+    return InputError(
+        f"{one_line(file)} has {own} and unfolds to {unfolded}; if that is what it should be, set {LIMIT} to a size "
+        "such as 8G in the environment, or unpack it"
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.1f} GB" if count >= 2**30 else f"{count / 2**20:.1f} MB"
