@@ -16,6 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 from fireset import ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor, __version__
 from fireset.__main__ import main
+from fireset.cli.output import readable
+from fireset.commands.scores import scores
 from fireset.engines import describe
 from fireset.model import Model
 from fireset.tables.reader import read_table
@@ -442,7 +444,8 @@ class TestThereAndBack:
         accuracy = np.mean(np.array(expected) == table()["y"].to_numpy())
         assert code == 0
         assert out.split() == ["prediction", *expected]
-        assert err == f"accuracy {accuracy:.2%}\n"
+        assert err.startswith(f"accuracy {accuracy:.2%}, balanced accuracy ")
+        assert err.count("\n") == 1
         code, out, err = run("predict", model, "table.csv", "--out", "p.csv")
         assert (code, out, err) == (0, "", f"accuracy {accuracy:.2%}, 40 predictions in p.csv\n")
         assert pl.read_csv("p.csv")["prediction"].to_list() == expected
@@ -812,3 +815,18 @@ class TestNamesFromFiles:
         table = pl.read_csv("p.csv")
         assert set(table["prediction"]) == {"'=cmd|1", "'@b"}
         assert table.columns == ["prediction", "p(=cmd|1)", "p(@b)"]
+
+
+def test_a_high_accuracy_does_not_hide_classes_that_are_never_found():
+    answers = np.array(["a"] * 95 + ["b"] * 5)
+    found = scores("classification", answers, np.full(100, "a"))
+    assert found == {
+        "accuracy": 0.95,
+        "balanced_accuracy": 0.5,
+        "majority_accuracy": 0.95,
+        "hardly_found": {"b": 0.0},
+    }
+    assert "hardly_found" not in scores("classification", answers, answers)
+    assert scores("classification", np.array([None, None], object), np.array(["a", "b"])) == {"accuracy": 0.0}
+    assert readable("held_out_hardly_found", {"b": 0.0}) == ("held out found less than half the time", "b 0%")
+    assert readable("rmse", 29893.2) == ("RMSE", "29,893")

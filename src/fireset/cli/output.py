@@ -51,7 +51,16 @@ _STOP_REASONS = {
     "terminated": "ended by SIGTERM; --resume goes on from the checkpoint",
     "diverged": "the loss grew without bound; give a smaller --learning-rate, or auto",
 }
-_NAMES = {"r2": "R²", "held_out_r2": "held out R²", "rmse": "RMSE", "held_out_rmse": "held out RMSE"}
+_NAMES = {
+    f"{where}{key}": f"{where.replace('_', ' ')}{name}"
+    for where in ("", "held_out_")
+    for key, name in {
+        "r2": "R²",
+        "rmse": "RMSE",
+        "majority_accuracy": "accuracy of always saying the most frequent class",
+        "hardly_found": "found less than half the time",
+    }.items()
+}
 
 
 _SHOWN_SHARES = 6
@@ -78,4 +87,5 @@ def readable(key: str, value: Any) -> tuple[str, str]:
         return label, f"{value:.2%}"
     if "seconds" in key:
         return label.replace("seconds", "time"), f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
-    return label, f"{value:.4g}" + (" times" if key == "speed_up_over_dense" else "")
+    shown = f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+    return label, shown + (" times" if key == "speed_up_over_dense" else "")

@@ -40,6 +40,9 @@ def describe_model(path: Path) -> dict[str, Any]:
             "iterations",
             "stop_reason",
             "held_out_accuracy",
+            "held_out_balanced_accuracy",
+            "held_out_majority_accuracy",
+            "held_out_hardly_found",
             "held_out_r2",
             "held_out_rmse",
         )
