@@ -450,11 +450,8 @@ class TestThereAndBack:
         assert (code, out) == (0, "")
         assert err.endswith(", 40 predictions in p.csv\n")
         assert pl.read_csv("p.csv")["prediction"].to_list() == expected
-        assert json.loads(works("predict", model, "table.csv", "--out", "p.csv", "--json")) == {
-            "rows": 40,
-            "accuracy": accuracy,
-            "out": "p.csv",
-        }
+        told = json.loads(works("predict", model, "table.csv", "--out", "p.csv", "--json"))
+        assert (told["rows"], told["accuracy"], told["out"]) == (40, accuracy, "p.csv")
 
     def test_same_seed_same_bytes(self, works):
         write_table(table())

@@ -57,7 +57,7 @@ _NAMES = {
     for key, name in {
         "r2": "R²",
         "rmse": "RMSE",
-        "majority_accuracy": "accuracy of always saying the most frequent class",
+        "majority_accuracy": "share of the most frequent class",
         "hardly_found": "found less than half the time",
     }.items()
 }

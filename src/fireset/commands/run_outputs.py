@@ -100,7 +100,23 @@ class Records:
 
 def _summary(facts: dict[str, Any]) -> Section:
     rows = [[key.replace("_", " "), _fact(key, value)] for key, value in facts.items() if key != "importances"]
-    return Section("How it went", tables=[Table(["what", "value"], rows)])
+    return Section("How it went", tables=[Table(["what", "value"], rows)], figures=_promised_and_kept(facts))
+
+
+def _promised_and_kept(facts: dict[str, Any]) -> list[Figure]:
+    """The score that leave-one-out had promised beside that on rows held out."""
+    for score, name in (("accuracy", "accuracy"), ("r2", "R²")):
+        found = {
+            "expected before training": facts.get(f"forecast_{score}"),
+            "on rows held out": facts.get(f"held_out_{score}"),
+            "always the most frequent class": facts.get(f"held_out_majority_{score}"),
+        }
+        shown = {label: value for label, value in found.items() if isinstance(value, float)}
+        if len(shown) > 1:
+            said = ", ".join(f"{label} {value:.3f}" for label, value in shown.items())
+            bars = Series(name, list(shown), list(shown.values()), "bars")
+            return [Figure("Forecast and outcome", "", name, [bars], f"The {name}: {said}.")]
+    return []
 
 
 def _fact(key: str, value: Any) -> str:
@@ -127,6 +143,17 @@ def _importances(importances: dict[str, float]) -> Section:
             + left
         ],
         tables=[Table(["column", "importance"], rows)],
+        figures=[
+            Figure(
+                "Columns by importance",
+                "column",
+                "share",
+                [Series("importance", [name for name, _ in most], [share for _, share in most], "bars")],
+                f"{most[0][0]} matters most, with {most[0][1]:.1%}.",
+            )
+        ]
+        if most
+        else [],
     )
 
 
