@@ -67,7 +67,7 @@ def refused(run):
         before = contents()
         code, out, err = run(*arguments)
         assert code == 2, (out, err)
-        assert out == ""
+        assert out == "" or "--json" in arguments
         assert err.startswith("fireset: error: ")
         assert err.endswith("\n")
         assert err.count("\n") == 1
@@ -485,7 +485,8 @@ class TestThereAndBack:
             *("--drop", "id", "--drop", "b", "--categorical", "zone", "--impute"),
         )
         facts = json.loads(works("info", "table.safetensors", "--json"))
-        assert facts["columns"] == ["a", "c", "city=Bern", "city=Rome", "zone=7", "zone=9"]
+        assert facts["columns"] == ["a", "c", "city", "zone"]
+        assert facts["inputs"] == 7  # two for each category, and the constant
         code, out, err = run("predict", "table.safetensors", "table.csv")  # dropped columns are no surprise
         assert code == 0
         assert out.count("\n") == 41
@@ -828,3 +829,35 @@ def test_a_high_accuracy_does_not_hide_classes_that_are_never_found():
     assert scores("classification", np.array([None, None], object), np.array(["a", "b"])) == {"accuracy": 0.0}
     assert readable("held_out_hardly_found", {"b": 0.0}) == ("held out found less than half the time", "b 0%")
     assert readable("rmse", 29893.2) == ("RMSE", "29,893")
+
+
+class TestForPrograms:
+    def test_an_error_is_an_object_too(self, run):
+        code, out, err = run("info", "absent.safetensors", "--json")
+        assert code == 2
+        assert json.loads(out) == {"error": "no such model file: absent.safetensors", "exit_code": 2}
+        assert err == "fireset: error: no such model file: absent.safetensors\n"
+
+    def test_ctrl_c_before_the_first_iteration(self, run, monkeypatch):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        write_table(table())
+        monkeypatch.setattr("fireset.tables.problem.read_table", interrupt)
+        code, out, err = run("train", "table.csv", "--target", "y")
+        assert (code, out) == (130, "")
+        assert err == "fireset: error: interrupted before there was anything to keep\n"
+
+
+def test_balanced_classes_find_the_rare_one(works, refused):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 2))
+    rare = (x[:, 0] + 0.8 * rng.standard_normal(400) > 1.8).astype(int)
+    pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": rare}).write_csv("rare.csv")
+    options = ("rare.csv", "--target", "y", "--width", 1000, "--json")
+    plain = json.loads(works("train", *options))
+    balanced = json.loads(works("train", *options, "--balance"))
+    assert balanced["held_out_balanced_accuracy"] > plain["held_out_balanced_accuracy"]
+    assert "hardly_found" in str(plain) or plain["held_out_balanced_accuracy"] > 0.5
+    told = refused("train", "rare.csv", "--target", "a", "--balance", "--width", 100)
+    assert told == "class_weight is for classification; leave --balance out, or give --task classification"

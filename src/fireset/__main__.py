@@ -1,10 +1,14 @@
 """``fireset`` and ``python -m fireset``."""
 
+import json
 import os
 import sys
 import warnings
+from typing import NoReturn
 
 from fireset._util.errors import INTERRUPTED, WORKER_LOST, InputError, WorkerLostError
+
+_NOTHING_KEPT = "interrupted before there was anything to keep"
 
 
 def main() -> None:
@@ -16,16 +20,27 @@ def main() -> None:
             warnings.showwarning = _show_warning
             app()
     except InputError as error:
-        _say(f"error: {error}")
-        sys.exit(2)
+        _end(str(error), 2)
     except MemoryError as error:
-        _say(f"error: not enough memory ({error}); give fewer rows or a smaller --width")
-        sys.exit(2)
+        _end(f"not enough memory ({error}); give fewer rows or a smaller --width", 2)
     except WorkerLostError as error:
-        _say(f"error: {error}; with --checkpoint, run again with --resume")
-        sys.exit(WORKER_LOST)
-    except KeyboardInterrupt:  # outside of a command; typer gives this exit code itself inside
-        sys.exit(INTERRUPTED)
+        _end(f"{error}; with --checkpoint, run again with --resume", WORKER_LOST)
+    except KeyboardInterrupt:
+        _end(_NOTHING_KEPT, INTERRUPTED)
+    except SystemExit as end:
+        # Inside a command typer turns Ctrl-C into this exit code, without a word; training that was interrupted, and
+        # has kept its network, ends with the same code, and has said so.
+        if end.code == INTERRUPTED and isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
+            _end(_NOTHING_KEPT, INTERRUPTED)
+        raise
+
+
+def _end(problem: str, code: int) -> NoReturn:
+    """Say what was wrong, on standard error and, for programs that asked for JSON, as an object where they look."""
+    _say(f"error: {problem}")
+    if "--json" in sys.argv and _worker() == 0:
+        print(json.dumps({"error": problem, "exit_code": code}), flush=True)
+    sys.exit(code)
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:  # noqa: ARG001

@@ -54,6 +54,7 @@ def train(
     drop: Drop = None,
     categorical: Categorical = None,
     impute: Impute = False,
+    balance: Annotated[bool, typer.Option(help="Let all classes count alike, however rare they are.")] = False,
     certify: Annotated[
         bool, typer.Option("--certify", help="Hold the run against the paper's claims; see also --momentum 0.")
     ] = False,
@@ -101,6 +102,8 @@ def train(
     }
     if bias is not None:
         settings["bias"] = bias
+    if balance:
+        settings["class_weight"] = "balanced"
     with joined_group() as group:
         again = (
             resume or group.all_reduce_max(int(restarted())) > 0

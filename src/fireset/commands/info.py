@@ -24,7 +24,11 @@ def describe_model(path: Path) -> dict[str, Any]:
     }
     if "task" in description:
         model = Model.load(path)
-        known |= {"task": model.task, "target": model.target, "columns": model.encoder.feature_names}
+        known |= {
+            "task": model.task,
+            "target": model.target,
+            "columns": [column.name for column in model.encoder.columns],
+        }
         if isinstance(model.estimator, ShiftedReLUClassifier):
             known["classes"] = model.estimator.classes_.tolist()
         shown = (

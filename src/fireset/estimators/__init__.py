@@ -26,4 +26,6 @@ def estimator_for(task: str, loss: str = "squared_error", **settings) -> Shifted
         return ShiftedReLUClassifier(loss=loss, **settings)
     if loss != "squared_error":
         raise InputError(f"loss must be squared_error for regression, got {loss!r}; or give --task classification")
+    if settings.get("class_weight") is not None:
+        raise InputError("class_weight is for classification; leave --balance out, or give --task classification")
     return ShiftedReLURegressor(**settings)
