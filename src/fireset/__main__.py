@@ -4,7 +4,8 @@ import os
 import sys
 import warnings
 
-from fireset._util.errors import INTERRUPTED, WORKER_LOST, InputError, WorkerLostError
+from fireset._util.errors import INTERRUPTED, NOT_WRITTEN, WORKER_LOST, InputError, OutputError, WorkerLostError
+from fireset._util.messages import tell
 
 
 def main() -> None:
@@ -21,6 +22,9 @@ def main() -> None:
     except MemoryError as error:
         _say(f"error: not enough memory ({error}); give fewer rows or a smaller --width")
         sys.exit(2)
+    except OutputError as error:
+        _say(f"error: {error}")
+        sys.exit(NOT_WRITTEN)
     except WorkerLostError as error:
         _say(f"error: {error}; with --checkpoint, run again with --resume")
         sys.exit(WORKER_LOST)
@@ -35,7 +39,7 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 
 def _say(text: str) -> None:
     """One line, whatever the names of files and columns hold; from another worker than the first, with its number."""
-    print(f"fireset{f', worker {_worker()}' if _worker() else ''}: " + "\\n".join(text.splitlines()), file=sys.stderr)
+    tell(f"fireset{f', worker {_worker()}' if _worker() else ''}: " + "\\n".join(text.splitlines()))
 
 
 def _worker() -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable
 from fireset.commands.certificate_report import certificate_sections
-from fireset.commands.overwrite_check import spare_inputs
+from fireset.commands.overwrite_check import keep_apart, spare_inputs
 from fireset.commands.run_outputs import Records
 from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
@@ -43,12 +43,17 @@ def train_table(
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
     Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
-    is held against the paper's claims; what was found is under "certificate".
+    is held against the paper's claims; what was found is under "certificate". What besides the model could not be
+    written is under "not_written".
     """
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
     out = out or Path(_stem(file) + ".safetensors")
     spare_inputs(out, file)
+    keep_apart(
+        {"--out": out, "--history": history, "--report": report},
+        {"--tensorboard": tensorboard, "--checkpoint": Path(checkpoint.folder) if checkpoint else None},
+    )
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)

@@ -1,6 +1,5 @@
 """What both estimators share: the map to the sphere, the network and its training."""
 
-import sys
 import warnings
 from contextlib import ExitStack
 from numbers import Integral
@@ -14,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
+from fireset._util.messages import tell
 from fireset._util.parallel import one_blas_thread
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
@@ -118,7 +118,7 @@ class ShiftedReLUEstimator(BaseEstimator):
             names = getattr(self, "feature_names_in_", None)
             score = "accuracy" if is_classifier(self) else "R²"
             words = self.settings_.in_words(None if names is None else list(map(str, names)), score)
-            print(f"chosen: {words}", file=sys.stderr, flush=True)
+            tell(f"chosen: {words}")
         self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
