@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -162,6 +163,9 @@ class ShiftedReLUEstimator(BaseEstimator):
 
     def _train(self, prepared: PreparedRows, callbacks, **limits) -> None:
         """Train the network on mapped rows, with early stopping if asked for; ``limits`` go to ``train``."""
+        checkpoint = limits.get("checkpoint")
+        if checkpoint is not None and not checkpoint.options:  # whoever is nearer to the user has better names for them
+            limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
         rows, targets, weight, codes = prepared
         validation = None
         self.training_rows_ = np.arange(len(rows))
@@ -198,6 +202,11 @@ class ShiftedReLUEstimator(BaseEstimator):
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
         if self.result_.stop_reason is StopReason.MAX_ITER and self._tolerance() > 0:
             self._warn_not_converged()
+
+    def _plain_settings(self) -> dict[str, Any]:
+        """The settings that a text can tell apart, without those that may change when a run is resumed."""
+        plain = {name: value for name, value in self.get_params().items() if isinstance(value, str | int | float)}
+        return {name: value for name, value in plain.items() if name not in ("max_iter", "verbose", "warm_start")}
 
     def _tolerance(self) -> Any:
         return _TOLERANCES[self.solver_] if self.tol == "auto" else self.tol
