@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -15,9 +16,9 @@ import pytest
 
 from checkpoint_folder import folder_for
 from conftest import sphere
-from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
+from fireset import Checkpoints, InputError, ShiftedReLUNetwork, ShiftedReLURegressor, train
 from fireset._util.files import file_digest, read_model
-from fireset.training.checkpoint import row_hashes
+from fireset.training.run_identity import row_hashes
 from fireset.training.solvers import GradientDescent
 
 ROWS = sphere(np.random.default_rng(3), 50, 5)
@@ -218,25 +219,112 @@ class TestFaults:
         assert whole(tmp_path) == []
 
 
+OTHER_TARGETS = TARGETS + 1e-9 * (np.arange(len(TARGETS)) == 3)[:, None]
+FOUR = ROWS[:, :4] / np.linalg.norm(ROWS[:, :4], axis=1, keepdims=True)
+CLASSES = (TARGETS > 0).astype(float)
+
+
+def of_four_inputs() -> ShiftedReLUNetwork:
+    return ShiftedReLUNetwork.initialize(300, 4, threshold=1.2, seed=1, dtype="float64")
+
+
+def refusal(folder, **changes) -> str:
+    """What a run that goes on with other data or settings is told: that, and nothing of damage or digests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match="is of another run, which differs in ") as refused:
+            run(folder, resume=True, **changes)
+    said = str(refused.value)
+    assert "damaged" not in said
+    assert "remove" not in said
+    assert not re.search(r"[0-9a-f]{16}", said)
+    told, remedy = said.split(" is of another run, which differs in ")[1].split("; ")
+    assert remedy == "resume with the same data and settings, or give another folder"
+    return told
+
+
 class TestRefused:
-    def test_other_data_and_settings_are_named(self, tmp_path):
-        run(tmp_path)
-        other = TARGETS.copy()
-        other[3] += 1e-9
-        for changes, words in (
-            ({"momentum": 0.8}, r"momentum \('0.9' there, '0.8' here\)"),
-            ({"learning_rate": 0.1}, r"learning_rate \('auto' there, '0.1' here\)"),
-            ({"y": other}, r"y \('.{16}' there, '.{16}' here\)"),
-            ({"X": ROWS[::-1].copy()}, r"X \('.{16}' there, '.{16}' here\)"),
-            ({"engine": "dense"}, r"engine \('data' there, 'dense' here\)"),
-            ({"of": ShiftedReLUNetwork.initialize(300, 5, threshold=1.2, seed=2, dtype="float64")}, "first weights"),
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"momentum": 0.8}, "momentum ('0.9' there, '0.8' here)"),
+            ({"learning_rate": 0.1}, "learning_rate ('auto' there, '0.1' here)"),
+            ({"engine": "dense"}, "engine ('data' there, 'dense' here)"),
+            ({"tol": 0.1, "nesterov": False}, "nesterov ('True' there, 'False' here), tol ('0' there, '0.1' here)"),
+            ({"y": OTHER_TARGETS}, "y (another target)"),
+            ({"X": ROWS[::-1].copy()}, "X (another table)"),
+            ({"X": ROWS[:40], "y": TARGETS[:40]}, "rows ('50' there, '40' here)"),
+            ({"X": FOUR, "of": of_four_inputs()}, "inputs ('5' there, '4' here)"),
+            ({"sample_weight": np.arange(1.0, 51.0)}, "sample_weight (other weights)"),
+            ({"validation": (HELD_OUT, HELD_OUT[:, 3:4])}, "rows ('50' there, '70' here)"),
+            ({"of": network(width=200)}, "width ('300' there, '200' here)"),
+            ({"of": network(width=400)}, "width ('300' there, '400' here)"),
+            ({"of": network(width=2)}, "width ('300' there, '2' here)"),
+            ({"of": network(dtype="float32")}, "dtype ('float64' there, 'float32' here)"),
             (
-                {"tol": 0.1, "nesterov": False},
-                r"nesterov \('True' there, 'False' here\), tol \('0' there, '0.1' here\)",
+                {"of": network(dtype="float32"), "y": OTHER_TARGETS},
+                "dtype ('float64' there, 'float32' here), y (another target)",
             ),
-        ):
-            with pytest.raises(InputError, match=rf"of another run, which differs in {words}.*; resume with the same"):
-                run(tmp_path, resume=True, **changes)
+            (
+                {"of": ShiftedReLUNetwork.initialize(300, 5, threshold=1.2, seed=2, dtype="float64")},
+                "first weights (another seed or start)",
+            ),
+            (
+                {"of": ShiftedReLUNetwork.initialize(300, 5, 2, threshold=1.2, seed=1, dtype="float64")}
+                | {"y": np.hstack([TARGETS, TARGETS])},
+                "outputs ('1' there, '2' here)",
+            ),
+            ({"solver": "gauss-newton"}, "solver ('gradient' there, 'gauss-newton' here)"),
+        ],
+    )
+    def test_other_data_and_settings_are_named(self, tmp_path, changes, told):
+        run(tmp_path, max_iter=8)
+        assert refusal(tmp_path, **changes) == told
+
+    def test_another_loss(self, tmp_path):
+        run(tmp_path, max_iter=8, y=CLASSES)
+        assert refusal(tmp_path, y=CLASSES, loss="log_loss") == "loss ('squared_error' there, 'log_loss' here)"
+
+    def test_another_solver_than_gauss_newton(self, tmp_path):
+        run(tmp_path, max_iter=3, every=1, solver="gauss-newton")
+        assert refusal(tmp_path) == "solver ('gauss-newton' there, 'gradient' here)"
+
+    def test_checkpoints_of_earlier_versions_know_no_shapes(self, tmp_path):
+        shutil.copytree(Path(__file__).parent / "data" / "format-1" / "plain", tmp_path, dirs_exist_ok=True)
+        options = {"momentum": 0.0, "nesterov": False, "tol": 0, "patience": 1000, "X": FOUR, "y": TARGETS}
+        narrow = ShiftedReLUNetwork.initialize(30, 4, threshold=0.5, seed=1, dtype="float64")
+        assert refusal(tmp_path, of=narrow, **options) == (
+            "width ('32' there, '30' here), X (another table), y (another target), sample_weight (other weights), "
+            "validation (other rows held out)"
+        )
+
+    def test_options_of_the_user_explain_what_fingerprints_cannot(self, tmp_path):
+        def asked(**options) -> Checkpoints:
+            return Checkpoints(tmp_path, every=7, resume=True, options=options)
+
+        train(network(), ROWS, TARGETS, checkpoint=asked(seed=1, bias="auto"), **SETTINGS)
+        with pytest.raises(InputError, match=r"differs in seed \('1' there, '2' here\); resume"):
+            train(network(), ROWS[::-1].copy(), TARGETS, checkpoint=asked(seed=2, bias="auto"), **SETTINGS)
+        again = train(network(), ROWS, TARGETS, checkpoint=asked(seed=3), **SETTINGS)
+        assert again.resumed_at == 35  # they decide nothing
+
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"random_state": 1}, "random_state ('0' there, '1' here)"),
+            ({"bias": 3.0}, "bias ('2.0' there, '3.0' here)"),
+            ({"width": 80}, "width ('60' there, '80' here)"),
+        ],
+    )
+    def test_an_estimators_settings_are_named(self, tmp_path, changes, told):
+        def fit(resume: bool, **changes):
+            settings = {"width": 60, "bias": 2.0, "random_state": 0, "max_iter": 8, "solver": "gradient", **changes}
+            asked = Checkpoints(tmp_path, every=5, resume=resume)
+            return ShiftedReLURegressor(**settings, tol=0).fit(ROWS, TARGETS[:, 0], checkpoint=asked)
+
+        fit(resume=False)
+        with pytest.raises(InputError, match=rf"differs in {re.escape(told)}; resume with the same"):
+            fit(resume=True, **changes)
 
     def test_a_folder_in_use(self, tmp_path):
         run(tmp_path)
@@ -263,6 +351,7 @@ class TestRefused:
         assert sorted(os.listdir(tmp_path)) == [
             "checkpoint-00000035.1-of-1.safetensors",
             "checkpoint-00000035.safetensors",
+            "checkpoint.lock",
             "notes.txt",
         ]
 
@@ -295,15 +384,15 @@ class TestContents:
         assert (row_hashes(swapped) != hashes).all()
 
     def test_another_file_of_the_same_name_is_not_taken_for_one(self, tmp_path):
-        """A model file in place of a checkpoint, and a checkpoint of a narrower network with its checksums right."""
+        """A model file in place of a checkpoint, and a checkpoint of a wider network."""
         run(tmp_path)
         network().save(tmp_path / "checkpoint-00000042.safetensors")
-        with pytest.warns(UserWarning, match=r"checkpoint-00000042.safetensors is damaged"):
+        with pytest.warns(UserWarning, match=r"checkpoint-00000042.safetensors is not a checkpoint; fall"):
             assert run(tmp_path, resume=True)[1].resumed_at == 35
         narrow = network(width=200)
         asked = Checkpoints(tmp_path, resume=True)
-        warnings.simplefilter("ignore")
-        with pytest.raises(InputError, match=r"^none of the 4 checkpoints in"):
+        (tmp_path / "checkpoint-00000042.safetensors").unlink()
+        with pytest.raises(InputError, match=r"differs in .*width \('300' there, '200' here\)"):
             folder_for(asked, narrow, GradientDescent(), {"width": 200})[0].load()
 
 

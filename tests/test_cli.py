@@ -735,7 +735,47 @@ class TestCheckpoints:
         message = "ck holds a checkpoint of iteration 20; resume from it (--resume), or give another folder"
         assert refused(*command, "--max-iter", "20", *folder) == message
         told = refused(*command, "--max-iter", "20", *folder, "--resume", "--momentum", "0.5")
-        assert told.startswith("ck/checkpoint-00000020.safetensors is of another run, which differs in momentum ('0.9'")
+        assert told == (
+            "ck/checkpoint-00000020.safetensors is of another run, which differs in --momentum ('0.9' there, '0.5' "
+            "here); resume with the same data and settings, or give another folder"
+        )
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ("--width 50", "--width ('60' there, '50' here)"),
+            (
+                "--width 70 --dtype float64",
+                "--width ('60' there, '70' here), --dtype ('float32' there, 'float64' here)",
+            ),
+            ("--dtype float64", "--dtype ('float32' there, 'float64' here)"),
+            ("--drop c", "--drop ('none' there, 'c' here)"),
+            ("--seed 1", "--seed ('0' there, '1' here)"),
+            ("--holdout 0.5", "--holdout ('0.2' there, '0.5' here)"),
+            ("--bias 3", "--bias ('auto' there, '3.0' here)"),
+            ("--loss log_loss", "--loss ('squared_error' there, 'log_loss' here)"),
+            ("--output-scale 2", "--output-scale ('auto' there, '2.0' here)"),
+        ],
+    )
+    def test_the_option_that_differs_is_named_with_both_values(self, works, refused, options, told):
+        write_table(table())
+        command = ("train", "table.csv", "--target", "y", "--width", "60", "--tol", "0", "--solver", "gradient", "-q")
+        command += ("--checkpoint", "ck", "--every", "5", "--max-iter", "5")
+        works(*command)
+        said = refused(*command, "--resume", *options.split())
+        assert said.startswith(f"ck/checkpoint-00000005.safetensors is of another run, which differs in {told}; resume")
+
+    def test_another_table_is_named(self, works, refused):
+        write_table(table())
+        rest = ("--target", "y", "--width", "60", "--tol", "0", "--solver", "gradient", "-q", "--max-iter", "5")
+        rest += ("--checkpoint", "ck", "--every", "5")
+        works("train", "table.csv", *rest)
+        write_table(table(a=pl.Series(numbers()[:, 0] + 1 * (np.arange(40) == 3))), "other.csv")
+        said = refused("train", "other.csv", *rest, "--resume")
+        assert "which differs in table ('table.csv' there, 'other.csv' here); resume" in said
+        os.replace("other.csv", "table.csv")
+        said = refused("train", "table.csv", *rest, "--resume")
+        assert "which differs in X (another table); resume" in said
 
     @pytest.mark.slow
     def test_sigterm_leaves_a_checkpoint(self, works):

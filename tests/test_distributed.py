@@ -144,7 +144,9 @@ class TestShards:
             np.testing.assert_allclose(
                 np.load(done / f"predictions.{rank}.npy"), expected.predict(X), rtol=0, atol=1e-12
             )
-        assert len(list(done.glob("shards.*-of-4.*.safetensors"))) == 4
+        assert len(list(done.glob("shards.?-of-4.*.safetensors"))) == 4
+        other = ShiftedReLUNetwork.load(done / "shards.v2.safetensors")
+        assert np.array_equal(other.weights, found.weights)
 
     def test_a_shard_that_is_damaged_missing_or_elsewhere(self, done, tmp_path):
         for file in done.glob("shards*.safetensors"):

@@ -280,6 +280,6 @@ def test_tensorboard_as_a_callback(tmp_path):
 
 
 def test_tensorboard_missing(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
     with pytest.raises(InputError, match=r"install it with pip install 'fireset\[tensorboard\]'$"):
         TensorBoardLog(tmp_path)

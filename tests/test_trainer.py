@@ -73,6 +73,7 @@ def test_checkpoints_are_written_by_steps_too(tmp_path):
     for _ in range(7):
         trainer.step()
     assert (tmp_path / "checkpoint-00000005.safetensors").exists()
+    trainer.finish()
     again = Trainer(network(), X, Y, checkpoint=Checkpoints(tmp_path, every=5, resume=True))
     assert again.resumed_at == 5
     assert [again.step().loss for _ in range(2)] == [record.loss for record in trainer.history[5:]]

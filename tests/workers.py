@@ -90,6 +90,7 @@ def main() -> None:
                 np.save(OUT / f"{name}.{RANK}.npy", one.weights)
     with group("shards", 4):
         model = fit(X, y)
+        model.network_.save(OUT / "shards.v2.safetensors")  # of another model, for all that the next one knows
         model.network_.save(OUT / "shards.safetensors")
         model.network_.save(OUT / "shards.safetensors")  # over itself: the first ones are removed
         np.save(OUT / f"predictions.{RANK}.npy", model.predict(X))

@@ -6,7 +6,8 @@ import sys
 import warnings
 from typing import NoReturn
 
-from fireset._util.errors import INTERRUPTED, WORKER_LOST, InputError, WorkerLostError
+from fireset._util.errors import INTERRUPTED, NOT_WRITTEN, WORKER_LOST, InputError, OutputError, WorkerLostError
+from fireset._util.messages import tell
 
 _NOTHING_KEPT = "interrupted before there was anything to keep"
 
@@ -23,6 +24,9 @@ def main() -> None:
         _end(str(error), 2)
     except MemoryError as error:
         _end(f"not enough memory ({error}); give fewer rows or a smaller --width", 2)
+    except OutputError as error:  # the summary, as JSON where asked for, has said so, too
+        _say(f"error: {error}")
+        sys.exit(NOT_WRITTEN)
     except WorkerLostError as error:
         _end(f"{error}; with --checkpoint, run again with --resume", WORKER_LOST)
     except KeyboardInterrupt:
@@ -50,7 +54,7 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 
 def _say(text: str) -> None:
     """One line, whatever the names of files and columns hold; from another worker than the first, with its number."""
-    print(f"fireset{f', worker {_worker()}' if _worker() else ''}: " + "\\n".join(text.splitlines()), file=sys.stderr)
+    tell(f"fireset{f', worker {_worker()}' if _worker() else ''}: " + "\\n".join(text.splitlines()))
 
 
 def _worker() -> int:

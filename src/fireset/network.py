@@ -339,7 +339,11 @@ def choose_threshold(width: int, threshold: float | str = "paper", alpha: float 
 
 
 def shard_files(path: str | os.PathLike, description: dict[str, Any]) -> list[Path]:
-    """The files that hold the neurons of a model whose neurons are in several; they lie beside it."""
+    """The files that hold the neurons of a model whose neurons are in several; they lie beside it.
+
+    Where ``path`` is a link, they lie beside the link (a folder of links to all of a model's files) or beside the file
+    that it leads to (which is where saving puts them).
+    """
     shards = description.get("shards", [])
     if not isinstance(shards, list):
         raise InputError(f"{path} is damaged: it has no list of shards")
@@ -347,7 +351,8 @@ def shard_files(path: str | os.PathLike, description: dict[str, Any]) -> list[Pa
     for name in names:
         if not isinstance(name, str) or name != os.path.basename(name) or not name.isprintable() or name in ("", ".."):
             raise InputError(f"{path} is damaged: it names a shard that is no file beside it")
-    files = [Path(path).parent / str(name) for name in names]
+    here, real = Path(path).parent, Path(path).resolve().parent
+    files = [here / str(name) if (here / str(name)).is_file() else real / str(name) for name in names]
     known = [file.stat() for file in files if file.exists()]
     if len({(one.st_dev, one.st_ino) for one in known}) < len(known):
         raise InputError(f"{path} is damaged: it names a shard more than once")

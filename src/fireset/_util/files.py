@@ -23,7 +23,7 @@ _KEY = "fireset"
 
 def check_writable(path: str | os.PathLike) -> None:
     """Refuse a place that cannot be written, before hours of work go into the file. Leaves no trace."""
-    target = _target(path)
+    target = write_target(path)
     try:
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
@@ -35,7 +35,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; moved into place if the block ends well, removed otherwise."""
     from safetensors import SafetensorError  # what safetensors makes of a full disk
 
-    target = _target(path)
+    target = write_target(path)
     temporary = None
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
@@ -71,7 +71,7 @@ def file_digest(path: str | os.PathLike) -> bytes:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
-def _target(path: str | os.PathLike) -> Path:
+def write_target(path: str | os.PathLike) -> Path:
     """The file that ``path`` leads to, existing or not. A link is followed: its end is replaced, not it."""
     try:
         target = Path(path).resolve()
@@ -103,9 +103,21 @@ def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], descr
 
 def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what ``write_model`` wrote. Refuses other, damaged and newer files with one clear line."""
+    with _opened_model(Path(path)) as (file, description):
+        return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118 - not a dict
+
+
+def read_description(path: str | os.PathLike) -> dict[str, Any]:
+    """What ``read_model`` gives besides the arrays, without reading them."""
+    with _opened_model(Path(path)) as (_, description):
+        return description
+
+
+@contextmanager
+def _opened_model(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """An open safetensors file and its description; whatever goes wrong in the block is told as the file's fault."""
     from safetensors import SafetensorError, safe_open
 
-    path = Path(path)
     try:
         if not path.exists():
             raise InputError(f"no such model file: {path}")
@@ -115,14 +127,12 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str
             text = (file.metadata() or {}).get(_KEY)
             if text is None:
                 raise InputError(f"{path} is not a fireset model (a safetensors file without fireset's header)")
-            description = _description(path, text)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            yield file, _description(path, text)
     except InputError:
         raise
     # AttributeError: a type that NumPy lacks; ValueError: a shape that it cannot have
     except (SafetensorError, OSError, TypeError, KeyError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is not a fireset model, or is damaged ({_reason(error)})") from error
-    return arrays, description
 
 
 def _description(path: Path, text: str) -> dict[str, Any]:

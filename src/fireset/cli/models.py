@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fireset._util.errors import INTERRUPTED, TERMINATED, InputError
+from fireset._util.errors import INTERRUPTED, TERMINATED, InputError, OutputError
 from fireset.cli.app import (
     Bias,
     Categorical,
@@ -127,9 +127,15 @@ def train(
             tensorboard=tensorboard,
         )
         if group.rank == 0:
-            show({key: value for key, value in summary.items() if as_json or key != "certificate"}, as_json)
+            told_apart = () if as_json else ("certificate", "not_written")
+            show({key: value for key, value in summary.items() if key not in told_apart}, as_json)
             if "certificate" in summary and not as_json:
                 show_certificate(summary["certificate"])
+    if "not_written" in summary:
+        missing = "; ".join(summary["not_written"])
+        raise OutputError(
+            f"the model is in {summary['model']}, but not all else that was asked for was written: {missing}"
+        )
     ends = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
     if summary["stop_reason"] in ends:
         raise typer.Exit(ends[summary["stop_reason"]])

@@ -25,7 +25,10 @@ _RECALL_ROWS = 200
 
 
 class Records:
-    """Checks all places before training, listens in on it through ``callbacks``, and writes afterwards."""
+    """Checks all places before training, listens in on it through ``callbacks``, and writes afterwards.
+
+    What cannot be written then keeps nothing else from being written: it is told under "not_written".
+    """
 
     def __init__(self, file: Path, target: str, *, report: Path | None, history: Path | None, tensorboard: Path | None):
         self._file, self._target = file, target
@@ -39,13 +42,15 @@ class Records:
                 raise InputError(f"--history {history} must end in .csv or .json")
             check_writable(history)
         self._stack = ExitStack()
+        self._log: TensorBoardLog | None = None
         self._before: ShiftedReLUNetwork | None = None
         self._engine: Engine | None = None
         self.callbacks: list[Any] = [self._see]
 
     def __enter__(self) -> "Records":
         if self._tensorboard is not None:
-            self.callbacks.append(self._stack.enter_context(TensorBoardLog(self._tensorboard)))
+            self._log = self._stack.enter_context(TensorBoardLog(self._tensorboard))
+            self.callbacks.append(self._log)
         return self
 
     def __exit__(self, *_) -> None:
@@ -69,33 +74,57 @@ class Records:
         if engine is not None and not engine.exact and not engine.simulated:  # say what it missed
             engine.forward()
             shown["recall"] = engine.recall(np.arange(min(_RECALL_ROWS, len(X))))
-        result = estimator.result_
-        if self._history is not None:
-            with atomic_path(self._history) as temporary:
-                text = result.history.to_csv() if self._history.suffix == ".csv" else result.history.to_json()
-                temporary.write_text(text, encoding="utf-8")
-            shown["history"] = str(self._history)
-        if self._tensorboard is not None:
-            shown["tensorboard"] = str(self._tensorboard)
-        if self._report is not None:
-            assert self._before is not None
-            facts = {**{k: v for k, v in training.items() if k != "settings"}, **shown}
-            network = estimator.network_
-            after = part_of(network, shown_neurons(network.width))
-            maps = fire_maps(self._before, after, network.check_rows(estimator.sphere_(X)))
-            fired = fired_section(network, [(result.engine, result.history.column("fired_fraction").tolist())])
-            sections = [
-                _summary(facts),
-                _importances(training.get("importances", {})),
-                _losses(result),
-                Section(fired.heading, fired.paragraphs, figures=[*fired.figures, *maps]),
-                _work(result, len(X) * network.width),
-                *more,
-            ]
-            settings = {"file": self._file.name, "target": self._target, **training["settings"]}
-            write_page(self._report, f"Training on {self._file.name}", sections, settings=settings)
-            shown["report"] = str(self._report)
-        return shown
+        missing: list[str] = []
+        for name, place, write in (
+            ("history", self._history, lambda: self._write_history(estimator.result_)),
+            ("tensorboard", self._tensorboard, self._check_log),
+            ("report", self._report, lambda: self._write_report(estimator, X, {**training, **shown}, more)),
+        ):
+            if place is None:
+                continue
+            try:
+                write()
+            except InputError as error:
+                missing.append(f"--{name}: {error}")
+            else:
+                shown[name] = str(place)
+        return {**shown, "not_written": missing} if missing else shown
+
+    def _check_log(self) -> None:
+        """Written during training, all of it or not."""
+        assert self._log is not None
+        if self._log.failure:
+            raise InputError(self._log.failure)
+
+    def _write_history(self, result: TrainingResult) -> None:
+        assert self._history is not None
+        with atomic_path(self._history) as temporary:
+            text = result.history.to_csv() if self._history.suffix == ".csv" else result.history.to_json()
+            temporary.write_text(text, encoding="utf-8")
+
+    def _write_report(
+        self,
+        estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
+        X: np.ndarray,
+        facts: dict[str, Any],
+        more: Sequence[Section],
+    ) -> None:
+        assert self._before is not None
+        assert self._report is not None
+        result, network = estimator.result_, estimator.network_
+        after = part_of(network, shown_neurons(network.width))
+        maps = fire_maps(self._before, after, network.check_rows(estimator.sphere_(X)))
+        fired = fired_section(network, [(result.engine, result.history.column("fired_fraction").tolist())])
+        sections = [
+            _summary({name: value for name, value in facts.items() if name != "settings"}),
+            _importances(facts.get("importances", {})),
+            _losses(result),
+            Section(fired.heading, fired.paragraphs, figures=[*fired.figures, *maps]),
+            _work(result, len(X) * network.width),
+            *more,
+        ]
+        settings = {"file": self._file.name, "target": self._target, **facts["settings"]}
+        write_page(self._report, f"Training on {self._file.name}", sections, settings=settings)
 
 
 def _summary(facts: dict[str, Any]) -> Section:

@@ -1,5 +1,6 @@
 """``fireset train``: read, encode, train, score on the rows held out, save."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable
 from fireset.commands.certificate_report import certificate_sections
-from fireset.commands.overwrite_check import spare_inputs
+from fireset.commands.overwrite_check import keep_apart, spare_inputs
 from fireset.commands.run_outputs import Records
 from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
@@ -43,12 +44,19 @@ def train_table(
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
     Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
-    is held against the paper's claims; what was found is under "certificate".
+    is held against the paper's claims; what was found is under "certificate". What besides the model could not be
+    written is under "not_written".
     """
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
     out = out or Path(_stem(file) + ".safetensors")
     spare_inputs(out, file)
+    keep_apart(
+        {"--out": out, "--history": history, "--report": report},
+        {"--tensorboard": tensorboard, "--checkpoint": Path(checkpoint.folder) if checkpoint else None},
+    )
+    if checkpoint is not None:
+        checkpoint.check_free(current_group())
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)
@@ -63,6 +71,10 @@ def train_table(
     if certify:  # what is held against the paper's claims is the paper's setting, where nothing else was asked for
         settings |= {name: value for name, value in PAPER.items() if settings.get(name, "auto") == "auto"}
     estimator = estimator_for(problem.task, loss, **settings)
+    if checkpoint is not None:
+        of_table = {"target": target, "task": task, "drop": drop, "categorical": categorical, "impute": impute}
+        options = _options({**of_table, "holdout": holdout, "loss": loss, "bias": "auto", **settings})
+        checkpoint = replace(checkpoint, options={"table": file.name, **options})
     kept, held = problem.hold_out(holdout, settings["random_state"])
     _check_memory(estimator, problem, memory)
     certificate = Certificate() if certify else None
@@ -83,6 +95,19 @@ def train_table(
     sections = certificate_sections(certified["certificate"]) if certified else []
     written = records.written(estimator, problem.X[kept], training, sections)
     return {**summary, **written, "model": str(out), **certified}
+
+
+def _options(asked: dict[str, Any]) -> dict[str, str]:
+    """Settings by the names of the command line, without those that may change when a run is resumed."""
+    left_out = ("max_iter", "verbose", "nesterov")
+    texts = {
+        name: ", ".join(value) or "none" if isinstance(value, list) else str(value) for name, value in asked.items()
+    }
+    return {
+        "--seed" if name == "random_state" else "--" + name.replace("_", "-"): text
+        for name, text in texts.items()
+        if name not in left_out
+    }
 
 
 def _check_memory(

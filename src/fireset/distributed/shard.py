@@ -2,6 +2,10 @@
 
 import hashlib
 import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -9,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset._util.files import file_digest, write_model
+from fireset._util.files import file_digest, read_description, write_model, write_target
 from fireset.distributed.process_group import ProcessGroup, current_group
-from fireset.network import ShiftedReLUNetwork
+from fireset.network import ShiftedReLUNetwork, shard_files
+
+_SUFFIX = ".safetensors"
 
 
 class NetworkShard:
@@ -84,31 +90,74 @@ class NetworkShard:
             self.group.broadcast(network.weights[lo:hi], source=rank)
 
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
-        """Every worker writes its neurons beside ``path``; ``path`` itself names them, and is written last."""
+        """Every worker writes its neurons beside ``path``; ``path`` itself names them, and is written last.
+
+        Where ``path`` is a link, that is beside the file that it leads to. At the end, the shards are removed that the
+        file named which ``path`` was before, and no others.
+        """
         group = self.group
         if group.size == 1:
             self.local.save(path, description, **arrays)
             return
         # Shards get a name of their own each time, so that the model that was there stays whole until the last moment.
         mark = group.all_gather(os.urandom(16))[0][:4].hex()
-        places = [shard_path(path, f"{rank + 1}-of-{group.size}.{mark}") for rank in range(group.size)]
-        failure: InputError | None = None
+        parts = [f"{rank + 1}-of-{group.size}.{mark}" for rank in range(group.size)]
+        target, place, old = Path(path), None, []
         try:
-            own = {"weights": self.local.weights, "signs": self.local.stored_outputs()}
-            write_model(places[group.rank], own, {})
-        except InputError as error:
-            failure = error
-        if not group.all_true(failure is None):
-            places[group.rank].unlink(missing_ok=True)
-            raise failure or InputError(f"cannot write {path}: another worker could not write its shard")
-        digests = group.all_gather(file_digest(places[group.rank]))
-        if group.rank == 0:
-            shards = [
-                {"file": place.name, "checksum": digest.hex()} for place, digest in zip(places, digests, strict=True)
-            ]
-            write_model(path, arrays, {**(description or {}), **self.local.scalars(), "shards": shards})
-            for place in set(shard_path(path, "*").parent.glob(shard_path(path, "*-of-*.*").name)) - set(places):
-                place.unlink()
+            with _failing_together(group, path):
+                target = write_target(path)
+                place = shard_path(target, parts[group.rank])
+                write_model(place, {"weights": self.local.weights, "signs": self.local.stored_outputs()}, {})
+            digests = group.all_gather(file_digest(place))
+            with _failing_together(group, path):
+                if group.rank == 0:
+                    old = _named_shards(target)
+                    shards = [
+                        {"file": shard_path(target, part).name, "checksum": digest.hex()}
+                        for part, digest in zip(parts, digests, strict=True)
+                    ]
+                    write_model(path, arrays, {**(description or {}), **self.local.scalars(), "shards": shards})
+        except InputError:
+            # The file may be in its place all the same, if the system failed after that: its shards are needed then.
+            if place is not None and place not in _named_shards(target):
+                place.unlink(missing_ok=True)
+            raise
+        _remove(old)
+
+
+@contextmanager
+def _failing_together(group: ProcessGroup, path: str | os.PathLike) -> Iterator[None]:
+    """What is refused on one worker in the block is refused on all of them at its end; nobody waits for the others."""
+    failure: InputError | None = None
+    try:
+        yield
+    except InputError as error:
+        failure = error
+    if not group.all_true(failure is None):
+        raise failure or InputError(f"cannot write {path}: another worker could not write its part")
+
+
+def _named_shards(target: Path) -> list[Path]:
+    """The shards that the model file ``target`` names as its own; none if it is damaged, foreign or not there.
+
+    Whatever a file says, only names that ``save`` gives to shards of this very file count.
+    """
+    try:
+        named = shard_files(target, read_description(target))
+    except InputError:
+        return []
+    stem = target.name.removesuffix(_SUFFIX)
+    own = re.compile(rf"{re.escape(stem)}\.\d+-of-\d+\.[0-9a-f]{{8}}{re.escape(_SUFFIX)}")
+    return [file for file in named if own.fullmatch(file.name)]
+
+
+def _remove(shards: list[Path]) -> None:
+    """Remove what no model needs any more; the new one is in its place, so that a failure is no more than litter."""
+    for file in shards:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            warnings.warn(f"cannot remove {file}, a shard of the model before: {error.strerror}", stacklevel=3)
 
 
 def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> "ShiftedReLUNetwork | NetworkShard":
@@ -126,4 +175,4 @@ def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> "S
 def shard_path(path: str | os.PathLike, part: str) -> Path:
     """Where a shard of a file is: beside it, with the part before the suffix."""
     path = Path(path)
-    return path.with_name(f"{path.name.removesuffix('.safetensors')}.{part}.safetensors")
+    return path.with_name(f"{path.name.removesuffix(_SUFFIX)}.{part}{_SUFFIX}")

@@ -1,8 +1,8 @@
 """What both estimators share: the map to the sphere, the network and its training."""
 
-import sys
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
+from fireset._util.messages import tell
 from fireset._util.parallel import one_blas_thread
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
@@ -118,7 +119,7 @@ class ShiftedReLUEstimator(BaseEstimator):
             names = getattr(self, "feature_names_in_", None)
             score = "accuracy" if is_classifier(self) else "R²"
             words = self.settings_.in_words(None if names is None else list(map(str, names)), score)
-            print(f"chosen: {words}", file=sys.stderr, flush=True)
+            tell(f"chosen: {words}")
         self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
@@ -162,6 +163,9 @@ class ShiftedReLUEstimator(BaseEstimator):
 
     def _train(self, prepared: PreparedRows, callbacks, **limits) -> None:
         """Train the network on mapped rows, with early stopping if asked for; ``limits`` go to ``train``."""
+        checkpoint = limits.get("checkpoint")
+        if checkpoint is not None and not checkpoint.options:  # whoever is nearer to the user has better names for them
+            limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
         rows, targets, weight, codes = prepared
         validation = None
         self.training_rows_ = np.arange(len(rows))
@@ -198,6 +202,11 @@ class ShiftedReLUEstimator(BaseEstimator):
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
         if self.result_.stop_reason is StopReason.MAX_ITER and self._tolerance() > 0:
             self._warn_not_converged()
+
+    def _plain_settings(self) -> dict[str, Any]:
+        """The settings that a text can tell apart, without those that may change when a run is resumed."""
+        plain = {name: value for name, value in self.get_params().items() if isinstance(value, str | int | float)}
+        return {name: value for name, value in plain.items() if name not in ("max_iter", "verbose", "warm_start")}
 
     def _tolerance(self) -> Any:
         return _TOLERANCES[self.solver_] if self.tol == "auto" else self.tol

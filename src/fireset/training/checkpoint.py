@@ -16,8 +16,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,17 @@ import numpy as np
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable, file_digest, read_model, write_model
-from fireset._util.parallel import parallel_map
+from fireset._util.folder_lock import FolderLock
 from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.shard import NetworkShard, shard_path
 from fireset.training.history import History, Iteration
 from fireset.training.problem import fingerprint
+from fireset.training.run_identity import FIRST_WEIGHTS, RunIdentity, row_hashes, whole_fingerprint
 from fireset.training.solvers.base import Solver, SolverContext
 
 _NAME = re.compile(r"checkpoint-(\d{8})\.safetensors")
 _OURS = re.compile(r"\.?checkpoint-(\d{8})\..*(safetensors|part)")  # shards and what an interrupted writer left, too
 _WHOLE = [f.name for f in fields(Iteration) if f.type in (int, "int")]
-_HASHED_AT_ONCE = 1 << 18  # weights
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,24 @@ class Checkpoints:
         How many to keep; older ones are removed.
     resume : bool
         Go on from the newest one that can be read, if there is any.
+    options : mapping, optional
+        What else the run was asked for, by the names that the user knows, such as a table and dropped columns. Written
+        along, to say what is different where another run's data are refused; it decides nothing.
     """
 
     folder: str | os.PathLike
     every: int = 50
     keep: int = 3
     resume: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("every", "keep"):
             whole_number(name, getattr(self, name), 1)
+
+    def check_free(self, group: ProcessGroup) -> None:
+        """Refuse, on all workers, a folder that another run is writing to; for those who prepare long before it."""
+        _refuse_together(group, _why_not(FolderLock(Path(self.folder)).check_free) if group.rank == 0 else "", self)
 
 
 class CheckpointFolder:
@@ -82,10 +91,28 @@ class CheckpointFolder:
         self._folder = Path(asked.folder)
         self._first, self._width = shard.first, shard.width
         self._hashes = row_hashes(context.network.weights)
-        self._identity = {**settings, "first weights": _whole_fingerprint(self._hashes, self._first, group)}
-        failure = self._why_not(self._prepare) if group.rank == 0 else ""
-        if not group.all_true(not failure):  # nobody looks before the folder has been tidied
-            raise InputError(failure or f"worker 0 refuses the checkpoint folder {self._folder}")
+        rows, inputs = context.problem.X.shape
+        self._identity = RunIdentity(
+            {**settings, FIRST_WEIGHTS: whole_fingerprint(self._hashes, self._first, group)},
+            {name: str(value) for name, value in {"rows": rows, "inputs": inputs, **asked.options}.items()},
+        )
+        self._lock = FolderLock(self._folder)  # of the first worker, for all of them
+        with self.released_on_error():
+            # Nobody looks before the folder has been tidied.
+            _refuse_together(group, _why_not(self._prepare) if group.rank == 0 else "", asked)
+
+    def release(self) -> None:
+        """Let other runs have the folder."""
+        self._lock.release()
+
+    @contextmanager
+    def released_on_error(self) -> Iterator[None]:
+        """A run that fails in the block leaves the folder to others."""
+        try:
+            yield
+        except BaseException:
+            self.release()
+            raise
 
     def due(self, iteration: int) -> bool:
         return iteration > 0 and iteration % self._asked.every == 0
@@ -96,6 +123,7 @@ class CheckpointFolder:
         except OSError as error:
             raise InputError(f"cannot make the checkpoint folder {self._folder}: {error.strerror}") from error
         check_writable(self._folder / "checkpoint")
+        self._lock.acquire()
         found = self._iterations()
         if found and not self._asked.resume:
             raise InputError(
@@ -124,12 +152,12 @@ class CheckpointFolder:
     def save(self) -> bool:
         """Write a checkpoint of the state as it is; on a full disk warn and leave the older ones as they are."""
         group, iteration = self._group, len(self._context.history)
-        failure = self._why_not(lambda: write_model(self._part(iteration, group.rank, group.size), self._rows(), {}))
+        failure = _why_not(self._write_rows)
         digest = bytes(16) if failure else file_digest(self._part(iteration, group.rank, group.size))
         whole = group.all_true(not failure)
         digests = group.all_gather(digest)
         if whole and group.rank == 0:
-            failure = self._why_not(lambda: self._write_index(digests))
+            failure = _why_not(lambda: self._write_index(digests))
         whole = group.all_true(not failure)
         if group.rank == 0:
             if whole:
@@ -138,15 +166,6 @@ class CheckpointFolder:
                 self._warn_not_written(failure or "another worker could not write its part")
         return whole
 
-    @staticmethod
-    def _why_not(attempt: Callable[[], None]) -> str:
-        """Why an attempt failed, or nothing: a worker may not leave the others waiting."""
-        try:
-            attempt()
-        except InputError as error:
-            return str(error)
-        return ""
-
     def _warn_not_written(self, reason: str) -> None:
         older = self._iterations()
         left = f"the last one is of iteration {older[-1]}" if older else "there is none yet"
@@ -154,6 +173,11 @@ class CheckpointFolder:
 
     def _part(self, iteration: int, rank: int, size: int) -> Path:
         return shard_path(self._index(iteration), f"{rank + 1}-of-{size}")
+
+    def _write_rows(self) -> None:
+        if self._group.rank == 0:
+            self._lock.acquire()  # again, if a run goes on that had ended
+        write_model(self._part(len(self._context.history), self._group.rank, self._group.size), self._rows(), {})
 
     def _rows(self) -> dict[str, np.ndarray]:
         """This worker's neurons, by their numbers in the whole network. The names are those of format 1."""
@@ -184,7 +208,8 @@ class CheckpointFolder:
             "checkpoint": len(history),
             **self._solver.state(),
             "best": self._context.best.best.iteration,
-            "identity": self._identity,
+            "identity": self._identity.settings,
+            "notes": self._identity.notes,
             "shards": [digest.hex() for digest in digests],
         }
         description["checksum"] = _checksum(arrays, description)
@@ -198,11 +223,15 @@ class CheckpointFolder:
             return False
         found = self._iterations()
         for iteration in reversed(found):
-            parts, failure = None, ""
+            parts, failure, refusal = None, "", ""
             try:
-                parts = self._read(iteration)
+                columns, description = self._read_index(iteration)
+                refusal = self._other_run(iteration, description)  # before its weights, which may have another shape
+                if not refusal:
+                    parts = self._read_state(iteration, columns, description)
             except InputError as error:
                 failure = str(error)
+            _refuse_together(self._group, refusal, self._asked)
             if self._group.all_true(not failure) and parts is not None:
                 self._put(*parts)
                 return True
@@ -216,24 +245,45 @@ class CheckpointFolder:
             )
         return False
 
-    def _read(self, iteration: int) -> tuple[dict[str, Any], History, list[dict[str, np.ndarray]]]:
-        """The description, the history, and the rows of the neurons that this worker has."""
+    def _read_index(self, iteration: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The history's columns and the description, as they were written."""
         path = self._index(iteration)
         columns, description = read_model(path)
+        if "checkpoint" not in description:
+            raise InputError(f"{path} is not a checkpoint")
         try:
             expected = _checksum(columns, description)
         except RecursionError:
             expected = ""
         if description.get("checksum") != expected:
             raise InputError(f"{path} is damaged: its checksum is another")
+        if not isinstance(description.get("identity"), dict) or not isinstance(description.get("notes", {}), dict):
+            raise InputError(f"{path} is damaged: it is not a checkpoint's state")
+        return columns, description
+
+    def _other_run(self, iteration: int, description: dict[str, Any]) -> str:
+        """Every difference between the run that wrote a checkpoint and this one, or nothing."""
+        there = RunIdentity(description["identity"], description.get("notes", {}))  # earlier versions had no notes
+        differences = self._identity.differences(there)
+        if not differences:
+            return ""
+        return (
+            f"{self._index(iteration)} is of another run, which differs in {', '.join(differences)}; resume with the "
+            "same data and settings, or give another folder"
+        )
+
+    def _read_state(
+        self, iteration: int, columns: dict[str, np.ndarray], description: dict[str, Any]
+    ) -> tuple[dict[str, Any], History, list[dict[str, np.ndarray]]]:
+        """The description, the history, and the rows of the neurons that this worker has."""
+        path = self._index(iteration)
         try:
             history = _history(columns, iteration)
-            best, digests, identity = (description[name] for name in ("best", "shards", "identity"))
+            best, digests = (description[name] for name in ("best", "shards"))
             self._solver.check_state(description, iteration)
             sound = (
                 type(best) is int
                 and 0 <= best < len(history)
-                and isinstance(identity, dict)
                 and isinstance(digests, list)
                 and 0 < len(digests) <= self._width
             )
@@ -273,7 +323,6 @@ class CheckpointFolder:
     def _put(self, description: dict[str, Any], history: History, shards: list[dict[str, np.ndarray]]) -> None:
         """Make the state that of a checkpoint which was read whole."""
         network, history_here = self._context.network, self._context.history
-        _refuse_other(self._index(len(history)), description["identity"], self._identity)
         history_here[:] = history
         velocity = np.zeros_like(network.weights) if any(len(arrays["rolling"]) for arrays in shards) else None
         for arrays in shards:
@@ -297,6 +346,21 @@ class CheckpointFolder:
         return here[mine], arrays[rows][mine]
 
 
+def _why_not(attempt: Callable[[], None]) -> str:
+    """Why an attempt failed, or nothing: a worker may not leave the others waiting."""
+    try:
+        attempt()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _refuse_together(group: ProcessGroup, refusal: str, asked: Checkpoints) -> None:
+    """What one worker refuses, if anything, is refused on all of them."""
+    if not group.all_true(not refusal):
+        raise InputError(refusal or f"another worker refuses the checkpoint folder {asked.folder}")
+
+
 def _history(columns: dict[str, np.ndarray], iteration: int) -> History:
     """History out of a file: as many records as iterations, numbered from 0."""
     needed = {f.name for f in fields(Iteration)}
@@ -312,20 +376,6 @@ def _history(columns: dict[str, np.ndarray], iteration: int) -> History:
     return History(Iteration(**{name: lists[name][k] for name in needed}) for k in range(iteration))
 
 
-def _refuse_other(path: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Name every difference between the run that wrote a checkpoint and this one."""
-    differences = [
-        f"{name} ({str(theirs.get(name))[:40]!r} there, {str(value)!r} here)"
-        for name, value in ours.items()
-        if theirs.get(name) != value
-    ]
-    if differences:
-        raise InputError(
-            f"{path} is of another run, which differs in {', '.join(differences)}; resume with the same data and "
-            "settings, or give another folder"
-        )
-
-
 def _checksum(arrays: Mapping[str, np.ndarray], description: Mapping[str, Any]) -> str:
     """Of everything in the file that joins a checkpoint, its own checksum and the format's version apart."""
     known = {name: value for name, value in description.items() if name not in ("checksum", "version")}
@@ -333,32 +383,3 @@ def _checksum(arrays: Mapping[str, np.ndarray], description: Mapping[str, Any]) 
     for name in sorted(arrays):
         total.update(name.encode() + fingerprint(arrays[name]).encode())
     return total.hexdigest()
-
-
-def row_hashes(weights: np.ndarray) -> np.ndarray:
-    """64 bits for each row, which change when the row does; eight bytes instead of a copy of the weights."""
-    words = weights.view(f"u{weights.itemsize}")
-    keys = np.random.Philox(key=0).random_raw(weights.shape[1]) | np.uint64(1)
-    hashes = np.empty(len(weights), np.uint64)
-
-    def hash_some(lo: int) -> None:
-        # Each word times an odd number of its own, with the high half mixed into the low one before the sum: the
-        # product alone would let differences in high bits vanish.
-        mixed = words[lo : lo + at_once].astype(np.uint64)
-        mixed += np.uint64(0x9E3779B97F4A7C15)
-        for shift in (np.uint64(32), np.uint64(29)):
-            mixed *= keys
-            mixed ^= mixed >> shift
-        hashes[lo : lo + at_once] = mixed.sum(axis=1, dtype=np.uint64)
-
-    at_once = max(1, _HASHED_AT_ONCE // weights.shape[1])
-    parallel_map(hash_some, range(0, len(weights), at_once))
-    return hashes
-
-
-def _whole_fingerprint(hashes: np.ndarray, first: int, group: ProcessGroup) -> str:
-    """Of the rows of all workers in their order, however many workers they are spread over."""
-    placed = hashes * (2 * np.arange(first, first + len(hashes), dtype=np.uint64) + np.uint64(1))
-    placed ^= placed >> np.uint64(31)
-    low, high = placed & np.uint64(2**32 - 1), placed >> np.uint64(32)
-    return f"{group.all_reduce_sum(int(high.sum())) % 2**32:08x}{group.all_reduce_sum(int(low.sum())) % 2**32:08x}"

@@ -193,18 +193,19 @@ class Trainer:
         self._went_back = False
         self._solver.remember_start(self._network)
         self._folder = self._checkpoint_folder(checkpoint)
-        self.resumed_at = len(self.history) if self._folder is not None and self._folder.load() else None
-        if self.resumed_at is not None and self._stopping.max_iter < self.resumed_at:
-            raise InputError(
-                f"max_iter must be at least {self.resumed_at}, the iteration of the checkpoint, got "
-                f"{self._stopping.max_iter}"
-            )
-        with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
-            self.engine.start(self._network, self.problem.X)
-            if self.resumed_at is None:
-                self._solver.start(self._context)
-                # When resumed, they belong to the next iteration, as in a run that was not interrupted.
-                self._counter.skip(self.engine, oracle_queries=False)
+        with self._folder.released_on_error() if self._folder else nullcontext():
+            self.resumed_at = len(self.history) if self._folder is not None and self._folder.load() else None
+            if self.resumed_at is not None and self._stopping.max_iter < self.resumed_at:
+                raise InputError(
+                    f"max_iter must be at least {self.resumed_at}, the iteration of the checkpoint, got "
+                    f"{self._stopping.max_iter}"
+                )
+            with one_blas_thread():  # for speed, and so that η does not depend on how BLAS shares its sums out
+                self.engine.start(self._network, self.problem.X)
+                if self.resumed_at is None:
+                    self._solver.start(self._context)
+                    # When resumed, they belong to the next iteration, as in a run that was not interrupted.
+                    self._counter.skip(self.engine, oracle_queries=False)
 
     def _checkpoint_folder(self, checkpoint: Checkpoints | None) -> CheckpointFolder | None:
         group, problem, network = self._plan.group, self.problem, self._network
@@ -225,6 +226,7 @@ class Trainer:
             "width": self._plan.shard.width,
             "outputs": network.n_outputs,
             "threshold": network.threshold,
+            "output_scale": network.output_scale,
             **fingerprints,
         }
         return CheckpointFolder(checkpoint, self._plan.shard, self._context, self._solver, settings)
@@ -297,6 +299,7 @@ class Trainer:
         """What surrounds every iteration. A loss that overflows is dealt with; NumPy need not warn of it too."""
         with (
             self._clock.running(),
+            self._folder.released_on_error() if self._folder else nullcontext(),
             self._best.restored_on_error(),
             np.errstate(over="ignore", invalid="ignore"),
             one_blas_thread(),  # entered once, not in every pass
@@ -365,11 +368,13 @@ class Trainer:
         return reason
 
     def finish(self, reason: StopReason = StopReason.MAX_ITER) -> TrainingResult:
-        """Leave the best weights in the network, on all workers; returns how it went."""
+        """Leave the best weights in the network, on all workers, and the checkpoints to others; returns how it went."""
         self._solver.finish()
         best = self._best.finish()
         self._went_back = best is not self.history[-1]
         self._plan.shard.gather_into(self._whole)
+        if self._folder is not None:
+            self._folder.release()
         rate = self._solver.learning_rate
         if reason is StopReason.DIVERGED:
             warnings.warn(

@@ -1,12 +1,12 @@
 """What callbacks are told after each forward pass, and a progress bar made of it."""
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from fireset._util.messages import tell
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.history import Iteration
@@ -91,4 +91,4 @@ class ProgressBar:
             if record.iteration and not rounds:
                 left = (progress.max_iter - record.iteration) * record.seconds / record.iteration
                 line += f"  {left:.0f} s left at most"
-            print(line, file=sys.stderr, flush=True)
+            tell(line)

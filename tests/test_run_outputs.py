@@ -1,0 +1,161 @@
+"""Whatever else fails, the model is written; and what would take its place is refused before training."""
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fireset import InputError, ShiftedReLUNetwork, TensorBoardLog, train
+from fireset.__main__ import main
+from fireset.model import Model
+
+COMMAND = ("train", "table.csv", "--target", "y", "--width", "60", "--solver", "gradient", "--tol", "0", "-q")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_a_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).standard_normal((40, 3))
+    pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(X[:, 0])).write_csv("table.csv")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def command(*arguments) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fireset", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, shown.out, shown.err
+
+    return command
+
+
+@pytest.fixture
+def large_files_fail():
+    """The system refuses to make a file longer than 30 kB, which the model is not."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def no_space(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class TestFullDisk:
+    LEFT_OUT = "fireset: error: the model is in table.safetensors, but not all else that was asked for was written: "
+
+    @pytest.mark.usefixtures("large_files_fail")
+    @pytest.mark.parametrize(
+        ("option", "place", "message"),
+        [
+            ("--tensorboard", "runs", "--tensorboard: cannot write to the folder runs: File too large"),
+            ("--history", "h.csv", "--history: cannot write h.csv: File too large"),
+            ("--report", "p.html", "--report: cannot write p.html: File too large"),
+        ],
+    )
+    def test_the_model_is_written_and_one_line_says_what_is_not(self, run, option, place, message):
+        code, out, err = run(*COMMAND, "--max-iter", "400", option, place, "--json")
+        lines = err.splitlines()
+        assert code == 73
+        assert lines[-1] == self.LEFT_OUT + message
+        assert lines[:-1] == ["fireset: warning: " + message.split(": ", 1)[1] + "; no more is logged"] * (
+            option == "--tensorboard"
+        )
+        facts = json.loads(out)
+        assert facts["not_written"] == [message]
+        assert facts["iterations"] == 400
+        assert option[2:] not in facts
+        assert Model.load("table.safetensors").estimator.network_.width == 60
+
+    def test_one_that_fails_does_not_keep_the_others(self, run, monkeypatch):
+        monkeypatch.setattr("fireset.training.history.History.to_csv", no_space)
+        asked = ("--history", "h.csv", "--report", "p.html", "--tensorboard", "runs")
+        code, out, err = run(*COMMAND, "--max-iter", "3", *asked)
+        assert code == 73
+        assert err == f"{self.LEFT_OUT}--history: cannot write h.csv: No space left on device\n"
+        assert "not written" not in out
+        assert Path("p.html").exists()
+        assert not Path("h.csv").exists()
+        assert len(list(Path("runs").iterdir())) == 1
+
+    @pytest.mark.parametrize("when", ["write", "flush", "close"])
+    def test_a_log_that_fails_at_any_moment(self, run, monkeypatch, when):
+        monkeypatch.setattr(f"tensorboard.summary.writer.record_writer.RecordWriter.{when}", no_space)
+        code, _, err = run(*COMMAND, "--max-iter", "3", "--tensorboard", "runs")
+        assert code == 73
+        assert "Traceback" not in err
+        assert err.endswith("--tensorboard: cannot write to the folder runs: No space left on device\n")
+        assert Path("table.safetensors").exists()
+
+    @pytest.mark.slow
+    def test_nobody_can_be_told(self):
+        """Standard error goes to a full disk: lines of progress and warnings are lost, and the model is not."""
+        command = [sys.executable, "-m", "fireset", *COMMAND[:-1], "--max-iter", "3", "--out", "m", "--learning-rate"]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([*command, "1e30"], stdout=subprocess.PIPE, stderr=full, check=False, timeout=100)
+        assert b"model" in done.stdout
+        assert Model.load("m").estimator.network_.width == 60
+
+
+@pytest.mark.usefixtures("large_files_fail")
+def test_a_log_warns_once_and_training_goes_on(tmp_path):
+    X = np.eye(4)
+    network = ShiftedReLUNetwork.initialize(50, 4)
+    message = r"^cannot write to the folder .*: File too large; no more is logged$"
+    with pytest.warns(UserWarning, match=message) as told, TensorBoardLog(tmp_path / "runs") as log:
+        result = train(network, X, X[:, 0], max_iter=300, tol=0, callbacks=[log])
+    assert len(told) == 1
+    assert len(result.history) == 301
+    assert log.failure.endswith(": File too large")
+
+
+class TestOnePlaceForTwo:
+    @pytest.mark.parametrize(
+        ("asked", "message"),
+        [
+            ("--out h.csv --history h.csv", "--out h.csv and --history h.csv are one place"),
+            ("--out ./h.csv --history h.csv", "--out h.csv and --history h.csv are one place"),
+            ("--out folder/../h.csv --history h.csv", "--out folder/../h.csv and --history h.csv are one place"),
+            ("--out p.html --report link.html", "--out p.html and --report link.html are one place"),
+            ("--out link.html --report p.html", "--out link.html and --report p.html are one place"),
+            ("--report table.safetensors", "--out table.safetensors and --report table.safetensors are one place"),
+            ("--history h.json --report h.json", "--history h.json and --report h.json are one place"),
+            ("--out runs --tensorboard runs/", "--out runs and --tensorboard runs are one place"),
+            ("--out ck --checkpoint ck", "--out ck and --checkpoint ck are one place"),
+            ("--out m --tensorboard m/runs", "--tensorboard m/runs is inside --out m, which is to be a file"),
+            ("--out m --checkpoint through/m/ck", "--checkpoint through/m/ck is inside --out m, which is to be a file"),
+        ],
+    )
+    def test_is_refused_before_training(self, run, monkeypatch, asked, message):
+        Path("folder").mkdir()
+        Path("through").symlink_to(".")
+        Path("link.html").symlink_to("p.html")
+        before = sorted(os.listdir())
+        monkeypatch.setattr("fireset.commands.train.estimator_for", no_space)
+        code, out, err = run(*COMMAND, *asked.split())
+        assert (code, out) == (2, "")
+        assert err == f"fireset: error: {message}; give each a place of its own\n"
+        assert sorted(os.listdir()) == before
+
+    def test_folders_may_be_shared_and_hold_files(self, run):
+        asked = "--tensorboard all --checkpoint all --out all/m --history all/h.csv"
+        Path("all").mkdir()
+        code, _, err = run(*COMMAND, "--max-iter", "3", *asked.split())
+        assert code == 0, err
+        assert {"m", "h.csv"} <= set(os.listdir("all"))
+
+
+def test_a_log_in_a_place_that_cannot_be_is_refused():
+    with pytest.raises(InputError, match=r"^cannot write to the folder table.csv: "):
+        TensorBoardLog("table.csv")
