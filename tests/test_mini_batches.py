@@ -179,3 +179,14 @@ def test_partial_fit_knows_its_rows():
     assert trainer.engine.known_rows == 60
     assert trainer.engine._lists.listed == 60
     assert model.score(table, y) > 0.3
+
+
+def test_estimators_take_batches():
+    table = RNG.standard_normal((300, 4))
+    y = np.sin(2 * table[:, 0])
+    model = ShiftedReLURegressor(2000, random_state=0, batch_size=32, max_iter=40, bias=1.0, column_scales=None)
+    model.fit(table, y)
+    assert (model.solver_, model.result_.engine) == ("gradient", "rows")
+    assert model.score(table, y) > 0.9
+    with pytest.raises(InputError, match="batch_size is for solver='gradient'"):
+        ShiftedReLURegressor(100, batch_size=32, solver="gauss-newton").fit(table, y)

@@ -60,6 +60,7 @@ class ShiftedReLUEstimator(BaseEstimator):
     learning_rate: float | str
     momentum: float
     nesterov: bool
+    batch_size: int | None
     max_iter: int
     tol: float | str
     early_stopping: bool
@@ -87,10 +88,11 @@ class ShiftedReLUEstimator(BaseEstimator):
             raise InputError(f"start must be 'auto', 'paper' or 'antisymmetric', got {self.start!r}")
 
     def _choose_solver(self) -> str:
-        """ "auto" is Gauss–Newton, but where a learning rate is given, or the engine misses pairs."""
+        """ "auto" is Gauss–Newton, but where a learning rate or batches are asked for, or the engine misses pairs."""
         if self.solver != "auto":
             return self.solver
-        descends = self.learning_rate != "auto" or (self.engine != "auto" and not engine_class(self.engine).exact)
+        misses = self.engine != "auto" and not engine_class(self.engine).exact
+        descends = self.learning_rate != "auto" or self.batch_size is not None or misses
         return "gradient" if descends else "gauss-newton"
 
     def _begin(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True) -> None:
@@ -176,6 +178,7 @@ class ShiftedReLUEstimator(BaseEstimator):
             self.training_rows_ = kept
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
+        shuffle_seed = 0 if self.batch_size is None else check_random_state(self.random_state).randint(2**31)
         with ExitStack() as stack:
             shown = [stack.enter_context(ProgressBar())] if self.verbose and current_group().rank == 0 else []
             self.result_ = train(
@@ -188,6 +191,8 @@ class ShiftedReLUEstimator(BaseEstimator):
                 learning_rate=self.learning_rate,
                 momentum=self.momentum,
                 nesterov=self.nesterov,
+                batch_size=self.batch_size,
+                shuffle_seed=shuffle_seed,
                 ridge=self.ridge,
                 max_iter=self.max_iter,
                 tol=self._tolerance(),

@@ -42,6 +42,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         learning_rate="auto",
         momentum=0.9,
         nesterov=True,
+        batch_size=None,
         max_iter=300,
         tol="auto",
         early_stopping=False,
@@ -66,6 +67,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.nesterov = nesterov
+        self.batch_size = batch_size
         self.max_iter = max_iter
         self.tol = tol
         self.early_stopping = early_stopping

@@ -34,6 +34,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     learning_rate : "auto", "theory" or float
     momentum, nesterov
         Of "gradient"; 0 and False are the paper's plain gradient descent.
+    batch_size : int, optional
+        Steps of "gradient" on batches of so many rows, drawn by ``random_state``; an iteration is then an epoch.
     max_iter, tol
         Iterations, each over all rows. "gradient" stops when the loss gains less than tol of itself in 10 iterations,
         "gauss-newton" when a round promises less than tol of it; "auto" is 1e-4 for the first and 0.03 for the second.
@@ -78,6 +80,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         learning_rate="auto",
         momentum=0.9,
         nesterov=True,
+        batch_size=None,
         max_iter=300,
         tol="auto",
         early_stopping=False,
@@ -100,6 +103,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.nesterov = nesterov
+        self.batch_size = batch_size
         self.max_iter = max_iter
         self.tol = tol
         self.early_stopping = early_stopping

@@ -31,7 +31,7 @@ class MiniBatchDescent(GradientDescent):
     shuffle_seed : int
         Decides the order of the rows; the same seed gives the same batches, on any machine.
     learning_rate : "auto" or float
-        "auto" is 1/λ_max of the fire-set kernel of a batch, halved when an epoch makes the loss grow.
+        "auto" is (1 − momentum)/λ_max of the fire-set kernel of a batch, halved when an epoch makes the loss grow.
     momentum, nesterov
         As for full batches; the velocity goes on from batch to batch.
     """
@@ -64,7 +64,7 @@ class MiniBatchDescent(GradientDescent):
             top = largest_eigenvalue(X, network.signs, network.fire_sets(X), weight)
             tops.append(top * network.output_scale**2)
         top = self.context.loss.curvature(network.n_outputs) * max(tops, default=0.0)
-        return 1.0 / top if top > 0 else 1.0
+        return (1.0 - self.momentum) / top if top > 0 else 1.0  # momentum goes on with what batches gave before
 
     def _batches(self, epoch: int) -> Iterator[np.ndarray]:
         rows = np.flatnonzero(self.context.problem.weight > 0)
