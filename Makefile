@@ -13,7 +13,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: demo test test-slow test-all test-python coverage chromium hooks lint format picture circuits docs bench \
-	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-quantum bench-theory bench-compare bench-distributed fuzz clean clean-kernels
+	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-memory bench-quantum bench-theory bench-compare bench-distributed fuzz clean clean-kernels
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -96,6 +96,9 @@ bench-accuracy: $(VENV)/.test
 
 bench-nn: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_nn.py
+
+bench-memory: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_memory.py
 
 bench-quantum: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_quantum.py

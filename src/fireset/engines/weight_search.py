@@ -33,7 +33,7 @@ from fireset.hsr import build, check_kind, choose
 
 _MOVE = 200.0  # cost of moving a neuron in the index, in candidates looked at; measured: 2 µs beside 10 ns
 _ITERATIONS = 50  # of a run, to choose an index by
-_LISTED_PAIR_BYTES = 24  # as reported, by sample, and by neuron
+_LISTED_PAIR_BYTES = 64  # ids and values as they are reported, block by block and together, and the lists made of them
 _MEMORY = 0.9  # of the mean speed, from one step to the next
 
 
@@ -66,7 +66,7 @@ class WeightSearchEngine(ListEngine):
 
     def memory_bytes(self, network, n_samples: int) -> float:
         fired = n_samples * network.width * upper_tail(network.threshold)
-        return 2.0 * network.weights.nbytes + _LISTED_PAIR_BYTES * fired
+        return 6.0 * network.weights.nbytes + 100.0 * network.width + _LISTED_PAIR_BYTES * fired  # an index, and copies
 
     def _first_lists(self) -> None:
         self._index = build(self.network.weights, self.index_kind(self.network, len(self.X)))

@@ -46,17 +46,26 @@ def within_memory(
 ) -> Engine:
     """The engine, or one that does the same with less memory if it would take too much; or a refusal."""
     free = free_bytes(parse_memory(asked))
-    copies = network.weights.nbytes + solver_bytes
-    base = copies + n_samples * network.n_outputs * 8 * _ARRAYS_PER_TARGET + _SCRATCH
+    base = _besides_engine(network, n_samples, solver_bytes)
     fitting = engine.within_memory(network, n_samples, free - base)
     if fitting is not None:
         return fitting
-    needed = base + engine.memory_bytes(network, n_samples)
+    needed, copies = expected_bytes(engine, network, n_samples, solver_bytes), network.weights.nbytes + solver_bytes
     remedy = "" if engine.can_shrink else ", engine 'data', which can work in blocks"
     raise InputError(
         f"training needs about {_size(needed)} more with engine {engine.name!r} ({_size(copies)} of it for copies of "
         f"the weights), {_said(asked)} {_size(max(free, 0))}; give a smaller width{remedy}, or more workers or memory"
     )
+
+
+def expected_bytes(engine: Engine, network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
+    """What training is expected to take at most, besides the network and the samples."""
+    return _besides_engine(network, n_samples, solver_bytes) + engine.memory_bytes(network, n_samples)
+
+
+def _besides_engine(network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
+    targets = n_samples * network.n_outputs * 8 * _ARRAYS_PER_TARGET
+    return network.weights.nbytes + solver_bytes + targets + _SCRATCH
 
 
 def _said(asked: int | str | None) -> str:

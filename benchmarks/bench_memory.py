@@ -1,0 +1,111 @@
+"""Does training stay within the memory that it says it needs? Random problems, each in a process of its own.
+
+    make bench-memory
+
+For each: the estimate that ``--memory`` is held against, and the peak above what was there before training. No estimate
+may be below its peak; how far above it is, is the price.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+ENGINES = ("data", "data", "data", "weights", "dense", "rows", "sums", "correlation")
+
+
+def problem(seed: int) -> dict:
+    """A random problem of some tens to hundreds of megabytes."""
+    rng = np.random.default_rng(seed)
+    engine = str(rng.choice(ENGINES))
+    rows = int(10 ** rng.uniform(2.3, 4.3))
+    features = 2 if engine == "sums" else int(10 ** rng.uniform(0.5, 2.3))
+    pairs = 10 ** rng.uniform(6.3, 8.0 if engine != "correlation" else 7.0)
+    return {
+        "seed": seed,
+        "engine": engine,
+        "rows": rows,
+        "features": features,
+        "width": max(50, min(200_000, int(pairs / rows))),
+        "outputs": int(rng.choice([1, 1, 3, 10])),
+        "threshold": float(rng.choice([0.0, 1.0, 1.5, 2.0])) if engine != "sums" else 0.0,
+        "momentum": float(rng.choice([0.0, 0.9])),
+        "solver": str(rng.choice(["gradient", "gradient", "gauss-newton"])) if engine in ("data", "dense") else "gradient",
+        "dtype": str(rng.choice(["float32", "float64"])),
+    }
+
+
+def measure(asked: dict) -> dict:
+    """Train, and compare."""
+    from fireset import ShiftedReLUNetwork, train
+    from fireset.engines import create
+    from fireset.training.memory import expected_bytes
+    from fireset.training.solvers import make_solver
+
+    rng = np.random.default_rng(asked["seed"])
+    X = rng.standard_normal((asked["rows"], asked["features"])).astype(asked["dtype"])
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    y = np.stack([np.sin((2 + k) * X[:, 0].astype(np.float64)) for k in range(asked["outputs"])], axis=1)
+    shape = {"threshold": asked["threshold"], "dtype": asked["dtype"]}
+    settings = {"solver": asked["solver"], "momentum": asked["momentum"], "engine": asked["engine"], "tol": 0}
+    tiny = ShiftedReLUNetwork.initialize(64, asked["features"], asked["outputs"], **shape)
+    train(tiny, X[:64], y[:64], max_iter=2, **settings)  # kernels are compiled or read
+    network = ShiftedReLUNetwork.initialize(asked["width"], asked["features"], asked["outputs"], **shape)
+    solver = make_solver(asked["solver"], {"momentum": asked["momentum"]})
+    engine = create(asked["engine"])
+    estimate = expected_bytes(engine, network, len(X), solver.extra_bytes(network, len(X)))
+    before = _resident()
+    result = train(network, X, y, max_iter=3 if asked["solver"] == "gauss-newton" else 8, **settings)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return {**asked, "estimate": estimate, "peak": peak, "blocks": result.blocks}
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=200)
+    asked = parser.parse_args()
+    if asked.one is not None:
+        print(json.dumps(measure(problem(asked.one))))
+        return
+    found = []
+    for seed in range(asked.first, asked.first + asked.count):
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", str(seed)], capture_output=True, text=True, check=False, timeout=600
+        )
+        if done.returncode:
+            print(problem(seed), done.stderr.splitlines()[-1:], file=sys.stderr, flush=True)
+            continue
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+    ratios = np.array([one["estimate"] / one["peak"] for one in found])
+    below = [one for one, ratio in zip(found, ratios, strict=True) if ratio < 1]
+    lines = [
+        "# Memory: estimate and peak",
+        "",
+        f"{len(found)} random problems; below the peak: {len(below)}; median estimate {np.median(ratios):.2f} times the peak, "
+        f"least {ratios.min():.2f}, most {ratios.max():.2f}.",
+        "",
+        *(f"- {json.dumps(one)}" for one in below),
+    ]
+    print("\n".join(lines))
+    if asked.count >= 200:
+        (RESULTS / "memory.md").write_text("\n".join(lines) + "\n")
+        (RESULTS / "memory.json").write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
