@@ -24,6 +24,7 @@ class DenseEngine(Engine):
 
     def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}
+        self._batch: DenseEngine | None = None  # on the rows of the last ``forward_rows``
         pairs = len(self.X) * self.network.width
         self._keeps_bits, self._packs = pairs <= _MOST_BITS, pairs > _MOST_BYTES
 
@@ -76,11 +77,14 @@ class DenseEngine(Engine):
         return predictions
 
     def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
+        assert self._batch is not None
         self._batch.step(residual, rule)
         self._fired.clear()
 
-    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
         self._fired.clear()
+        if self._batch is not None:
+            self._batch.weights_moved(neurons, distances)
 
     def fire_sets(self):
         return self.network.fire_sets(self.X)

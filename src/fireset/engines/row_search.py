@@ -45,7 +45,9 @@ class RowSearchEngine(Engine):
         self._rows = self._lists.numbers_of(self.X) if self._remembers else np.arange(len(self.X))
         self._lists.follow(self._neurons)
         self._velocity: np.ndarray | None = None
-        self._fired: FiredRows | None = None
+        self._batch = np.arange(0)  # rows of the last ``forward_rows``
+        self._fired: FiredRows | None = None  # in ``_fired_rows``, at the current weights
+        self._fired_rows = self._batch
 
     def memory_bytes(self, network, n_samples: int) -> float:
         """The aligned samples and weights, the references, and 2 bytes for each pair that may fire."""
@@ -54,9 +56,15 @@ class RowSearchEngine(Engine):
         return row * (n_samples + 3 * network.width) + 2.5 * listed + 2e-3 * n_samples * network.width
 
     def forward(self) -> np.ndarray:
-        return self.forward_rows(np.arange(len(self.X)))
+        return self._pass(np.arange(len(self.X)))
 
     def forward_rows(self, rows: np.ndarray) -> np.ndarray:
+        self._batch = np.array(rows)
+        return self._pass(self._batch)
+
+    def _pass(self, rows: np.ndarray) -> np.ndarray:
+        """Predictions for these rows; who fires is kept until the weights move."""
+        self._fired_rows = rows
         refreshed = self._lists.listed
         sums, self._fired = self._lists.fire(self._neurons, self._rows[rows])
         searched = max(0, self._lists.listed - refreshed)  # less, where all lists were begun anew
@@ -65,11 +73,14 @@ class RowSearchEngine(Engine):
         self.work.fired_pairs = self._fired.pairs
         return sums / self.network.divisor
 
-    def _all_fired(self) -> FiredRows:
-        if self._fired is None or len(self._fired.batch.rows) != len(self.X):
-            self.forward()
+    def _fired_in(self, rows: np.ndarray) -> FiredRows:
+        if self._fired is None or not np.array_equal(self._fired_rows, rows):
+            self._pass(rows)
         assert self._fired is not None
         return self._fired
+
+    def _all_fired(self) -> FiredRows:
+        return self._fired_in(np.arange(len(self.X)))
 
     def fire_sets(self):
         fired = self._all_fired()
@@ -82,12 +93,13 @@ class RowSearchEngine(Engine):
         return RowGradients(np.arange(network.width), rows[:, : network.n_features])
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
-        self._all_fired()
-        self.step_rows(residual, rule)
+        self._step_on(self._all_fired(), residual, rule)
         self.end_batches(rule)
 
     def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
-        assert self._fired is not None
+        self._step_on(self._fired_in(self._batch), residual, rule)
+
+    def _step_on(self, fired: FiredRows, residual: np.ndarray, rule: StepRule) -> None:
         network = self.network
         if self._velocity is None:
             velocity = rule.velocity_of(network.weights)
@@ -96,7 +108,8 @@ class RowSearchEngine(Engine):
             if not rule.momentum:
                 self._velocity = np.empty((0, self._neurons.weights.shape[1]), network.dtype)
         pushes = (residual / network.divisor).astype(network.dtype)
-        self._fired.step(self._neurons, self._velocity, pushes, rule, self._lists)
+        fired.step(self._neurons, self._velocity, pushes, rule, self._lists)
+        self._fired = None
 
     def end_batches(self, rule: StepRule) -> None:
         network = self.network
