@@ -13,6 +13,7 @@ The loop knows no engine and no solver by name.
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from math import isfinite
 from threading import Event
 from typing import Any
 
@@ -372,12 +373,14 @@ class Trainer:
         self._plan.shard.gather_into(self._whole)
         rate = self._solver.learning_rate
         if reason is StopReason.DIVERGED:
-            warnings.warn(
+            first = self.history[0].loss
+            message = (
                 f"the loss grew beyond all bounds at learning_rate={rate:.4g}; the network is that of iteration "
-                f"{best.iteration}. Use learning_rate='auto' or a smaller number",
-                RuntimeWarning,
-                stacklevel=4,
+                f"{best.iteration}. Use learning_rate='auto' or a smaller number"
+                if isfinite(first)
+                else f"the loss is {first} at the start: the predictions overflow. Use smaller weights"
             )
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
         return TrainingResult(
             history=self.history,
             stop_reason=reason,
