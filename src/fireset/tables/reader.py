@@ -33,6 +33,7 @@ from fireset.tables.encoder import (
     refuse_type,
     require_column,
 )
+from fireset.tables.rust_panics import without_panic_messages
 
 if TYPE_CHECKING:
     import polars as pl
@@ -294,7 +295,8 @@ def _typed(cells: pl.Series) -> pl.Series:
 def _read_parquet(file: Path) -> pl.DataFrame:
     import polars as pl
 
-    return pl.read_parquet(file, glob=False)
+    with without_panic_messages():
+        return pl.read_parquet(file, glob=False)
 
 
 def _read_npz(file: Path) -> pl.DataFrame:
