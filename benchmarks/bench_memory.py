@@ -38,7 +38,9 @@ def problem(seed: int) -> dict:
         "outputs": int(rng.choice([1, 1, 3, 10])),
         "threshold": float(rng.choice([0.0, 1.0, 1.5, 2.0])) if engine != "sums" else 0.0,
         "momentum": float(rng.choice([0.0, 0.9])),
-        "solver": str(rng.choice(["gradient", "gradient", "gauss-newton"])) if engine in ("data", "dense") else "gradient",
+        "solver": str(rng.choice(["gradient", "gradient", "gauss-newton"]))
+        if engine in ("data", "dense")
+        else "gradient",
         "dtype": str(rng.choice(["float32", "float64"])),
     }
 
@@ -96,8 +98,8 @@ def main() -> None:
     lines = [
         "# Memory: estimate and peak",
         "",
-        f"{len(found)} random problems; below the peak: {len(below)}; median estimate {np.median(ratios):.2f} times the peak, "
-        f"least {ratios.min():.2f}, most {ratios.max():.2f}.",
+        f"{len(found)} random problems; below the peak: {len(below)}; the estimate is {np.median(ratios):.2f} times the "
+        f"peak in the median, at least {ratios.min():.2f}, at most {ratios.max():.2f}.",
         "",
         *(f"- {json.dumps(one)}" for one in below),
     ]

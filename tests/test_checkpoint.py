@@ -333,6 +333,22 @@ class TestRefused:
         ):
             run(tmp_path)
 
+    @pytest.mark.parametrize("resume", [False, True])
+    @pytest.mark.parametrize(
+        "name",
+        ["checkpoint-00000007.1-of-1.safetensors", "checkpoint-00000007.safetensors", ".checkpoint-00000007.x.part"],
+    )
+    def test_a_folder_named_like_a_file_of_ours(self, tmp_path, name, resume):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "precious").write_text("data")
+        with pytest.raises(InputError) as caught:
+            run(tmp_path, resume=resume)
+        assert str(caught.value) == (
+            f"{tmp_path / name} is a folder with the name of a checkpoint's file; rename it, or give another "
+            "checkpoint folder"
+        )
+        assert (tmp_path / name / "precious").exists()
+
     @pytest.mark.parametrize("name", ["every", "keep"])
     @pytest.mark.parametrize("value", [0, -1, 2.5, True, "3"])
     def test_numbers(self, name, value):

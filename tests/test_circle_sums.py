@@ -78,6 +78,65 @@ def test_samples_on_the_boundary_are_asked_one_by_one():
     assert (engine.fire_sets() != dense.fire_sets()).nnz == 0
 
 
+def unequal(exponent: float, outputs: int = 1, threshold: float = 0.6):
+    """A problem on the circle with eight neurons on one side that are up to 10^exponent times as long as the others."""
+    problem = Problem(
+        circle(np.random.default_rng(5).uniform(-np.pi, np.pi, 200)), targets(200, outputs), 300, threshold
+    )
+    network = problem.network()
+    network.weights[:8] = circle(np.linspace(-0.5, 0.5, 8)) * 10.0 ** np.resize([exponent, exponent / 2], (8, 1))
+    return problem, network
+
+
+def fired_scales(network, X: np.ndarray) -> np.ndarray:
+    """Σ_r fired |⟨w_r, x_i⟩ − b|/√m: what the predictions are made of, sample by sample."""
+    return np.maximum(X @ network.weights.T - network.threshold, 0).sum(axis=1)[:, None] / network.divisor
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("threshold", [0.6, 0.0, -0.4])
+@pytest.mark.parametrize("exponent", [3, 9, 15])
+def test_a_long_neuron_leaves_the_samples_alone_that_it_does_not_fire_for(exponent, threshold, outputs):
+    problem, network = unequal(exponent, outputs, threshold)
+    engine, dense = create("sums"), create("dense")
+    for each in (engine, dense):
+        each.start(network, problem.X)
+    u, v = dense.forward(), engine.forward()
+    scales = fired_scales(network, problem.X)
+    assert scales.min() < 10.0 ** (2 - exponent) * scales.max()
+    assert (np.abs(v - u) <= 1e-12 * scales).all()
+    # Residuals are as unequal: each neuron's gradient is made of those of its own samples.
+    rows, expected = engine.gradient(u - problem.y).rows, dense.gradient(u - problem.y).rows
+    made_of = network.fire_sets(problem.X).T @ np.abs(u - problem.y).sum(axis=1) / network.divisor
+    assert (np.abs(rows - expected) <= 1e-12 * made_of[:, None]).all()
+    direction = (u - problem.y) * 1e-3
+    J = [network.fire_sets(problem.X).toarray() * network.signs[:, c] for c in range(outputs)]
+    pulled = sum(J[c].T @ (direction[:, [c]] * problem.X) for c in range(outputs)) / network.divisor
+    product = np.column_stack([((problem.X @ pulled.T) * J[c]).sum(axis=1) for c in range(outputs)]) / network.divisor
+    parts = (np.abs(problem.X) @ np.abs(pulled).T * np.abs(J[0])).sum(axis=1)[:, None] / network.divisor
+    assert (np.abs(engine.tangent_product(direction) - product) <= 1e-12 * parts).all()
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("exponent", [9, 15])
+def test_fire_sets_are_those_of_dense_after_steps_beside_long_neurons(exponent, step):
+    """Only the samples push that no long neuron fires for: the predictions of the others are rounded to 0.1 or so."""
+    fire_sets, weights = [], []
+    for name in ("dense", "sums"):
+        problem, network = unequal(exponent)
+        apart = network.fire_sets(problem.X)[:, :8].sum(axis=1) == 0
+        assert 20 < apart.sum() < 180
+        engine, rule = create(name), StepRule(0.1, **STEPS[step])
+        engine.start(network, problem.X)
+        for _ in range(20):
+            engine.step((engine.forward() - problem.y) * apart[:, None], rule)
+        fire_sets.append(engine.fire_sets())
+        weights.append(network.weights)
+    assert (fire_sets[0] != fire_sets[1]).nnz == 0
+    lengths = np.linalg.norm(weights[0], axis=1, keepdims=True)
+    assert (np.abs(weights[1] - weights[0]) <= 1e-11 * lengths).all()
+
+
 def test_which_samples_lie_on_a_circle():
     assert on_a_circle(circle(EVEN))
     assert on_a_circle(7.0 * circle(EVEN).astype(np.float32))

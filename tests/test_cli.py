@@ -1,5 +1,6 @@
 """The command line: every refusal by its exact words, every kind of file there and back, Ctrl-C, start-up time."""
 
+import io
 import json
 import os
 import re
@@ -697,6 +698,40 @@ class TestFailures:
         )
         os.close(write)
         assert (done.returncode, done.stderr) == (1, b"")
+
+
+class TestAsciiTerminal:
+    @pytest.fixture
+    def ascii_output(self, monkeypatch):
+        """Standard output and standard error of a terminal that knows ASCII alone; gives what was written to both."""
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2)]
+
+        def command(*arguments) -> list[str]:
+            monkeypatch.setattr(sys, "argv", ["fireset", *map(str, arguments)])
+            monkeypatch.setattr(sys, "stdout", streams[0])
+            monkeypatch.setattr(sys, "stderr", streams[1])
+            with pytest.raises(SystemExit):
+                main()
+            for stream in streams:
+                stream.flush()
+            return [stream.buffer.getvalue().decode("ascii") for stream in streams]
+
+        return command
+
+    def test_letters_it_has_not_are_replaced(self, ascii_output):
+        write_table(table().rename({"a": "größe"}).with_columns(pl.col("y") + "ä"))
+        out, err = ascii_output("train", "table.csv", "--target", "y", *SMALL)
+        assert "Traceback" not in err
+        assert "gr??e" in out
+        out, _ = ascii_output("predict", "table.safetensors", "table.csv")
+        assert out.count("?\n") == 40
+
+    def test_errors_are_one_line(self, ascii_output):
+        write_table(table())
+        out, err = ascii_output("train", "table.csv", "--target", "größe", *SMALL)
+        assert out == ""
+        assert err.startswith("fireset: error: --target 'gr??e' is not a column")
+        assert err.count("\n") == 1
 
 
 class TestCheckpoints:

@@ -8,6 +8,7 @@ import copy
 import gzip
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -346,6 +347,31 @@ def test_altered_bytes_raise_nothing_but_input_errors(name):
             read_table(written(name, bytes(content[: random.integers(1, 2 * len(content))])))
         except InputError as error:
             assert "\n" not in str(error)  # noqa: PT017 - an error is allowed, not required
+
+
+@pytest.mark.parametrize("panics", [True, False])
+def test_what_polars_prints_when_it_panics_is_not_shown(monkeypatch, capfd, panics):
+    """A dozen lines from each of its threads, written to the descriptor itself; a warning of a good file is shown."""
+
+    def read_parquet(*_, **__):
+        os.write(
+            2, b"thread '<unnamed>' panicked at column_chunk_metadata.rs:301:37:\nnote: run with RUST_BACKTRACE=1\n"
+        )
+        if panics:
+            raise pl.exceptions.PanicException("called `Option::unwrap()` on a `None` value")
+        return pl.DataFrame({"a": [1]})
+
+    monkeypatch.setattr("polars.read_parquet", read_parquet)
+    path = written("t.parquet", b"PAR1")
+    if panics:
+        assert refusal(read_table, path) == (
+            "t.parquet cannot be read as parquet, it may be damaged: called `Option::unwrap()` on a `None` value"
+        )
+    else:
+        assert read_table(path).height == 1
+    assert capfd.readouterr().err.count("\n") == (0 if panics else 2)
+    os.write(2, b"heard\n")
+    assert capfd.readouterr().err == "heard\n"
 
 
 def test_import_loads_no_reader_library():

@@ -20,6 +20,7 @@ from fireset.distributed.process_group import (
     SINGLE_PROCESS,
     TorchProcessGroup,
     current_group,
+    joined_group,
     launched,
     restarted,
 )
@@ -247,6 +248,43 @@ class TestSingleProcess:
         assert (shard.first, shard.width, shard.scale) == (0, 10, 1.0)
         assert SINGLE_PROCESS.all_true(True)
         assert not SINGLE_PROCESS.all_true(False)
+
+    @pytest.mark.parametrize(
+        ("environment", "message"),
+        [
+            ({}, "MASTER_ADDR must be set where RANK and WORLD_SIZE are"),
+            (
+                {"MASTER_ADDR": "localhost"},
+                "MASTER_PORT must be a whole number where RANK and WORLD_SIZE are set, got ''",
+            ),
+            (
+                {"MASTER_ADDR": "localhost", "MASTER_PORT": "http"},
+                "MASTER_PORT must be a whole number where RANK and WORLD_SIZE are set, got 'http'",
+            ),
+            ({"RANK": "first"}, "RANK must be a whole number where RANK and WORLD_SIZE are set, got 'first'"),
+            ({"WORLD_SIZE": "²"}, "WORLD_SIZE must be a whole number where RANK and WORLD_SIZE are set, got '²'"),
+            (
+                {"LOCAL_WORLD_SIZE": "abc"},
+                "LOCAL_WORLD_SIZE must be a whole number where RANK and WORLD_SIZE are set, got 'abc'",
+            ),
+            (
+                {"RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+                "RANK must be below WORLD_SIZE = 2, got 2",
+            ),
+            (
+                {"WORLD_SIZE": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+                "RANK must be below WORLD_SIZE = 0, got 0",
+            ),
+        ],
+    )
+    def test_an_environment_that_is_not_torchruns_is_refused(self, monkeypatch, environment, message):
+        for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "LOCAL_RANK"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | environment).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(InputError) as caught, joined_group():
+            pass
+        assert str(caught.value) == f"{message}; start the workers with torchrun, or unset RANK and WORLD_SIZE"
 
     def test_no_torch_in_sight(self):
         code = "import sys; from fireset.training import plan; plan.current_group(); print('torch' in sys.modules)"

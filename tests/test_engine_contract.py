@@ -112,6 +112,53 @@ def test_two_steps_without_a_forward_pass_between_them(name):
     np.testing.assert_allclose(engine.network.weights, careful.network.weights, rtol=0, atol=1e-12)
 
 
+def jump(engine: Engine) -> None:
+    engine.network.weights[:40] += 0.5
+    engine.weights_moved(np.arange(40), np.full(40, 2.0))
+
+
+MOVES = {
+    "a step on the batch": lambda engine, rule: engine.step_rows(np.linspace(-9, 9, 20)[:, None], rule),
+    "a step on all rows": lambda engine, rule: engine.step(np.linspace(-9, 9, 60)[:, None], rule),
+    "somebody else": lambda engine, _: jump(engine),
+}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).takes_batches])
+def test_a_step_on_a_batch_is_at_the_weights_as_they_are(name, move, momentum):
+    """Whoever has moved them since the batch's forward pass."""
+    _, engine = started(name, "random")
+    _, careful = started(name, "random")
+    rows = np.random.default_rng(0).permutation(60)[:20]
+    residual = np.linspace(5, -7, 20)[:, None]
+    rules = [StepRule(2.0, momentum) for _ in range(2)]
+    for each, rule in zip((engine, careful), rules, strict=True):
+        each.forward_rows(rows)
+        MOVES[move](each, rule)
+    careful.end_batches(rules[1])
+    careful.start(careful.network, careful.X)
+    careful.forward_rows(rows)
+    for each, rule in zip((engine, careful), rules, strict=True):
+        each.step_rows(residual, rule)
+        each.end_batches(rule)
+    np.testing.assert_allclose(engine.network.weights, careful.network.weights, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).takes_batches])
+def test_a_batch_of_all_rows_in_another_order_is_not_the_table(name):
+    problem, engine = started(name, "random")
+    _, plain = started(name, "random")
+    residual = np.linspace(-3, 4, 60)[:, None]
+    engine.forward_rows(np.arange(60)[::-1].copy())
+    assert (engine.fire_sets() != engine.network.fire_sets(problem.X)).nnz == 0
+    engine.forward_rows(np.arange(60)[::-1].copy())
+    for each in (engine, plain):
+        each.step(residual, StepRule(2.0))
+    np.testing.assert_allclose(engine.network.weights, plain.network.weights, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_what_an_engine_says_of_itself(name):
     problem, engine = started(name, "random")

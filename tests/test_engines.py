@@ -351,6 +351,41 @@ def test_a_larger_rate_wakes_neurons_at_rest(engine):
     np.testing.assert_allclose(networks[1].weights, networks[0].weights, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("scale", [2.0**-103, 2.0**-600])
+@pytest.mark.parametrize("step", ["heavy ball", "Nesterov"])
+@pytest.mark.parametrize("engine", ["dense", "rows", "sums", *LISTS])
+def test_momentum_knows_no_smallest_gradient(engine, step, scale):
+    """Gradients times a power of two at a rate divided by it: the same bits, coasting neurons included."""
+    problem = hard_cases()["random"]
+    weights = []
+    for factor in (1.0, scale):
+        network, each = problem.network(), create(engine)
+        each.start(network, problem.X)
+        rule = StepRule(2.0 / factor, **STEPS[step])
+        for k in range(12):
+            residual = each.forward() - problem.y
+            residual[k % 3 :: 3] = 0  # some neurons are pushed now and then
+            each.step(residual * factor, rule)
+        weights.append(network.weights)
+    assert np.array_equal(*weights)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_velocity_that_decays_comes_to_rest_before_it_is_subnormal(dtype):
+    from fireset.kernels.steps import step_rows
+
+    smallest = np.finfo(dtype).tiny
+    W, V = np.ones((1, 3), dtype), np.array([[1.0, 1e-8, 0.0]], dtype)
+    gradients, speeds = np.zeros((1, 3), dtype), np.empty(1)
+    one, momentum = np.ones(1, dtype)[0], np.array([0.5], dtype)[0]
+    for _ in range(1200):
+        gradients[:] = 0
+        step_rows(W, V, np.arange(1), gradients, one, momentum, False, speeds, 0, 1)
+        assert ((V == 0) | (np.abs(V) >= smallest)).all()
+        assert (speeds[0] > 0) == V.any()
+    assert not V.any()
+
+
 def test_the_order_of_a_residual_in_memory_does_not_matter():
     rng = np.random.default_rng(0)
     X, outputs = sphere(rng, 30, 4).astype(np.float32), 512

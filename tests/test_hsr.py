@@ -18,6 +18,12 @@ KINDS = ["auto", *(kind for kind in kinds() if index_class(kind).dynamic)]  # fo
 STATIC = [kind for kind in kinds() if not index_class(kind).dynamic]
 
 
+@pytest.mark.parametrize("kind", ["auto", *kinds()])
+def test_points_without_coordinates_are_refused(kind):
+    with pytest.raises(InputError, match=r"^points must have at least one column, got shape \(3, 0\)$"):
+        build(np.zeros((3, 0)), kind)
+
+
 def kinds_for(d: int) -> list[str]:
     return [*KINDS, *(kind for kind in STATIC if index_class(kind).suits(d))]
 

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor
-from fireset._util.files import atomic_path, check_writable, read_model
+from fireset._util.files import atomic_path, check_writable, read_model, write_model
 from fireset.cli.output import readable
 from fireset.commands.info import describe_model
 from fireset.commands.predict import predict_table
@@ -202,6 +202,35 @@ def mutate(description: dict[str, Any], data) -> None:
     )
     whole = st.sampled_from([copy.deepcopy(parent[k]) for parent, k in places])  # a part in the wrong place
     node[key] = data.draw(st.one_of(others, whole))
+
+
+class TestHalfASurrogatePair:
+    """JSON may hold one, and text may not: no file, no table and no terminal takes it."""
+
+    @pytest.mark.parametrize("part", ["class", "column", "unknown"])
+    def test_reading(self, tmp_path, part):
+        path = tmp_path / "model"
+        small_model("classification").save(path)
+        arrays = load_file(path)
+        _, changed = read_model(path)
+        if part == "column":
+            changed["encoder"]["columns"][0]["name"] = "a\ud800"
+        elif part == "class":
+            changed["classes"][-1] = "yes\udc00"
+        else:
+            changed["\ud800"] = 1
+        save_file(arrays, path, {"fireset": json.dumps(changed)})
+        with pytest.raises(InputError) as caught:
+            Model.load(path)
+        assert str(caught.value) == f"{path} is damaged: its header holds half of a surrogate pair, which is no text"
+
+    def test_writing(self, tmp_path):
+        path = tmp_path / "model"
+        with pytest.raises(InputError) as caught:
+            write_model(path, {"weights": np.ones(3)}, {"classes": ["good", "b\ud800d"]})
+        words = "holds half of a surrogate pair, which is no text; rename it"
+        assert str(caught.value) == f"cannot write {path}: 'b\\ud800d' {words}"
+        assert os.listdir(tmp_path) == []
 
 
 class TestWriting:

@@ -71,6 +71,11 @@ def test_threshold_as_a_number_is_what_the_weights_precision_holds():
         ({"threshold": "high"}, "threshold must be 'paper' or a number, got 'high'"),
         ({"threshold": float("nan")}, "threshold must be 'paper' or a finite number, got nan"),
         ({"threshold": float("inf")}, "threshold must be 'paper' or a finite number, got inf"),
+        (
+            {"threshold": -1e155, "dtype": "float64"},
+            "threshold must be at most 1e+150 in size, got -1e+155: bounds are made of its square, which would "
+            "overflow",
+        ),
     ],
     ids=str,
 )

@@ -57,7 +57,10 @@ def test_ranges_depend_on_the_count_alone(monkeypatch):
 def test_thread_count_follows_the_environment(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert thread_count() == 3
-    for nonsense in ("", "0", "-2", "many"):
+    for several in ("3,1", " 3 , 2,1"):  # for nested parallel regions: the first is ours
+        monkeypatch.setenv("OMP_NUM_THREADS", several)
+        assert thread_count() == 3
+    for nonsense in ("", "0", "-2", "many", ",", "²", "1.5"):
         monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
         assert thread_count() >= 1
     monkeypatch.delenv("OMP_NUM_THREADS")

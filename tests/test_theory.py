@@ -405,3 +405,10 @@ def test_the_halves_of_the_separation_proof_are_not_alike_but_large_enough():
         assert b * gamma + gamma**2 / 2 <= 0.13
         assert upper < interval_probability(b, gamma) / 2
         assert upper >= exp(-(b**2) / 2) * 0.35 * gamma
+
+
+def test_bounds_at_a_threshold_whose_square_overflows():
+    assert bounds.tail_bound(1e200) == 0.0
+    assert bounds.hermite_bound(5, 1e200, 0.1) == 0.0
+    assert bounds.initial_error_bound(5, 1e200, 0.1) == np.inf
+    assert bounds.width_lemma(5, 0.1, 1e200, 0.1) == np.inf

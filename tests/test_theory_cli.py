@@ -36,6 +36,17 @@ def test_classification_as_a_table(works):  # noqa: F811
     assert "accuracy" in out
 
 
+def test_certifying_at_a_threshold_whose_square_overflows(run):  # noqa: F811
+    write_table(numbers_table())
+    message = (
+        "threshold must be at most 1e+150 in size, got 1e+155: bounds are made of its square, which would overflow"
+    )
+    options = ("--certify", "--dtype", "float64", "--threshold", "1e155", "--width", "60", "--max-iter", "3")
+    code, out, err = run("train", "table.csv", "--target", "y", *options)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == f"fireset: error: {message}"
+
+
 def test_regression_as_json(works):  # noqa: F811
     write_table(numbers_table())
     found = json.loads(works(*THEORY, "--json"))

@@ -105,6 +105,19 @@ def test_weight_two_is_the_row_twice_and_weight_zero_is_no_row(engine, rate, ste
     np.testing.assert_allclose(network.weights, other.weights, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("step", STEPS)
+def test_small_weights_of_all_samples_change_nothing_but_the_rate(engine, step):
+    first, X, y = make()
+    runs = []
+    for weight in (1.0, 1e-31):
+        network = copied(first)
+        runs.append(train(network, X, y, engine=engine, sample_weight=np.full(30, weight), max_iter=60, **STEPS[step]))
+    expected, scaled = (result.history.column("loss") for result in runs)
+    assert scaled[-1] < 0.1 * scaled[0]
+    np.testing.assert_allclose(scaled / 1e-31, expected, rtol=1e-6)
+
+
 def test_targets_may_be_flat_and_rows_may_be_read_only():
     network, X, y = make()
     other = copied(network)
@@ -274,6 +287,16 @@ def test_tol_stops_on_a_plateau():
     assert losses[-1] > 1e-4 * losses[0]
     before, now = losses[:-10].min(), losses[-10:].min()
     assert before - now <= 1e-4 * before
+
+
+@pytest.mark.parametrize("solver", ["gradient", "gauss-newton"])
+def test_a_loss_that_is_infinite_from_the_start_ends_the_run_with_a_word(solver):
+    network, X, y = make()
+    network.weights *= 1e200
+    with pytest.warns(RuntimeWarning, match=r"^the loss is inf at the start: the predictions overflow\. Use smaller w"):
+        result = train(network, X, y, solver=solver, max_iter=20)
+    assert result.stop_reason == "diverged"
+    assert len(result.history) == 1
 
 
 def test_no_iterations_change_nothing():
@@ -647,6 +670,21 @@ def spoiled(array, value, row=2):
         (lambda *_: {"y": np.ones((6, 2))}, "y must have shape (6, 1), got (6, 2)"),
         (lambda _, y: {"y": spoiled(y, np.nan)}, "y must be finite, row 2 is not"),
         (lambda _, y: {"y": spoiled(y, np.inf, 5)}, "y must be finite, row 5 is not"),
+        (
+            lambda _, y: {"y": spoiled(y, -1e308)},
+            "y must be small enough for the sum of sample_weight · y² to be finite, row 2 holds -1e+308; divide y by "
+            "its standard deviation",
+        ),
+        (
+            lambda _, y: {"y": spoiled(y, 1e100, 3), "sample_weight": np.array([1, 1, 1, 1e150, 1, 1])},
+            "y must be small enough for the sum of sample_weight · y² to be finite, row 3 holds 1e+100 at weight "
+            "1e+150; divide y by its standard deviation, or sample_weight by its mean",
+        ),
+        (
+            lambda X, y: {"validation": (X, spoiled(y, 1e200, 4))},
+            "validation y must be small enough for the sum of y² to be finite, row 4 holds 1e+200; divide y by its "
+            "standard deviation",
+        ),
         (lambda *_: {"y": list("abcdef")}, "y must hold numbers; code classes as 0/1 or one-hot"),
         (
             lambda *_: {"y": [0, 1, 2, 0, 1, 2], "loss": "log_loss"},
@@ -692,6 +730,26 @@ def spoiled(array, value, row=2):
 )
 def test_refused_arguments(change, message):
     assert refused(change) == message
+
+
+@pytest.mark.parametrize(
+    ("size", "weight", "message"),
+    [
+        (1e39, 1.0, "row 2 holds 1e+39; divide y by its standard deviation, or use dtype='float64'"),
+        (
+            0.0,
+            1e40,
+            "row 2 holds 0 at weight 1e+40; divide y by its standard deviation, or sample_weight by its mean, or use "
+            "dtype='float64'",
+        ),
+    ],
+)
+def test_targets_too_large_for_float32_are_refused(size, weight, message):
+    network, X, y = make(n=6, dtype="float32")
+    y[2] = size
+    with pytest.raises(InputError) as caught:
+        train(network, X, y, sample_weight=[1, 1, weight, 1, 1, 1])
+    assert str(caught.value) == f"y must be small enough for gradients to be finite in float32, {message}"
 
 
 def test_unknown_engine_is_refused():

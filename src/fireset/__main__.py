@@ -1,10 +1,12 @@
 """``fireset`` and ``python -m fireset``."""
 
+import codecs
+import io
 import json
 import os
 import sys
 import warnings
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fireset._util.errors import INTERRUPTED, NOT_WRITTEN, WORKER_LOST, InputError, OutputError, WorkerLostError
 from fireset._util.messages import tell
@@ -14,6 +16,8 @@ _NOTHING_KEPT = "interrupted before there was anything to keep"
 
 def main() -> None:
     """Run the command line. A user's mistake is one line on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        _replace_unknown_letters(stream)
     try:
         from fireset.cli import app
 
@@ -47,6 +51,17 @@ def _end(problem: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _replace_unknown_letters(stream: Any) -> None:
+    """Have ``?`` written for what the terminal's encoding lacks; results are not lost for a name of a column.
+
+    In UTF-8, which lacks nothing, names of files that are no UTF-8 pass through where Python lets them.
+    """
+    if not isinstance(stream, io.TextIOWrapper):  # somebody else's, or closed
+        return
+    if stream.errors != "surrogateescape" or codecs.lookup(stream.encoding).name != "utf-8":
+        stream.reconfigure(errors="replace")
+
+
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:  # noqa: ARG001
     if _worker() == 0:  # the others warn of the same
         _say(f"warning: {message}")
@@ -60,7 +75,7 @@ def _say(text: str) -> None:
 def _worker() -> int:
     """The number that torchrun gave this process; 0 without it."""
     number = os.environ.get("RANK", "0")
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() else 0
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TILE_PAIRS = 1 << 19  # pairs in one tile of pre-activations: 2 MB in float32, near the size of an L2 cache
 _TILE_SAMPLES = 8192
 _FEW_PAIRS = 1 << 17  # up to which a prediction is made in one piece
+_LARGEST_THRESHOLD = 1e150
 _WIDEST = 2**31 - 1  # neurons are counted in 32 bits where many of them are listed
 
 
@@ -68,6 +69,11 @@ class ShiftedReLUNetwork:
             raise InputError("signs must be finite")
         if not isfinite(threshold) or abs(threshold) > float(np.finfo(weights.dtype).max):
             raise InputError(f"threshold must be a finite number in {weights.dtype}, got {threshold}")
+        if abs(threshold) > _LARGEST_THRESHOLD:
+            raise InputError(
+                f"threshold must be at most {_LARGEST_THRESHOLD:g} in size, got {threshold:g}: bounds are made of its "
+                "square, which would overflow"
+            )
         if not is_number(output_scale) or output_scale <= 0:
             raise InputError(f"output_scale must be a positive number, got {output_scale!r}")
         self.output_scale = float(output_scale)

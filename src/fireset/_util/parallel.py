@@ -25,9 +25,12 @@ _MIN_RANGE = 128
 
 
 def thread_count() -> int:
-    """Threads to use: ``OMP_NUM_THREADS`` if set (joblib sets it in its workers), else the cores we may run on."""
-    setting = os.environ.get("OMP_NUM_THREADS", "")
-    if setting.isdigit() and int(setting) > 0:
+    """Threads to use: ``OMP_NUM_THREADS`` if set (joblib sets it in its workers), else the cores we may run on.
+
+    Of a list, "4,2", which OpenMP takes for parallel regions inside each other, the first number counts.
+    """
+    setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if setting.isdecimal() and int(setting) > 0:
         return int(setting)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

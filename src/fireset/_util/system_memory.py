@@ -17,7 +17,7 @@ def available_bytes() -> float:
 def bytes_for_this_process() -> float:
     """Its part of what is available, where torchrun has started several workers on this machine."""
     workers = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return available_bytes() / (max(1, int(workers)) if workers.isdigit() else 1)
+    return available_bytes() / (max(1, int(workers)) if workers.isdecimal() else 1)
 
 
 def resident_bytes() -> int:

@@ -185,12 +185,33 @@ def _attempt() -> str:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
+def _check_environment() -> None:
+    """Refuse an environment that is not torchrun's in one line: some systems set RANK and WORLD_SIZE for themselves."""
+    problem = _environment_problem()
+    if problem:
+        raise InputError(f"{problem}; start the workers with torchrun, or unset RANK and WORLD_SIZE")
+
+
+def _environment_problem() -> str:
+    values = {name: os.environ[name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in os.environ}
+    values |= {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    wrong = {name: value for name, value in values.items() if not value.isdecimal()}
+    if not os.environ.get("MASTER_ADDR") and wrong.keys() <= {"MASTER_PORT"}:
+        return "MASTER_ADDR must be set where RANK and WORLD_SIZE are"
+    for name, value in wrong.items():
+        return f"{name} must be a whole number where RANK and WORLD_SIZE are set, got {value!r}"
+    if int(values["RANK"]) >= int(values["WORLD_SIZE"]):
+        return f"RANK must be below WORLD_SIZE = {values['WORLD_SIZE']}, got {values['RANK']}"
+    return ""
+
+
 @contextmanager
 def joined_group() -> Iterator[ProcessGroup]:
     """Join the workers that torchrun started, if it did, and leave them at the end of the block."""
     if not launched():
         yield current_group()
         return
+    _check_environment()
     try:
         import torch.distributed as distributed
         from torch.distributed.rendezvous import rendezvous

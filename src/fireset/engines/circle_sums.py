@@ -5,7 +5,7 @@ and one pass over the samples adds up what has begun and not ended; the gradient
 e_i x_i. An iteration costs O(n + m), apart from the search, and that takes O(log n) only where samples crowd together.
 
 Neurons are taken in the order of their angle at the start: then what they search for and add to lies close together.
-Sums are in float64, whatever the network's precision: differences of prefix sums lose digits.
+Sums are in two float64 each, whatever the network's precision: differences of prefix sums lose digits.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ def on_a_circle(X: np.ndarray) -> bool:
 class CircleSums:
     """What ``HalfSpaceSumsEngine`` does with samples for which ``on_a_circle`` holds.
 
-    Memory: 32 bytes a neuron, and for each sample and output 40 bytes, and 32 more for each range of neurons.
+    Memory: 32 bytes a neuron, 40 a sample, and for each sample and output 40, and 56 more for each range of neurons.
     """
 
     def __init__(self, network, X: np.ndarray, work: EngineWork):
@@ -59,7 +59,7 @@ class CircleSums:
         # Each range adds up in arrays over all samples; where samples outnumber neurons, fewer ranges cost less.
         parts = max(2, min(len(ranges(network.width)), network.width // len(X)))
         self._ranges = [(network.width * k // parts, network.width * (k + 1) // parts) for k in range(parts)]
-        self._steps = np.zeros((parts, len(X) + 1, network.n_outputs, 3))
+        self._steps = np.zeros((parts, len(X) + 1, network.n_outputs, 3, 2))
         self._extra = np.zeros((parts, len(X), network.n_outputs))
 
     def forward(self) -> np.ndarray:
@@ -149,7 +149,7 @@ class CircleSums:
         from fireset.kernels.arcs import gather, prefix_sums
 
         network = self._network
-        sums = np.empty((len(self._X) + 1, network.n_outputs, 2))
+        sums = np.empty((len(self._X) + 1, network.n_outputs, 2, 2))
         prefix_sums(self._circle, pushes, sums)
         gradients = np.empty((network.width, 2))
         neurons = network.weights, network.signs, self._threshold, self._arcs, self._order

@@ -6,11 +6,13 @@ One iteration costs 4·n·m·d operations. Between forward and backward it keeps
 
 import numpy as np
 
+from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.base import Engine
 from fireset.engines.step_rule import RowGradients, StepRule
 
 _MOST_BITS = 1 << 33  # 1 GiB
+_FIRE_SET_BYTES = 48  # for each fired pair, found pair by pair and then sorted
 _MOST_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
 
 
@@ -24,11 +26,16 @@ class DenseEngine(Engine):
 
     def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}
+        self._batch: DenseEngine | None = None  # on the rows of the last ``forward_rows``
         pairs = len(self.X) * self.network.width
         self._keeps_bits, self._packs = pairs <= _MOST_BITS, pairs > _MOST_BYTES
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        return min(n_samples * network.width, _MOST_BITS) / 8 + network.weights.nbytes  # the gradient's rows
+        """A bit or a byte for each pair, the gradient's rows, and the fire sets, for a step size of its own choice."""
+        pairs = n_samples * network.width
+        fired = pairs * upper_tail(network.threshold)
+        kept = pairs if pairs <= _MOST_BYTES else min(pairs, _MOST_BITS) / 8
+        return kept + network.weights.nbytes + _FIRE_SET_BYTES * fired
 
     def forward(self) -> np.ndarray:
         network, X = self.network, self.X
@@ -76,11 +83,14 @@ class DenseEngine(Engine):
         return predictions
 
     def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
+        assert self._batch is not None
         self._batch.step(residual, rule)
         self._fired.clear()
 
-    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
         self._fired.clear()
+        if self._batch is not None:
+            self._batch.weights_moved(neurons, distances)
 
     def fire_sets(self):
         return self.network.fire_sets(self.X)

@@ -6,7 +6,7 @@
 Both train on what was measured and on nothing else: where a search ends too early, the pairs it missed are missing from
 the prediction and from the gradient. A quantum computer would not know; the simulation does, and says so in
 ``work.missed_pairs``. The oracle is the predicate by which every engine decides who fires, so that without a miss the
-trajectory is the dense engine's.
+fire sets are the dense engine's at equal weights.
 
 ``work`` counts what the algorithms do, not what it takes to simulate them, which is looking at every pair.
 

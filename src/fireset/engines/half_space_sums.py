@@ -27,6 +27,7 @@ from fireset.hsr.partition_tree import PartitionTreeIndex
 
 _FIRST_ENTRIES = 64  # for each neuron; there will be more when they turn out not to be enough
 _ENTRY_BYTES = 12
+_CIRCLE_BYTES, _CIRCLE_OUTPUT_BYTES = 40, 152  # of a sample in ``CircleSums``, with its two ranges of neurons
 
 
 class HalfSpaceSumsEngine(Engine):
@@ -40,8 +41,10 @@ class HalfSpaceSumsEngine(Engine):
         return "partition-tree"
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        per_sample = (network.n_features + 8 * network.n_outputs) * network.dtype.itemsize
-        return 3.0 * n_samples * per_sample + _ENTRY_BYTES * 100 * network.width
+        per_sample = 3.0 * (network.n_features + 8 * network.n_outputs) * network.dtype.itemsize
+        if network.n_features == 2:
+            per_sample = max(per_sample, _CIRCLE_BYTES + _CIRCLE_OUTPUT_BYTES * network.n_outputs)
+        return n_samples * per_sample + _ENTRY_BYTES * 100 * network.width
 
     def _prepare(self) -> None:
         self._sums = (CircleSums if on_a_circle(self.X) else TreeSums)(self.network, self.X, self.work)

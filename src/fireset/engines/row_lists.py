@@ -34,7 +34,7 @@ _OFTEN_USED = 32  # times, on average, after which lists that end might have bee
 _SELDOM_USED = 8  # before which they should have been longer
 _AUDITS = 4096  # every neuron is held against a batch once in about so many passes
 _AUDITED_PAIRS = 1 << 16
-_SEARCHED_AT_ONCE = 1 << 24  # candidates reported at a time, about
+SEARCHED_AT_ONCE = 1 << 22  # candidates reported at a time, about
 
 
 def _largest_norm(X: np.ndarray) -> float:
@@ -188,7 +188,7 @@ class RowLists:
         """Make the lists of those of these rows that have none."""
         missing = np.unique(rows[self._lists.starts[rows] < 0])
         expected = len(self.references) * upper_tail(float(self._threshold) - self._radius)
-        at_once = max(64, int(_SEARCHED_AT_ONCE / max(expected, 1.0)))
+        at_once = max(64, int(SEARCHED_AT_ONCE / max(expected, 1.0)))
         reference = neurons._replace(weights=self.references)
         for lo in range(0, len(missing), at_once):
             some = missing[lo : lo + at_once]

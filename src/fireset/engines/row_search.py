@@ -57,20 +57,33 @@ class RowSearchEngine(Engine):
         lists.follow(self._neurons)
         self._lists = lists
         self._velocity: np.ndarray | None = None
-        self._fired: FiredRows | None = None
+        self._batch = np.arange(0)  # rows of the last ``forward_rows``
+        self._fired: FiredRows | None = None  # in ``_fired_rows``, at the current weights
+        self._fired_rows = self._batch
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """The aligned samples and weights, the references, and 2 bytes for each pair that may fire."""
-        from fireset.engines.row_lists import LARGEST_RADIUS
+        """The aligned samples and weights, the references, 2 bytes for each pair that may fire, and again for each that does.
 
-        row = -(-network.n_features * network.dtype.itemsize // 64) * 64.0
-        listed = n_samples * network.width * upper_tail(network.threshold - LARGEST_RADIUS)
-        return row * (n_samples + 3 * network.width) + 2.5 * listed + 2e-3 * n_samples * network.width
+        With all rows at once; batches take less. Where lists are made, what is reported is there twice, and the fire
+        sets are asked for to choose a step size by.
+        """
+        from fireset.engines.row_lists import LARGEST_RADIUS, SEARCHED_AT_ONCE
+
+        row, pairs = -(-network.n_features * network.dtype.itemsize // 64) * 64.0, float(n_samples * network.width)
+        listed, fired = (pairs * upper_tail(network.threshold - radius) for radius in (LARGEST_RADIUS, 0.0))
+        searched = (10 + 2 * network.dtype.itemsize) * min(listed, 1.5 * SEARCHED_AT_ONCE)
+        return row * (n_samples + 3 * network.width) + 2.6 * listed + searched + 50 * fired + 0.01 * pairs
 
     def forward(self) -> np.ndarray:
-        return self.forward_rows(np.arange(len(self.X)))
+        return self._pass(np.arange(len(self.X)))
 
     def forward_rows(self, rows: np.ndarray) -> np.ndarray:
+        self._batch = np.array(rows)
+        return self._pass(self._batch)
+
+    def _pass(self, rows: np.ndarray) -> np.ndarray:
+        """Predictions for these rows; who fires is kept until the weights move."""
+        self._fired_rows = rows
         lists = self._known()
         refreshed = lists.listed
         sums, self._fired = lists.fire(self._neurons, self._rows[rows])
@@ -80,11 +93,14 @@ class RowSearchEngine(Engine):
         self.work.fired_pairs = self._fired.pairs
         return sums / self.network.divisor
 
-    def _all_fired(self) -> "FiredRows":
-        if self._fired is None or len(self._fired.batch.rows) != len(self.X):
-            self.forward()
+    def _fired_in(self, rows: np.ndarray) -> "FiredRows":
+        if self._fired is None or not np.array_equal(self._fired_rows, rows):
+            self._pass(rows)
         assert self._fired is not None
         return self._fired
+
+    def _all_fired(self) -> "FiredRows":
+        return self._fired_in(np.arange(len(self.X)))
 
     def fire_sets(self):
         fired = self._all_fired()
@@ -97,12 +113,13 @@ class RowSearchEngine(Engine):
         return RowGradients(np.arange(network.width), rows[:, : network.n_features])
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
-        self._all_fired()
-        self.step_rows(residual, rule)
+        self._step_on(self._all_fired(), residual, rule)
         self.end_batches(rule)
 
     def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
-        assert self._fired is not None
+        self._step_on(self._fired_in(self._batch), residual, rule)
+
+    def _step_on(self, fired: "FiredRows", residual: np.ndarray, rule: StepRule) -> None:
         network = self.network
         if self._velocity is None:
             velocity = rule.velocity_of(network.weights)
@@ -112,7 +129,8 @@ class RowSearchEngine(Engine):
                 self._velocity = np.empty((0, self._neurons.weights.shape[1]), network.dtype)
         pushes = (residual / network.divisor).astype(network.dtype)
         lists = self._known()
-        self._fired.step(self._neurons, self._velocity, pushes, rule, (lists.references, lists.moved))
+        fired.step(self._neurons, self._velocity, pushes, rule, (lists.references, lists.moved))
+        self._fired = None
 
     def end_batches(self, rule: StepRule) -> None:
         network = self.network

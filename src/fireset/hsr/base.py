@@ -8,18 +8,21 @@ points, and may rely on arguments that have been checked.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map
+from fireset._util.readers_writer_lock import ReadersWriterLock
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 
 _MAX_IDS = 2**31 - 1  # ids are kept in 32 bits
 _PARALLEL_COPY_IDS = 1 << 18  # with more ids than this it is faster to copy them on several cores
 _MIN_BLOCKS = 8  # so that several cores have work; a constant, so that results do not depend on their number
 _MAX_BLOCK_QUERIES = 256
+_COUNTING = Lock()  # for the work counts of all indexes, which are added up in no time
 
 
 class Report(NamedTuple):
@@ -43,6 +46,12 @@ class IndexWork:
     points_tested: int = 0  # points whose inner product was computed to decide whether they lie above
     points_in_bulk: int = 0  # points reported because a bound covers all of their subtree
     points_reported: int = 0
+
+    def add(self, **more: int) -> None:
+        """Count so much more; queries of several threads are all counted."""
+        with _COUNTING:
+            for name, count in more.items():
+                setattr(self, name, getattr(self, name) + count)
 
 
 class Queries(NamedTuple):
@@ -75,6 +84,10 @@ class HalfSpaceIndex(ABC):
     Ids are assigned in the order of adding, from 0 on, and never change or get reused. In float64 every kind reports
     exactly the points with ``deciding_dot(normal, point) > threshold`` (``fireset.kernels.firing``); in float32 points
     within rounding distance of the threshold may fall on either side.
+
+    Threads may ask and change an index at once. Queries run side by side; a change waits for those that have begun, and
+    keeps the others waiting until it is complete. So all answers of one call are those of one state between changes.
+    (``pickle`` does not wait.) The lock takes less than a microsecond where nobody waits.
     """
 
     kind: str
@@ -85,6 +98,7 @@ class HalfSpaceIndex(ABC):
         self.dtype = points.dtype
         self.n_features = points.shape[1]
         self.work = IndexWork()
+        self._lock = ReadersWriterLock()
         self._next_id = 0
         self._largest_norm = 0.0  # of any point that ever was in the index
 
@@ -100,6 +114,7 @@ class HalfSpaceIndex(ABC):
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
         """Answer a block of queries, without changing the index: other blocks are answered at the same time.
 
+        Nobody changes the index meanwhile.
         Unless ``ordered``, the ids of an answer may come in any order.
         """
 
@@ -128,18 +143,20 @@ class HalfSpaceIndex(ABC):
         return self._search(normals, thresholds, True, ordered)
 
     def _search(self, normals, thresholds, with_values: bool, ordered: bool = True) -> Report:
-        queries = self._checked_queries(normals, thresholds)
-        size = self._block_size(len(normals))
-
         def answer(start: int) -> Answers:
             return self._answer(Queries(*(array[start : start + size] for array in queries)), with_values, ordered)
 
-        blocks = parallel_map(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
-        self.work.queries += len(queries.normals)
-        self.work.nodes_visited += sum(block.nodes_visited for block in blocks)
-        self.work.points_tested += sum(block.points_tested for block in blocks)
-        self.work.points_in_bulk += sum(block.points_in_bulk for block in blocks)
-        self.work.points_reported += sum(len(block.ids) for block in blocks)
+        with self._lock.reading:
+            queries = self._checked_queries(normals, thresholds)
+            size = self._block_size(len(queries.normals))
+            blocks = parallel_map(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
+        self.work.add(
+            queries=len(queries.normals),
+            nodes_visited=sum(block.nodes_visited for block in blocks),
+            points_tested=sum(block.points_tested for block in blocks),
+            points_in_bulk=sum(block.points_in_bulk for block in blocks),
+            points_reported=sum(len(block.ids) for block in blocks),
+        )
         indptr = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(block.counts for block in blocks)]))
         starts = indptr[::size]
         ids = np.empty(indptr[-1], np.int32)
@@ -214,7 +231,11 @@ class HalfSpaceIndex(ABC):
 
 
 class DynamicIndex(HalfSpaceIndex):
-    """An index whose points can be added, deleted and moved; it checks the arguments of all three."""
+    """An index whose points can be added, deleted and moved; it checks the arguments of all three.
+
+    ``_add``, ``_delete`` and ``_move`` are called while nobody else changes the index or asks it. ``len`` alone may be
+    asked at any time.
+    """
 
     dynamic = True
 
@@ -236,26 +257,29 @@ class DynamicIndex(HalfSpaceIndex):
 
     def add(self, points) -> np.ndarray:
         points = self._checked_rows(points, "points")
-        if self._next_id + len(points) > _MAX_IDS:
-            raise InputError(f"an index gives out at most {_MAX_IDS:,} ids in its life; build a new one")
-        ids = np.arange(self._next_id, self._next_id + len(points))
-        self._update_largest_norm(points)
-        self._add(points, ids)
-        self._next_id += len(points)
+        with self._lock.writing:
+            if self._next_id + len(points) > _MAX_IDS:
+                raise InputError(f"an index gives out at most {_MAX_IDS:,} ids in its life; build a new one")
+            ids = np.arange(self._next_id, self._next_id + len(points))
+            self._update_largest_norm(points)
+            self._add(points, ids)
+            self._next_id += len(points)
         return ids
 
     def delete(self, ids) -> None:
-        self._delete(np.unique(self._checked_ids(ids)))
+        with self._lock.writing:
+            self._delete(np.unique(self._checked_ids(ids)))
 
     def move(self, ids, points) -> None:
-        ids = self._checked_ids(ids)
-        points = self._checked_rows(points, "points")
-        if len(ids) != len(points):
-            raise InputError(f"points must have one row for each of the {len(ids)} ids, got {len(points)}")
-        ids, first = np.unique(ids[::-1], return_index=True)  # if an id is given twice, the last position counts
-        points = points[len(points) - 1 - first]
-        self._update_largest_norm(points)
-        self._move(ids, points)
+        with self._lock.writing:
+            ids = self._checked_ids(ids)
+            points = self._checked_rows(points, "points")
+            if len(ids) != len(points):
+                raise InputError(f"points must have one row for each of the {len(ids)} ids, got {len(points)}")
+            ids, first = np.unique(ids[::-1], return_index=True)  # if an id is given twice, the last position counts
+            points = points[len(points) - 1 - first]
+            self._update_largest_norm(points)
+            self._move(ids, points)
 
     def _checked_ids(self, ids) -> np.ndarray:
         ids = np.asarray(ids)

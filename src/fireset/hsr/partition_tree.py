@@ -46,8 +46,13 @@ class PartitionTreeIndex(DynamicIndex):
         self._update_largest_norm(points)
         self._next_id = len(points)
         self._build(points.copy(), np.arange(len(points), dtype=np.int32), len(points))
+        self._length = len(points)  # after the last change that is complete
 
     def __len__(self) -> int:
+        return self._length
+
+    def _live_points(self) -> int:
+        """In the tree as it is now, in the middle of a change."""
         from fireset.kernels.partition_tree import N_POINTS
 
         return int(self._tree.nodes[0, N_POINTS])
@@ -144,10 +149,11 @@ class PartitionTreeIndex(DynamicIndex):
         """
         from fireset.hsr.partition_tree_sums import checked_numbers, sums_above
 
-        queries = self._checked_queries(normals, thresholds)
-        values = checked_numbers(values, self._next_id, "values", "ids given out")
         work = np.zeros(2, np.int64)
-        sums = sums_above(self._tree, queries, values, work)
+        with self._lock.reading:
+            queries = self._checked_queries(normals, thresholds)
+            values = checked_numbers(values, self._next_id, "values", "ids given out")
+            sums = sums_above(self._tree, queries, values, work)
         self._count_work(len(sums), work)
         return sums
 
@@ -158,17 +164,16 @@ class PartitionTreeIndex(DynamicIndex):
         """
         from fireset.hsr.partition_tree_sums import checked_numbers, spread_above
 
-        queries = self._checked_queries(normals, thresholds)
-        rows = checked_numbers(rows, len(queries.normals), "rows", "queries")
         work = np.zeros(2, np.int64)
-        spread = spread_above(self._tree, queries, rows, self._next_id, work)
+        with self._lock.reading:
+            queries = self._checked_queries(normals, thresholds)
+            rows = checked_numbers(rows, len(queries.normals), "rows", "queries")
+            spread = spread_above(self._tree, queries, rows, self._next_id, work)
         self._count_work(len(rows), work)
         return spread
 
     def _count_work(self, queries: int, work: np.ndarray) -> None:
-        self.work.queries += queries
-        self.work.nodes_visited += int(work[0])
-        self.work.points_tested += int(work[1])
+        self.work.add(queries=queries, nodes_visited=int(work[0]), points_tested=int(work[1]))
 
     # Changes
 
@@ -184,11 +189,12 @@ class PartitionTreeIndex(DynamicIndex):
             more = np.full(max(missing, len(locations) // 4), -1, np.int64)
             self._tree = self._tree._replace(locations=np.concatenate([locations, more]))
         self._insert(points, ids)
+        self._length += len(ids)
 
     def _insert(self, points: np.ndarray, ids: np.ndarray) -> None:
         from fireset.kernels.partition_tree_update import NEEDS_CAPACITY, NEEDS_NEW_TREE, insert
 
-        done, outcome = 0, NEEDS_NEW_TREE if len(points) > _REBUILD_SHARE * len(self) else 0
+        done, outcome = 0, NEEDS_NEW_TREE if len(points) > _REBUILD_SHARE * self._live_points() else 0
         while done < len(points):
             if outcome == NEEDS_CAPACITY:
                 self._add_capacity()
@@ -202,8 +208,9 @@ class PartitionTreeIndex(DynamicIndex):
         from fireset.kernels.partition_tree_update import delete
 
         delete(self._tree, ids)
-        if len(self) < self._tree.nodes[0, N_BUILT] // 2:
+        if self._live_points() < self._tree.nodes[0, N_BUILT] // 2:
             self._rebuild(np.empty((0, self.n_features), self.dtype), ids[:0])
+        self._length -= len(ids)
 
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
         from fireset.kernels.partition_tree_update import delete, move
@@ -244,7 +251,7 @@ class PartitionTreeIndex(DynamicIndex):
 
     def _scratch(self, n_new: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows and ids for all points of the tree, ``n_new`` more and one."""
-        size = len(self) + n_new + 1
+        size = self._live_points() + n_new + 1
         return np.empty((size, self.n_features), self.dtype), np.empty(size, np.int32)
 
 

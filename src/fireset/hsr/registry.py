@@ -55,6 +55,8 @@ def build(
         raise InputError(f"points must be a matrix of numbers: {error}") from None
     if points.ndim != 2:
         raise InputError(f"points must have shape (n, d), got {points.shape}")
+    if points.shape[1] == 0:
+        raise InputError(f"points must have at least one column, got shape {points.shape}")
     if kind == "auto":
         kind = choose(*points.shape, dynamic=dynamic, output=output, queries=queries)
     cls = index_class(kind)

@@ -4,6 +4,9 @@ All in float64. Sorted samples are numbered 0 … n−1 around the circle, and o
 those from ``arcs[r, 1]`` to ``arcs[r, 2]``, and possibly for those from ``arcs[r, 0]`` to ``arcs[r, 1]`` and from
 ``arcs[r, 2]`` to ``arcs[r, 3]``: those are tested one by one with ``deciding_dot``. (Ends excluded; at most n samples
 in all.) The uncertain ranges are there for rounding and for rows whose norms differ a little.
+
+Sums over an arc are differences of prefix sums, all of them in two floats (``two_float_sums.py``): in one, a neuron or
+a residual 10⁹ times as large as the others would be felt far from where it belongs.
 """
 
 from typing import NamedTuple
@@ -12,6 +15,7 @@ import numpy as np
 
 from fireset.kernels.compiling import inlined, vectorized
 from fireset.kernels.firing import deciding_dot
+from fireset.kernels.two_float_sums import add_to
 
 _FULL_CIRCLE = 2 * np.pi
 _ANGLE_SLACK = 1e-14  # several roundings of angles up to 2π
@@ -101,7 +105,7 @@ def locate(circle, W, threshold, slacks, arcs, lo, hi):
 def spread(circle, W, signs, threshold, arcs, order, linear, constant, steps, extra, lo, hi):
     """Have neurons ``order[lo:hi]`` add a_rc (⟨linear_r, x⟩ + constant) to all samples that they fire for.
 
-    ``steps`` (n + 1, c, 3) receives what begins and ends at a sample, ``extra`` (n, c) what goes to one alone.
+    ``steps`` (n + 1, c, 3, 2) receives what begins and ends at a sample, ``extra`` (n, c) what goes to one alone.
     """
     rows = circle.rows
     n = rows.shape[0]
@@ -131,43 +135,54 @@ def spread(circle, W, signs, threshold, arcs, order, linear, constant, steps, ex
 
 @inlined
 def _add_step(steps, p, c, sign, x, y, constant):
-    steps[p, c, 0] += sign * x
-    steps[p, c, 1] += sign * y
-    steps[p, c, 2] += sign * constant
+    """Let a linear function begin at a sample; the same call with −sign takes back the same floats."""
+    for k, term in enumerate((sign * x, sign * y, sign * constant)):
+        steps[p, c, k, 0], steps[p, c, k, 1] = add_to(steps[p, c, k, 0], steps[p, c, k, 1], term)
 
 
 @vectorized
 def received(circle, steps, extra, scale, result):
     """What every sample received from all ranges of neurons, times ``scale``, by number of the sample; (n, c).
 
-    ``steps`` (ranges, n + 1, c, 3) and ``extra`` (ranges, n, c) are those of ``spread``.
+    ``steps`` (ranges, n + 1, c, 3, 2) and ``extra`` (ranges, n, c) are those of ``spread``.
     """
     rows, samples = circle.rows, circle.samples
     outputs = extra.shape[2]
     for c in range(outputs):
         x, y, constant = 0.0, 0.0, 0.0
+        x_low, y_low, constant_low = 0.0, 0.0, 0.0
         for p in range(rows.shape[0]):
             alone = 0.0
             for k in range(steps.shape[0]):
-                x += steps[k, p, c, 0]
-                y += steps[k, p, c, 1]
-                constant += steps[k, p, c, 2]
+                x, x_low = add_to(x, x_low + steps[k, p, c, 0, 1], steps[k, p, c, 0, 0])
+                y, y_low = add_to(y, y_low + steps[k, p, c, 1, 1], steps[k, p, c, 1, 0])
+                constant, constant_low = add_to(constant, constant_low + steps[k, p, c, 2, 1], steps[k, p, c, 2, 0])
                 alone += extra[k, p, c]
-            result[samples[p], c] = scale * (x * rows[p, 0] + y * rows[p, 1] + constant + alone)
+            value = (x + x_low) * rows[p, 0] + (y + y_low) * rows[p, 1] + (constant + constant_low)
+            result[samples[p], c] = scale * (value + alone)
 
 
 @vectorized
 def prefix_sums(circle, residual, sums):
-    """``sums[p] = Σ_{q < p} residual_q x_q`` over sorted samples q, (n + 1, c, 2)."""
+    """``sums[p] = Σ_{q < p} residual_q x_q`` over sorted samples q, (n + 1, c, 2, 2): two coordinates, two floats."""
     rows, samples = circle.rows, circle.samples
+    sums[0] = 0.0
     for c in range(residual.shape[1]):
-        x, y = 0.0, 0.0
-        sums[0, c, 0], sums[0, c, 1] = 0.0, 0.0
         for p in range(rows.shape[0]):
             factor = np.float64(residual[samples[p], c])
-            x += factor * rows[p, 0]
-            y += factor * rows[p, 1]
-            sums[p + 1, c, 0], sums[p + 1, c, 1] = x, y
+            for j in range(2):
+                before = sums[p, c, j]
+                sums[p + 1, c, j, 0], sums[p + 1, c, j, 1] = add_to(before[0], before[1], factor * rows[p, j])
+
+
+@inlined
+def _arc_sum(sums, begin, end, c, j):
+    """What ``sums`` grow by from sample ``begin`` to sample ``end``, on past the last one where that comes first."""
+    n = sums.shape[0] - 1
+    high, low = add_to(sums[end, c, j, 0], sums[end, c, j, 1] - sums[begin, c, j, 1], -sums[begin, c, j, 0])
+    if end <= begin:
+        high, low = add_to(high, low + sums[n, c, j, 1], sums[n, c, j, 0])
+    return high + low
 
 
 @vectorized
@@ -186,11 +201,8 @@ def gather(circle, W, signs, threshold, arcs, order, sums, residual, gradients, 
         if begin < end:
             for c in range(outputs):
                 sign = np.float64(signs[r, c])
-                x += sign * (sums[ends, c, 0] - sums[begins, c, 0])
-                y += sign * (sums[ends, c, 1] - sums[begins, c, 1])
-                if ends <= begins:
-                    x += sign * sums[n, c, 0]
-                    y += sign * sums[n, c, 1]
+                x += sign * _arc_sum(sums, begins, ends, c, 0)
+                y += sign * _arc_sum(sums, begins, ends, c, 1)
         for side in range(0, 3, 2):
             for p in range(arcs[r, side], arcs[r, side + 1]):
                 i = p % n

@@ -5,6 +5,8 @@ import numpy as np
 from fireset.kernels.compiling import vectorized
 from fireset.kernels.firing import difference
 
+_SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
+_SMALLEST_FLOAT64 = float(np.finfo(np.float64).tiny)
 RESTLESS = 1e-300  # the speed of a neuron that has velocity but did not move by a whole float
 
 
@@ -16,19 +18,19 @@ def take_step(W, V, r, gradient, rate, momentum, nesterov):
     is off. The bound is measured on the stored weights: a difference of two floats is correctly rounded, so it is safe
     however the update itself was rounded. It is 0 only for a neuron without velocity: without a gradient it will not
     move, whatever the rate, and need not be looked at.
+
+    A velocity that decays for ever would end in subnormal numbers, which are slow: they count as 0. Nothing larger
+    does, since what is small depends on the rate, which may be large and may change.
     """
     d = W.shape[1]
     zero = rate - rate
     rolling = False
     if V.shape[0] > 0:
-        small = True
+        smallest = _SMALLEST_FLOAT32 if V.itemsize == 4 else _SMALLEST_FLOAT64
         for j in range(d):
-            V[r, j] = momentum * V[r, j] + gradient[j]
-            small &= abs(V[r, j]) < zero + 1e-30  # false for a NaN, which must stay visible
-        rolling = not small
-        if small:  # a velocity that decays for ever would end in subnormal numbers, which are slow
-            for j in range(d):
-                V[r, j] = zero
+            velocity = momentum * V[r, j] + gradient[j]
+            V[r, j] = zero if abs(velocity) < smallest else velocity  # a NaN is not below it, and stays visible
+            rolling |= V[r, j] != zero
         if nesterov:
             for j in range(d):
                 gradient[j] += momentum * V[r, j]

@@ -31,6 +31,7 @@ from fireset.tables.encoder import (
     refuse_type,
     require_column,
 )
+from fireset.tables.rust_panics import without_panic_messages
 from fireset.tables.unfolding import ArrayHeader, array_headers, read_bytes
 
 if TYPE_CHECKING:
@@ -287,7 +288,8 @@ def _typed(cells: pl.Series) -> pl.Series:
 def _read_parquet(file: Path) -> pl.DataFrame:
     import polars as pl
 
-    return pl.read_parquet(file, glob=False)
+    with without_panic_messages():
+        return pl.read_parquet(file, glob=False)
 
 
 def _read_npz(file: Path) -> pl.DataFrame:

@@ -35,7 +35,7 @@ def bernstein(deviation: float, variance: float) -> float:
 
 def tail_bound(threshold: float) -> float:
     """e^(−b²/2), the paper's bound on P(z > b) for b ≥ 0."""
-    return exp(-(max(threshold, 0.0) ** 2) / 2.0)
+    return exp(-max(threshold, 0.0) * max(threshold, 0.0) / 2.0)
 
 
 # Sparsity
@@ -97,9 +97,9 @@ def hermite_bound(n: int, threshold: float, separation: float) -> float:
         return 0.0
     total = upper_tail(threshold) ** 2 * max(0.0, 1.0 - (n - 1) * q)
     remaining = upper_tail(threshold) - upper_tail(threshold) ** 2  # what all c_k², k ≥ 1, add up to
-    scale = exp(-(threshold**2)) / (2.0 * pi)
+    scale = exp(-threshold * threshold) / (2.0 * pi)
     previous, current, power, k = 0.0, 1.0, q * q, 1  # He_{k−2}/√(k−2)!, He_{k−1}/√(k−1)!, q^(k+1)
-    while k <= _MAX_TERMS:
+    while k <= _MAX_TERMS and remaining > 0.0:
         weight = scale * current * current / k
         remaining -= weight
         lost = (n - 1) * power
@@ -190,7 +190,7 @@ def step_factor(n: int, rate: float, smallest: float, threshold: float, radius: 
 
 def initial_error_bound(n: int, threshold: float, failure: float, constant: float = 1.0) -> float:
     """Claim "upper bound the initialization": ‖err(0)‖² ≤ C n (1 + b²) ln²(n/ρ); the paper does not give C."""
-    return constant * n * (1.0 + threshold**2) * log(n / failure) ** 2
+    return constant * n * (1.0 + threshold * threshold) * log(n / failure) ** 2
 
 
 def iterations(n: int, smallest: float, accuracy: float) -> float:
@@ -213,7 +213,7 @@ def width_lemma(n: int, smallest: float, threshold: float, failure: float, const
     if smallest <= 0:
         return inf
     square = n / smallest * (n / smallest)
-    return constant * square * square * (1.0 + threshold**2) * log(n / failure) ** 2
+    return constant * square * square * (1.0 + threshold * threshold) * log(n / failure) ** 2
 
 
 def width_for_movement(n: int, smallest: float, error: float) -> float:

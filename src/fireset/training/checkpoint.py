@@ -123,6 +123,12 @@ class CheckpointFolder:
         except OSError as error:
             raise InputError(f"cannot make the checkpoint folder {self._folder}: {error.strerror}") from error
         check_writable(self._folder / "checkpoint")
+        for entry in self._folder.iterdir():
+            if _OURS.fullmatch(entry.name) and entry.is_dir():
+                raise InputError(
+                    f"{entry} is a folder with the name of a checkpoint's file; rename it, or give another checkpoint "
+                    "folder"
+                )
         self._lock.acquire()
         found = self._iterations()
         if found and not self._asked.resume:

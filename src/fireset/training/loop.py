@@ -13,6 +13,7 @@ The loop knows no engine and no solver by name.
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from math import isfinite
 from threading import Event
 from typing import Any
 
@@ -171,11 +172,8 @@ class Trainer:
         """An empty history, and a safe copy of the weights as they are."""
         self.history = History()
         self._counter = WorkCounter(self.engine)
-        self._best = BestWeights(
-            self._network,
-            by_validation=self.problem.has_validation,
-            with_outputs=self._solver.trains_outputs,
-        )
+        kept = {"by_validation": self.problem.has_validation, "with_outputs": self._solver.trains_outputs}
+        self._best = BestWeights(self._network, **kept)
         return SolverContext(
             self._network,
             self.engine,
@@ -222,9 +220,9 @@ class Trainer:
             "tol": self._stopping.tol,
             "patience": self._stopping.patience,
             "engine": self.engine.name,
-            "dtype": str(network.dtype),
             "width": self._plan.shard.width,
             "outputs": network.n_outputs,
+            "dtype": str(network.dtype),
             "threshold": network.threshold,
             "output_scale": network.output_scale,
             **fingerprints,
@@ -377,12 +375,14 @@ class Trainer:
             self._folder.release()
         rate = self._solver.learning_rate
         if reason is StopReason.DIVERGED:
-            warnings.warn(
+            first = self.history[0].loss
+            message = (
                 f"the loss grew beyond all bounds at learning_rate={rate:.4g}; the network is that of iteration "
-                f"{best.iteration}. Use learning_rate='auto' or a smaller number",
-                RuntimeWarning,
-                stacklevel=4,
+                f"{best.iteration}. Use learning_rate='auto' or a smaller number"
+                if isfinite(first)
+                else f"the loss is {first} at the start: the predictions overflow. Use smaller weights"
             )
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
         return TrainingResult(
             history=self.history,
             stop_reason=reason,

@@ -12,6 +12,9 @@ from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.network import ShiftedReLUNetwork
 
+_LARGEST_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
+_LARGEST_PUSH = 1e-3  # of the largest number of the network's precision, for the same reason
+
 
 @dataclass(frozen=True)
 class TrainingProblem:
@@ -47,12 +50,14 @@ class TrainingProblem:
         """Make one from what a user has passed, or refuse it with the reason."""
         X, targets = _check_pair(network, X, y, "", any_norm)
         weight = _check_weight(sample_weight, len(X))
+        _check_sizes(targets, weight, network.dtype, "")
         if validation is None:
             return cls(X, targets, weight, np.zeros(len(X)))
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             size = f" of {len(validation)}" if isinstance(validation, Sized) else ""
             raise InputError(f"validation must be a pair (X, y), got {type(validation).__name__}{size}")
         rows, held_targets = _check_pair(network, *validation, "validation ", any_norm)
+        _check_sizes(held_targets, np.ones(len(rows)), network.dtype, "validation ")
         return cls(
             np.concatenate([X, rows]),
             np.concatenate([targets, held_targets]),
@@ -119,3 +124,29 @@ def _check_weight(sample_weight, n: int) -> np.ndarray:
     if not (np.isfinite(weight).all() and weight.min() >= 0 and weight.max() > 0):
         raise InputError("sample_weight must be finite, at least 0, and not 0 everywhere")
     return weight
+
+
+def _check_sizes(targets: np.ndarray, weight: np.ndarray, dtype: np.dtype, what: str) -> None:
+    """Refuse targets whose loss is not a number, or whose gradient is none in the network's precision."""
+    sizes = np.abs(targets).max(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.where(weight > 0, weight * np.square(targets).sum(axis=1), 0.0)
+        pushes = weight * np.maximum(sizes, 1.0)
+        if not squares.sum() <= _LARGEST_LOSS:
+            limit, shares = f"the sum of {'' if what else 'sample_weight · '}y² to be finite", squares
+        elif not what and not pushes.sum() <= _LARGEST_PUSH * float(np.finfo(dtype).max):
+            limit, shares = f"gradients to be finite in {dtype}", pushes
+        else:
+            return
+    worst = int(np.argmax(shares))
+    remedies = ["divide y by its standard deviation"]
+    at_weight = ""
+    if weight[worst] != 1.0:
+        at_weight = f" at weight {weight[worst]:g}"
+        remedies.append("sample_weight by its mean")
+    if shares is pushes and dtype == np.float32:
+        remedies.append("use dtype='float64'")
+    value = targets[worst, np.argmax(np.abs(targets[worst]))]
+    raise InputError(
+        f"{what}y must be small enough for {limit}, row {worst} holds {value:g}{at_weight}; {', or '.join(remedies)}"
+    )

@@ -22,7 +22,7 @@ class StopReason(StrEnum):
     TOL = "tol"  # the loss is small enough, or does not fall any more
     PATIENCE = "patience"  # the validation loss has not improved for so long
     CALLBACK = "callback"  # a callback asked for it
-    DIVERGED = "diverged"  # the loss grew beyond all bounds at a fixed learning rate
+    DIVERGED = "diverged"  # the loss grew beyond all bounds at a fixed learning rate, or was there from the start
     INTERRUPTED = "interrupted"  # Ctrl-C
     TERMINATED = "terminated"  # SIGTERM, with checkpoints
 
@@ -74,6 +74,8 @@ class Stopping:
         with a loss that grows; else it has diverged.
         """
         first, last = history[0], history[-1]
+        if not isfinite(first.loss):  # no loss can be compared with it
+            return StopReason.DIVERGED
         if not adaptive and not (isfinite(last.loss) and last.loss <= _DIVERGED * max(first.loss, 1e-300)):
             return StopReason.DIVERGED
         if last.validation_loss is not None and last.iteration - best.iteration >= self.patience:

@@ -1,0 +1,233 @@
+"""Indexes that are read and changed by several threads at once."""
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fireset._util.readers_writer_lock import ReadersWriterLock
+from fireset.hsr import build, kinds
+from fireset.hsr.base import HalfSpaceIndex
+from fireset.hsr.registry import index_class
+
+DYNAMIC = [kind for kind in kinds() if index_class(kind).dynamic]
+POINTS, BATCH, CHANGES = 4000, 300, 90
+NORMALS = np.random.default_rng(1).standard_normal((12, 3))
+THRESHOLDS = np.linspace(-0.5, 2.0, 12)
+
+
+class Script:
+    """Changes known beforehand, and what the queries find after each of them."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.points = rng.standard_normal((POINTS, 3))
+        alive = dict(enumerate(self.points))
+        self.changes: list[tuple[str, tuple]] = []
+        self.answers, self.counts = [self._brute_force(alive)], [len(alive)]
+        given_out = POINTS
+        for k in range(CHANGES):
+            how = ("add", "move", "delete")[k % 3]
+            # From time to time everything is replaced, which builds a new tree.
+            size = len(alive) // 2 if k % 15 in (6, 7, 8) else BATCH
+            rows = 3.0 * rng.standard_normal((size, 3)) if how == "move" else rng.standard_normal((size, 3))
+            ids = rng.permutation(np.fromiter(alive, int))[:size]
+            if how == "add":
+                self.changes.append((how, (rows,)))
+                alive.update(zip(range(given_out, given_out + size), rows, strict=True))
+                given_out += size
+            elif how == "move":
+                self.changes.append((how, (ids, rows)))
+                alive.update(zip(ids.tolist(), rows, strict=True))
+            else:
+                self.changes.append((how, (ids,)))
+                for i in ids.tolist():
+                    del alive[i]
+            self.answers.append(self._brute_force(alive))
+            self.counts.append(len(alive))
+        self.given_out = given_out
+
+    @staticmethod
+    def _brute_force(alive: dict[int, np.ndarray]) -> list[bytes]:
+        ids = np.fromiter(sorted(alive), np.int64)
+        values = NORMALS @ np.array([alive[i] for i in ids.tolist()]).T
+        return [ids[row > threshold].tobytes() for row, threshold in zip(values, THRESHOLDS, strict=True)]
+
+
+SCRIPT = Script()
+
+
+def in_threads(*tasks: Callable[[], object]) -> None:
+    """Run all at once; what one of them raises is raised here."""
+    errors: list[BaseException] = []
+
+    def guarded(task: Callable[[], object]) -> None:
+        try:
+            task()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(task,)) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "threads wait for each other"
+    if errors:
+        raise errors[0]
+
+
+def one_query(index: HalfSpaceIndex) -> list[tuple[int, bytes]]:
+    k = int(np.random.default_rng().integers(len(NORMALS)))
+    return [(k, index.query(NORMALS[k], THRESHOLDS[k]).tobytes())]
+
+
+def all_queries(index: HalfSpaceIndex) -> list[tuple[int, bytes]]:
+    indptr, ids = index.query_batch(NORMALS, THRESHOLDS)
+    return [(k, ids[indptr[k] : indptr[k + 1]].astype(np.int64).tobytes()) for k in range(len(NORMALS))]
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_every_answer_is_that_of_some_state_between_the_changes(kind):
+    index = build(SCRIPT.points, kind)
+    all_queries(index)  # which compiles
+    begun = ended = 0
+    seen: list[tuple[int, int, list[tuple[int, bytes]]]] = []
+    sizes: list[tuple[int, int, int]] = []
+
+    def change() -> None:
+        nonlocal begun, ended
+        for how, arguments in SCRIPT.changes:
+            begun += 1
+            getattr(index, how)(*arguments)
+            ended += 1
+            time.sleep(1e-3)
+
+    def read(ask) -> Callable[[], None]:
+        def reading() -> None:
+            while ended < CHANGES:
+                before = ended
+                answers = ask(index)
+                seen.append((before, begun, answers))
+                before = ended
+                size = len(index)
+                sizes.append((before, begun, size))
+
+        return reading
+
+    in_threads(change, read(one_query), read(all_queries), read(one_query))
+    assert len(seen) > 20
+    for first, last, answers in seen:
+        # All answers of a batch are those of one state.
+        assert any(
+            all(found == SCRIPT.answers[state][k] for k, found in answers) for state in range(first, last + 1)
+        ), f"{kind}: an answer is that of no state from {first} to {last}"
+    assert all(size in SCRIPT.counts[first : last + 1] for first, last, size in sizes)
+    assert all_queries(index) == list(enumerate(SCRIPT.answers[-1]))
+    assert index.work.queries == sum(len(answers) for _, _, answers in seen) + 2 * len(NORMALS)
+
+
+def test_sums_are_those_of_some_state_between_the_changes():
+    index = build(SCRIPT.points, "partition-tree")
+    begun = ended = 0
+    seen: list[tuple[int, int, list[int]]] = []
+
+    def change() -> None:
+        nonlocal begun, ended
+        for how, arguments in SCRIPT.changes:
+            begun += 1
+            getattr(index, how)(*arguments)
+            ended += 1
+            time.sleep(1e-3)
+
+    def count() -> None:
+        while ended < CHANGES:
+            before = ended
+            total = index.spread(NORMALS, THRESHOLDS, np.eye(len(NORMALS))).sum(axis=0)
+            seen.append((before, begun, total.astype(int).tolist()))
+
+    in_threads(change, count, count)
+    numbers = [[len(found) // 8 for found in answers] for answers in SCRIPT.answers]
+    assert all(counted in numbers[first : last + 1] for first, last, counted in seen)
+    ones = np.ones(SCRIPT.given_out)
+    assert index.sum_batch(NORMALS, THRESHOLDS, ones)[:, 0].astype(int).tolist() == numbers[-1]
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_several_who_change_do_not_get_in_each_others_way(kind):
+    index = build(SCRIPT.points[:500], kind)
+    given_out: list[np.ndarray] = []
+
+    def come_and_go(seed: int) -> Callable[[], None]:
+        def changing() -> None:
+            rng = np.random.default_rng(seed)
+            for _ in range(40):
+                ids = index.add(rng.standard_normal((50, 3)))
+                given_out.append(ids)
+                index.move(ids[:30], np.full((30, 3), 100.0 + seed))
+                index.delete(ids[10:])
+
+        return changing
+
+    in_threads(*(come_and_go(seed) for seed in range(3)))
+    assert np.array_equal(np.sort(np.concatenate(given_out)), np.arange(500, 500 + 3 * 40 * 50))
+    assert len(index) == 500 + 3 * 40 * 10
+    expected = np.sort(np.concatenate([ids[:10] for ids in given_out]))
+    assert np.array_equal(index.query([1.0, 1.0, 1.0], 200.0), expected)
+
+
+@pytest.mark.parametrize("kind", DYNAMIC)
+def test_a_refused_change_leaves_the_index_open(kind):
+    index = build(SCRIPT.points, kind)
+    for change in (lambda: index.delete([POINTS]), lambda: index.move([0], [[np.nan] * 3]), lambda: index.add([[1.0]])):
+        with pytest.raises(ValueError, match="must"):
+            change()
+    with pytest.raises(ValueError, match="must"):
+        index.query([1.0], 0.0)
+    in_threads(lambda: index.delete([0]), lambda: index.query(NORMALS[0], 0.0))
+    assert len(pickle.loads(pickle.dumps(index))) == POINTS - 1
+
+
+def test_readers_share_and_writers_are_alone():
+    lock, inside, alone = ReadersWriterLock(), [], []
+    meeting = threading.Barrier(2, timeout=10)
+
+    def read() -> None:
+        with lock.reading:
+            meeting.wait()  # until both are inside
+
+    def write() -> None:
+        for _ in range(50):
+            with lock.writing:
+                alone.append(len(inside))
+                inside.append(1)
+                time.sleep(1e-4)
+                inside.pop()
+
+    in_threads(read, read)
+    in_threads(write, write, *[lambda: [_enter(lock, inside) for _ in range(200)]] * 2)
+    assert set(alone) == {0}
+
+
+def _enter(lock: ReadersWriterLock, inside: list) -> None:
+    with lock.reading:
+        assert not inside
+
+
+def test_a_writer_gets_its_turn_among_readers_who_never_pause():
+    lock, done = ReadersWriterLock(), threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            with lock.reading:
+                time.sleep(2e-3)
+
+    def write() -> None:
+        with lock.writing:
+            done.set()
+
+    in_threads(read, read, read, write)
+    assert done.is_set()
