@@ -98,8 +98,8 @@ def main() -> None:
     lines = [
         "# Memory: estimate and peak",
         "",
-        f"{len(found)} random problems; below the peak: {len(below)}; the estimate is {np.median(ratios):.2f} times the "
-        f"peak in the median, at least {ratios.min():.2f}, at most {ratios.max():.2f}.",
+        f"{len(found)} random problems; below the peak: {len(below)}; the estimate is {np.median(ratios):.2f} times "
+        f"the peak in the median, at least {ratios.min():.2f}, at most {ratios.max():.2f}.",
         "",
         *(f"- {json.dumps(one)}" for one in below),
     ]

@@ -62,7 +62,7 @@ class RowSearchEngine(Engine):
         self._fired_rows = self._batch
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """The aligned samples and weights, the references, 2 bytes for each pair that may fire, and again for each that does.
+        """The aligned samples, weights and references, 2 bytes for each pair that may fire, and again where it does.
 
         With all rows at once; batches take less. Where lists are made, what is reported is there twice, and the fire
         sets are asked for to choose a step size by.
