@@ -115,7 +115,7 @@ def test_a_log_warns_once_and_training_goes_on(tmp_path):
     message = r"^cannot write to the folder .*: File too large; no more is logged$"
     with pytest.warns(UserWarning, match=message) as told, TensorBoardLog(tmp_path / "runs") as log:
         result = train(network, X, X[:, 0], max_iter=300, tol=0, callbacks=[log])
-    assert len(told) == 1
+    assert sum("no more is logged" in str(one.message) for one in told) == 1  # others may come from elsewhere
     assert len(result.history) == 301
     assert log.failure.endswith(": File too large")
 
