@@ -12,7 +12,8 @@ from fireset._util.parallel import parallel_map
 from fireset._util.rounding import dot_slack, row_norms
 from fireset.engines.step_rule import StepRule
 from fireset.fire_sets import fire_sets_of_pairs
-from fireset.hsr import build
+from fireset.hsr import HalfSpaceIndex
+from fireset.hsr.scan import ScanIndex
 from fireset.kernels.row_lists import (
     LEVELS,
     Batch,
@@ -30,7 +31,7 @@ from fireset.kernels.row_lists import (
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_BLOCK_BYTES = 1 << 19  # of weights that stay in a core's cache while all rows of a batch look at them
+_BLOCK_BYTES = 1 << 20  # of weights that stay in a core's cache while all rows of a batch look at them
 _PARTS = 4  # that a pass is shared out in; a constant, so that sums do not depend on the number of cores
 
 NOBODY_FAR = np.empty(0, np.uint8)
@@ -134,10 +135,11 @@ def fire_rows(neurons: Neurons, X: np.ndarray, *, with_values: bool = False) -> 
     Cost O(k · m · d), by matrix products; what follows from it is paid for by fired pair.
     """
     samples = aligned_rows(X)
-    slack = rounding_slack(neurons, samples, 0.0)
+    norm = weight_norm(neurons.weights)
+    slack = rounding_slack(norm, samples)
     if not np.isfinite(slack):
         return np.full((len(X), neurons.outputs.shape[1]), np.nan), nobody(samples, neurons)
-    lists = search_rows(neurons, samples, 2 * slack)
+    lists = search_rows(neurons, index_of(neurons.weights, norm), samples, 2 * slack)
     batch = Batch(samples, np.arange(len(samples)))
     return pass_over(neurons, batch, lists, LEVELS - 1, NOBODY_FAR, slack, with_values)
 
@@ -146,30 +148,36 @@ def nobody(samples: np.ndarray, neurons: Neurons) -> FiredRows:
     return FiredRows(Batch(samples, np.arange(len(samples))), neurons.block, [], 0, 0)
 
 
-def rounding_slack(neurons: Neurons, samples: np.ndarray, reach: float) -> float:
-    """Bound on the rounding of inner products; not finite where weights are not, or where they may overflow.
-
-    The norm of all weights together stands for the largest of a neuron's: it takes one pass, and being rather too
-    careful costs a few more candidates.
-    """
-    flat = neurons.weights.reshape(-1)
+def weight_norm(weights: np.ndarray) -> float:
+    """A bound on the norms of all neurons, not finite where weights are not: the norm of all together, in one pass."""
+    flat = weights.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        norm = float(np.sqrt(np.dot(flat, flat))) + reach
-    norms = row_norms(samples)
-    slack = dot_slack(samples.shape[1], samples.dtype, norm, norms.max(initial=0.0))
+        return float(np.sqrt(np.dot(flat, flat)))
+
+
+def rounding_slack(norm: float, samples: np.ndarray) -> float:
+    """Bound on the rounding of inner products with neurons up to this norm; not finite where they may overflow.
+
+    The bound on the norm being rather too large costs a few more candidates.
+    """
+    slack = dot_slack(samples.shape[1], samples.dtype, norm, row_norms(samples).max(initial=0.0))
     return float(slack) if np.isfinite(norm) else np.inf
+
+
+def index_of(weights: np.ndarray, norm: float) -> HalfSpaceIndex:
+    """What rows are held against; the weights must not change as long as it is used."""
+    return ScanIndex(weights, copy=False, largest_norm=norm)
 
 
 def count_blocks(neurons: Neurons) -> int:
     return -(-len(neurons.weights) // neurons.block)
 
 
-def search_rows(neurons: Neurons, samples: np.ndarray, margin: float) -> Lists:
+def search_rows(neurons: Neurons, index: HalfSpaceIndex, samples: np.ndarray, margin: float) -> Lists:
     """The lists of these samples: whoever may be above b − ``margin``. Cost O(samples · m · d)."""
     cuts = np.zeros((len(samples), LEVELS * count_blocks(neurons) + 1), np.int32)
     if len(samples) == 0:
         return Lists(np.empty(0, np.int16), np.empty(0, np.int64), cuts)
-    index = build(neurons.weights, "scan", copy=False)
     threshold = float(neurons.threshold)
     found = index.report(samples, np.full(len(samples), threshold - margin))
     ids = np.empty(len(found.ids), np.int16)

@@ -18,11 +18,13 @@ from fireset.engines.fired_rows import (
     NOBODY_FAR,
     FiredRows,
     count_blocks,
+    index_of,
     nobody,
     parts_of,
     pass_over,
     rounding_slack,
     search_rows,
+    weight_norm,
 )
 from fireset.kernels.row_lists import LEVELS, Batch, Lists, Neurons, measure
 
@@ -167,7 +169,8 @@ class RowLists:
             uses = self._uses / self.listed
             factor = 1.5 if uses < _SELDOM_USED else 0.8 if uses > _OFTEN_USED else 1.0
             self._radius = min(max(self._radius * factor, _LEAST_RADIUS), LARGEST_RADIUS)
-        self._slack = rounding_slack(neurons, self.samples, self._radius / max(self._norm, 1e-300))
+        norm = weight_norm(neurons.weights)
+        self._slack = rounding_slack(norm + self._radius / max(self._norm, 1e-300), self.samples)
         if not np.isfinite(self._slack):
             return False
         self._margin = self._radius + 2 * self._slack
@@ -176,6 +179,7 @@ class RowLists:
         rounding = 4 * float(np.finfo(self.samples.dtype).eps) * (abs(float(neurons.threshold)) + self._margin)
         self._reaches = (heights - rounding) / max(self._norm, 1e-300)
         self.references, self.moved = aligned_rows(neurons.weights), np.zeros(len(neurons.weights))
+        self._index = index_of(self.references, norm)
         self._threshold = neurons.threshold
         room = int(1.1 * n * len(neurons.weights) * upper_tail(float(neurons.threshold) - self._radius)) + 1
         cuts = np.zeros((n, LEVELS * count_blocks(neurons) + 1), np.int32)
@@ -189,10 +193,9 @@ class RowLists:
         missing = np.unique(rows[self._lists.starts[rows] < 0])
         expected = len(self.references) * upper_tail(float(self._threshold) - self._radius)
         at_once = max(64, int(SEARCHED_AT_ONCE / max(expected, 1.0)))
-        reference = neurons._replace(weights=self.references)
         for lo in range(0, len(missing), at_once):
             some = missing[lo : lo + at_once]
-            self._store(some, search_rows(reference, self.samples[some], self._margin))
+            self._store(some, search_rows(neurons, self._index, self.samples[some], self._margin))
 
     def _store(self, rows: np.ndarray, made: Lists) -> None:
         end = self._used + len(made.ids)

@@ -22,9 +22,15 @@ class ScanIndex(DynamicIndex):
     kind = "scan"
     _uses_blas = True
 
-    def __init__(self, points: np.ndarray, copy: bool = True):
+    def __init__(self, points: np.ndarray, copy: bool = True, largest_norm: float | None = None):
+        """``largest_norm``, of a caller who has looked: all points are finite, and none is longer than that."""
         super().__init__(points)
         self._is_borrowed = not copy  # ``_points`` is the caller's array, until the first change
+        if largest_norm is not None:
+            self._points = points.copy() if copy else points
+            self._ids = np.arange(len(points), dtype=np.int32)
+            self._next_id, self._largest_norm = len(points), largest_norm
+            return
         self._points = np.empty((0, self.n_features), self.dtype)
         self._ids = np.empty(0, np.int32)
         self.add(points)
