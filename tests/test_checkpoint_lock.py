@@ -153,8 +153,9 @@ class TestTwoProcesses:
                 time.sleep(0.01)
             second = start("--max-iter", "100000000", *resume)
             out, err = second.communicate(timeout=60)
-            assert (second.returncode, out) == (2, "")
             told = "ck is in use by another run; wait until that has ended, or give another folder"
+            assert second.returncode == 2
+            assert json.loads(out) == {"error": told, "exit_code": 2}
             assert err == f"fireset: error: {told}\n"
             assert first.poll() is None
         finally:
