@@ -3,6 +3,8 @@
 import copy
 import io
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -338,3 +340,9 @@ def test_rows_by_number():
         torch.testing.assert_close(layer(rows=index), expected[index], rtol=0, atol=1e-6)
     assert layer.release()._attached is None
     assert "threshold=" in repr(layer)
+
+
+def test_without_pytorch_the_remedy_is_told():
+    code = "import sys\nsys.modules['torch'] = None\ntry:\n import fireset.nn\nexcept ImportError as e: print(e)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told == "fireset.nn needs PyTorch, which is missing; install it with pip install 'fireset[torch]'\n"
