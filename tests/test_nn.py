@@ -200,6 +200,21 @@ def test_lists_are_begun_anew_as_weights_move():
     assert lists_of(layer).begun == before
 
 
+@pytest.mark.parametrize("features", [5, 64, 512, 784])
+def test_nothing_is_kept_on_the_memory_of_others(features):
+    """Lists are held against copies of weights and rows, also where long rows need not be laid out anew."""
+    X = rows(12, features, torch.float32)
+    layer = ShiftedReLU(features, 300, threshold=1.0).attach(X)
+    layer(rows=range(12))
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(layer.weight.shape, generator=GENERATOR))
+    torch.testing.assert_close(layer(rows=range(12)), Plain(layer)(X), rtol=0, atol=1e-5)
+    assert lists_of(layer).begun == 2
+    X[3] *= 1.5
+    with pytest.raises(InputError, match="the attached X has changed"):
+        layer(rows=[3])
+
+
 def test_behind_and_before_other_layers():
     """Features learned before it, and a head behind it."""
     torch.manual_seed(0)

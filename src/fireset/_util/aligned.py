@@ -14,6 +14,11 @@ def aligned_rows(rows: np.ndarray) -> np.ndarray:
     length = rows.shape[1] * rows.itemsize
     if length % _CACHE_LINE == 0 and length >= _LONG_ROW:
         return np.ascontiguousarray(rows)
+    return aligned_copy(rows)
+
+
+def aligned_copy(rows: np.ndarray) -> np.ndarray:
+    """The same on memory of its own, whatever becomes of ``rows``."""
     aligned = aligned_zeros(len(rows), rows.shape[1], rows.dtype)
     aligned[:, : rows.shape[1]] = rows
     return aligned

@@ -9,7 +9,7 @@ does not matter who moves the weights, or how.
 
 import numpy as np
 
-from fireset._util.aligned import aligned_rows
+from fireset._util.aligned import aligned_copy, aligned_rows
 from fireset._util.errors import CertificateError
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map
@@ -75,7 +75,7 @@ class RowLists:
     """
 
     def __init__(self, X: np.ndarray):
-        self.samples = aligned_rows(X)
+        self.samples = aligned_copy(X)
         self._features = X.shape[1]
         self._numbers: dict[bytes, int] = {}
         self._norm = _largest_norm(X)
@@ -178,7 +178,7 @@ class RowLists:
         heights = self._margin * np.arange(1, LEVELS + 1) / LEVELS - 2 * self._slack
         rounding = 4 * float(np.finfo(self.samples.dtype).eps) * (abs(float(neurons.threshold)) + self._margin)
         self._reaches = (heights - rounding) / max(self._norm, 1e-300)
-        self.references, self.moved = aligned_rows(neurons.weights), np.zeros(len(neurons.weights))
+        self.references, self.moved = aligned_copy(neurons.weights), np.zeros(len(neurons.weights))
         self._index = index_of(self.references, norm)
         self._threshold = neurons.threshold
         room = int(1.1 * n * len(neurons.weights) * upper_tail(float(neurons.threshold) - self._radius)) + 1
