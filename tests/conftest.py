@@ -1,11 +1,14 @@
 """Shared by all tests: what is slow, Hypothesis profiles, threads, and problem makers."""
 
 import os
+import sys
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from fireset.__main__ import main
 
 CI = os.environ.get("CI") == "true"
 
@@ -82,3 +85,19 @@ def sphere(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     X = rng.standard_normal((n, d))
     X[np.linalg.norm(X, axis=1) == 0] = 1.0
     return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command in this process; gives exit code, standard output and standard error."""
+
+    def command(*arguments) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fireset", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        code = end.value.code
+        assert isinstance(code, int)
+        return code, shown.out, shown.err
+
+    return command

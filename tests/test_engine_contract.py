@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fireset.engines import Engine, StepRule, create, describe
+from fireset.engines.base import BatchEngine
 from fireset.engines.blocks import BlockEngine
 from fireset.engines.registry import ENGINES, engine_class
 from problems import Problem, hard_cases
@@ -126,7 +127,7 @@ MOVES = {
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).takes_batches])
+@pytest.mark.parametrize("name", [name for name in ENGINES if issubclass(engine_class(name), BatchEngine)])
 def test_a_step_on_a_batch_is_at_the_weights_as_they_are(name, move, momentum):
     """Whoever has moved them since the batch's forward pass."""
     _, engine = started(name, "random")
@@ -146,7 +147,7 @@ def test_a_step_on_a_batch_is_at_the_weights_as_they_are(name, move, momentum):
     np.testing.assert_allclose(engine.network.weights, careful.network.weights, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).takes_batches])
+@pytest.mark.parametrize("name", [name for name in ENGINES if issubclass(engine_class(name), BatchEngine)])
 def test_a_batch_of_all_rows_in_another_order_is_not_the_table(name):
     problem, engine = started(name, "random")
     _, plain = started(name, "random")

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fireset.__main__ import main
 from fireset.commands.quantum import PAPER_EXPONENT, quantum_costs, quantum_summary
 from fireset.commands.quantum_report import quantum_sections
 from fireset.quantum import make_schedule
@@ -40,16 +39,8 @@ def costs(table, tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, table):
-    def command(*options) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fireset", "quantum", table, "--target", "y", *map(str, options)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        shown = capsys.readouterr()
-        assert isinstance(end.value.code, int)
-        return end.value.code, shown.out, shown.err
-
-    return command
+def quantum(run, table):
+    return lambda *options: run("quantum", table, "--target", "y", *options)
 
 
 SMALL = ("--width", WIDTH, "--iterations", 2)
@@ -110,15 +101,15 @@ def test_sections_are_plain_data(costs):
     assert "fault-tolerant" in assumed.paragraphs[0]
 
 
-def test_json_and_text(run):
-    code, out, err = run(*SMALL, "--json")
+def test_json_and_text(quantum):
+    code, out, err = quantum(*SMALL, "--json")
     assert code == 0
     facts = json.loads(out)
     assert facts["paper_exponent"] == PAPER_EXPONENT
     assert len(facts["versions"]["quantum-data"]["oracle_calls"]) == 3
     assert facts["versions"]["quantum-weights"]["resources"]["qubits"] > 20
     assert "Version 1: 0/2" in err
-    code, out, err = run(*SMALL, "--quiet")
+    code, out, err = quantum(*SMALL, "--quiet")
     assert (code, err) == (0, "")
     for words in ("evaluations of every pair    19,200", "version 1 calls first", "paper exponent", "QRAM"):
         assert words in out
@@ -131,23 +122,23 @@ def test_summary_says_what_was_missed(table, tmp_path):
     assert summary["version_2_missed_pairs"] > 0
 
 
-def test_page(run, monkeypatch):
+def test_page(quantum, monkeypatch):
     written = []
     page = SimpleNamespace(
         check_report=lambda path: written.append(path),
         write_page=lambda path, title, sections: written.append((path, title, len(sections))),
     )
     monkeypatch.setitem(sys.modules, "fireset.reporting", page)
-    code, _, _ = run(*SMALL, "--quiet", "--report", "page.html")
+    code, _, _ = quantum(*SMALL, "--quiet", "--report", "page.html")
     assert code == 0
     assert str(written[0]) == "page.html"
     assert written[1] == (written[0], "Grover's search for the fire sets of table.csv", 4)
 
 
-def test_without_qiskit(run, monkeypatch):
+def test_without_qiskit(quantum, monkeypatch):
     for missing in ("qiskit", "qiskit_aer"):
         monkeypatch.setitem(sys.modules, missing, None)
-    assert run(*SMALL, "--quiet")[0] == 0
+    assert quantum(*SMALL, "--quiet")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -163,15 +154,15 @@ def test_without_qiskit(run, monkeypatch):
         ("--drop y", "--drop y would drop the target; drop other columns"),
     ],
 )
-def test_refusals(run, options, message):
-    code, out, err = run("--quiet", *options.split())
+def test_refusals(quantum, options, message):
+    code, out, err = quantum("--quiet", *options.split())
     assert (code, out, err) == (2, "", f"fireset: error: {message}\n")
 
 
-def test_an_interrupt_ends_it(run, monkeypatch):
+def test_an_interrupt_ends_it(quantum, monkeypatch):
     def interrupted(*_, **__):
         return SimpleNamespace(stop_reason="interrupted")
 
     monkeypatch.setattr("fireset.commands.quantum.train", interrupted)
-    code, out, _ = run(*SMALL, "--quiet")
+    code, out, _ = quantum(*SMALL, "--quiet")
     assert (code, out) == (130, "")

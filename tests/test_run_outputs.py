@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 
 from fireset import InputError, ShiftedReLUNetwork, TensorBoardLog, train
-from fireset.__main__ import main
 from fireset.model import Model
 
 COMMAND = ("train", "table.csv", "--target", "y", "--width", "60", "--solver", "gradient", "--tol", "0", "-q")
@@ -24,19 +23,6 @@ def _in_a_folder_with_a_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).standard_normal((40, 3))
     pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(X[:, 0])).write_csv("table.csv")
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def command(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fireset", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        shown = capsys.readouterr()
-        assert isinstance(end.value.code, int)
-        return end.value.code, shown.out, shown.err
-
-    return command
 
 
 @pytest.fixture

@@ -57,8 +57,6 @@ class Engine(ABC):
         Whether it can do with less memory than it would like to have, for more time.
     compiled_dimensions : tuple of int
         Numbers of features whose samples have kernels of their own, which are compiled ahead for each.
-    takes_batches : bool
-        Whether it has ``forward_rows`` and ``step_rows``, for training by batches.
     blocks : int
         Parts of the neurons that are worked on one after the other for want of memory.
     work : EngineWork
@@ -70,7 +68,6 @@ class Engine(ABC):
     preprocesses: ClassVar[bool] = True
     simulated: ClassVar[bool] = False
     can_shrink: ClassVar[bool] = False
-    takes_batches: ClassVar[bool] = False
     compiled_dimensions: ClassVar[tuple[int, ...]] = (1,)
     blocks: int = 1
 
@@ -131,17 +128,6 @@ class Engine(ABC):
 
         parallel_map(add, ranges(network.width), uses_blas=True)
         return gradient
-
-    def forward_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Predictions for some rows of X by number, (k, c), float64, at the current weights."""
-        raise NotImplementedError(f"engine {self.name!r} looks at all rows at once")
-
-    def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
-        """``step`` on the rows of the last ``forward_rows``; the weights may lag behind until ``end_batches``."""
-        raise NotImplementedError(f"engine {self.name!r} looks at all rows at once")
-
-    def end_batches(self, rule: StepRule) -> None:
-        """Have the weights, and the velocity of the rule, where everybody looks for them."""
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - for those that use it
         """Somebody else has moved these neurons, by at most these distances; nobody else has moved."""
@@ -228,3 +214,22 @@ class Engine(ABC):
     def within_memory(self, network: "ShiftedReLUNetwork", n_samples: int, budget: float) -> "Engine | None":
         """An engine that does the same and takes at most ``budget`` bytes: itself, a thriftier one, or None."""
         return self if self.memory_bytes(network, n_samples) <= budget else None
+
+
+class BatchEngine(Engine):
+    """An engine that can also look at some of the samples at a time, for training by batches.
+
+    The order of calls: ``forward_rows`` and ``step_rows`` in turns, and ``end_batches`` before anything else.
+    """
+
+    @abstractmethod
+    def forward_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Predictions for some rows of X by number, (k, c), float64, at the current weights."""
+
+    @abstractmethod
+    def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
+        """``step`` on the rows of the last ``forward_rows``; the weights may lag behind until ``end_batches``."""
+
+    @abstractmethod
+    def end_batches(self, rule: StepRule) -> None:
+        """Have the weights, and the velocity of the rule, where everybody looks for them."""

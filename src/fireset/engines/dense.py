@@ -8,7 +8,7 @@ import numpy as np
 
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map, ranges
-from fireset.engines.base import Engine
+from fireset.engines.base import BatchEngine
 from fireset.engines.step_rule import RowGradients, StepRule
 
 _MOST_BITS = 1 << 33  # 1 GiB
@@ -16,13 +16,12 @@ _FIRE_SET_BYTES = 48  # for each fired pair, found pair by pair and then sorted
 _MOST_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
 
 
-class DenseEngine(Engine):
+class DenseEngine(BatchEngine):
     """Looks at every pair. Memory: one bit for each, at most 1 GiB, and a gradient as large as the weights."""
 
     name = "dense"
     summary = "every pair, in tiles: the reference"
     preprocesses = False
-    takes_batches = True
 
     def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}
@@ -86,6 +85,9 @@ class DenseEngine(Engine):
         assert self._batch is not None
         self._batch.step(residual, rule)
         self._fired.clear()
+
+    def end_batches(self, rule: StepRule) -> None:
+        """Weights and velocity are there already."""
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
         self._fired.clear()

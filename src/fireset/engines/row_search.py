@@ -9,7 +9,7 @@ import numpy as np
 
 from fireset._util.aligned import aligned_rows
 from fireset._util.gaussian import upper_tail
-from fireset.engines.base import Engine
+from fireset.engines.base import BatchEngine
 from fireset.engines.step_rule import RowGradients, StepRule
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MOST_REMEMBERED = 256 << 20  # bytes of rows and lists, beyond which everything is forgotten
 
 
-class RowSearchEngine(Engine):
+class RowSearchEngine(BatchEngine):
     """Keeps for each row the neurons that may fire, made when the row is first asked for.
 
     Parameters
@@ -30,7 +30,6 @@ class RowSearchEngine(Engine):
 
     name = "rows"
     summary = "lists of neurons by row, for mini-batches"
-    takes_batches = True
 
     def __init__(self, remembers: bool = False):
         super().__init__()

@@ -183,8 +183,8 @@ class ShiftedReLU(nn.Module):
             raise InputError(
                 f"{name} is {x.dtype} and the layer {self.weight.dtype}; use {name}.to(layer.weight.dtype)"
             )
-        if name == "X" and not bool(torch.isfinite(x).all()):
-            raise InputError("X must be finite")
+        if not bool(torch.isfinite(x).all()):
+            raise InputError(f"{name} must be finite; what came before the layer has gone wrong, or values are missing")
 
 
 class _Attached:

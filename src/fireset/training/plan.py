@@ -7,7 +7,7 @@ from fireset._util.errors import InputError
 from fireset.distributed.engine import DistributedEngine
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup, current_group
 from fireset.distributed.shard import NetworkShard
-from fireset.engines.base import Engine
+from fireset.engines.base import BatchEngine, Engine
 from fireset.engines.registry import choose, create
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.memory import within_memory
@@ -65,7 +65,7 @@ def shard_of(network: ShiftedReLUNetwork | NetworkShard) -> NetworkShard:
 
 def _check_engine(engine: Engine, solver: Solver, shard: NetworkShard) -> None:
     """Refuse what does not go together."""
-    if solver.batch_size and not engine.takes_batches:
+    if solver.batch_size and not isinstance(engine, BatchEngine):
         raise InputError(
             f"engine {engine.name!r} looks at all rows at once; with batch_size use 'rows', 'dense' or 'auto'"
         )

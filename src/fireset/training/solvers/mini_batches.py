@@ -12,6 +12,7 @@ import numpy as np
 
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
+from fireset.engines.base import BatchEngine
 from fireset.engines.tangent import largest_eigenvalue
 from fireset.training.solvers.base import Evaluation, SolverContext
 from fireset.training.solvers.gradient import GradientDescent
@@ -74,6 +75,7 @@ class MiniBatchDescent(GradientDescent):
 
     def _descend(self, evaluation: Evaluation) -> None:
         engine, problem, loss = self.context.engine, self.context.problem, self.context.loss
+        assert isinstance(engine, BatchEngine), "the plan gives no other"
         seen, fired = np.empty_like(evaluation.predictions), 0
         for rows in self._batches(evaluation.record.iteration):
             seen[rows] = engine.forward_rows(rows)
