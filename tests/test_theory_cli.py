@@ -10,7 +10,7 @@ import pytest
 
 from fireset.commands import theory as theory_task
 from fireset.commands.theory import theory_sections, theory_tables
-from test_cli import _in_empty_folder, refused, run, table, works, write_table, written  # noqa: F401 - fixtures, too
+from test_cli import _in_empty_folder, refused, table, works, write_table, written  # noqa: F401 - fixtures, too
 
 THEORY = ("theory", "table.csv", "--target", "y", "--width", "2000")
 
@@ -36,7 +36,7 @@ def test_classification_as_a_table(works):  # noqa: F811
     assert "accuracy" in out
 
 
-def test_certifying_at_a_threshold_whose_square_overflows(run):  # noqa: F811
+def test_certifying_at_a_threshold_whose_square_overflows(run):
     write_table(numbers_table())
     message = (
         "threshold must be at most 1e+150 in size, got 1e+155: bounds are made of its square, which would overflow"
