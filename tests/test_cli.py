@@ -99,14 +99,14 @@ class TestRefusedTables:
             (
                 "a,y\n1,u\n2,v\nthree,u\n4,v\n",
                 "column 'a' is mostly numbers but holds the text 'three' in row 3; fix that cell, "
-                "pass --categorical a to treat it as categories, or pass --drop a",
-            ),
-            (
-                "a,y\n1,u\nNaN,v\n,u\n",
-                "column 'a' has 2 missing values, first in row 2; fill them in, remove those rows, or pass --impute",
+                "pass --categorical a (categorical=) to treat it as categories, or pass --drop a",
             ),
             ("a,y\n1,u\ninf,v\n", "column 'a' holds inf in row 2; put a finite number there"),
-            ("a,y\n1,u\n2,\n", "target column 'y' has 1 missing value, first in row 2; remove those rows"),
+            (
+                "a,y\n1,u\n2,\n",
+                "target column 'y' has 1 missing value, first in row 2; remove those rows, or pass "
+                "--drop-missing-target",
+            ),
             (
                 "a,y\n1,u\n2,u\n",
                 "target column 'y' holds the single class 'u' in all rows; give rows of at least two classes",
@@ -129,6 +129,13 @@ class TestRefusedTables:
     )
     def test_contents(self, refused, text, message):
         assert refused("train", written(text), "--target", "y", *SMALL) == message
+
+    def test_missing_cells_where_that_is_asked_for(self, refused):
+        text = "a,b,y\n1,,u\nNaN,2,v\n,3,u\n"
+        assert refused("train", written(text), "--target", "y", *SMALL, "--no-impute") == (
+            "column 'a' has 2 missing values, first in row 2; so have 'b' (1); fill them in, remove those rows, or let "
+            "them be filled: --impute, missing='impute'"
+        )
 
     def test_files(self, refused):
         Path("folder.csv").mkdir()
@@ -286,7 +293,6 @@ class TestRefusedPredictions:
     @pytest.mark.parametrize(
         ("cells", "message"),
         [
-            ("1,2,", "column 'c' has 1 missing value, first in row 1; fill them in, or train the model with --impute"),
             ("1,2,-inf", "column 'c' holds -inf in row 1; put a finite number there"),
             (
                 "1,2,x",
@@ -424,7 +430,7 @@ class TestThereAndBack:
 
     def test_csv_of_predictions_equals_the_python_objects(self, works, model, run):
         loaded = Model.load(model)
-        expected = loaded.estimator.predict(loaded.encoder.encode(read_table("table.csv"))).tolist()
+        expected = loaded.estimator.predict(read_table("table.csv")).tolist()
         code, out, err = run("predict", model, "table.csv")
         accuracy = np.mean(np.array(expected) == table()["y"].to_numpy())
         assert code == 0
@@ -471,7 +477,7 @@ class TestThereAndBack:
         )
         facts = json.loads(works("info", "table.safetensors", "--json"))
         assert facts["columns"] == ["a", "c", "city", "zone"]
-        assert facts["inputs"] == 7  # two for each category, and the constant
+        assert facts["inputs"] == 8  # a and where it is missing, c, two for each category, and the constant
         code, out, err = run("predict", "table.safetensors", "table.csv")  # dropped columns are no surprise
         assert code == 0
         assert out.count("\n") == 41
@@ -557,7 +563,7 @@ class TestOutput:
         assert code == 0
         assert out.count("\n") == 1
         assert json.loads(out)["stop_reason"] in ("max_iter", "tol")
-        assert err.startswith("chosen: ")
+        assert err.startswith("columns: 3 numbers\nchosen: ")
         assert "\ntraining: round 0  loss " in err
 
     def test_quiet(self, run):

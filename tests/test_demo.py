@@ -28,7 +28,7 @@ def test_demo(tmp_path, capsys):
     model = Model.load(out)
     X, y = load_digits(return_X_y=True)
     names = [f"pixel_{row}_{column}" for row in range(8) for column in range(8)]
-    predicted = model.estimator.predict(model.encoder.encode(pl.DataFrame(X, schema=names)))
+    predicted = model.estimator.predict(pl.DataFrame(X, schema=names))
     assert np.mean(predicted == y) > 0.85
 
 

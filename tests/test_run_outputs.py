@@ -22,7 +22,7 @@ COMMAND = ("train", "table.csv", "--target", "y", "--width", "60", "--solver", "
 def _in_a_folder_with_a_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = np.random.default_rng(0).standard_normal((40, 3))
-    pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(X[:, 0])).write_csv("table.csv")
+    pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(np.sin(X[:, 0]))).write_csv("table.csv")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fireset import engines, hsr, quantum, theory
     from fireset._util.errors import CertificateError, InputError
     from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
+    from fireset.model import load, save
     from fireset.network import ShiftedReLUNetwork
     from fireset.training.checkpoint import Checkpoints
     from fireset.training.loop import Trainer, train
@@ -25,7 +26,9 @@ __all__ = [
     "Trainer",
     "engines",
     "hsr",
+    "load",
     "quantum",
+    "save",
     "theory",
     "train",
 ]
@@ -40,6 +43,8 @@ _WHERE = {
     "ShiftedReLURegressor": "estimators",
     "TensorBoardLog": "training.tensorboard",
     "Trainer": "training.loop",
+    "load": "model",
+    "save": "model",
     "train": "training.loop",
 }
 _PACKAGES = {"engines", "hsr", "quantum", "theory"}

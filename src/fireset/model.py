@@ -10,8 +10,9 @@ from fireset._util.errors import InputError
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.estimators.calibration import Calibration
 from fireset.network import ShiftedReLUNetwork
+from fireset.tables.cells import one_line, quoted
 from fireset.tables.columns import BentColumn, ColumnMap
-from fireset.tables.encoder import TableEncoder, one_line, quoted
+from fireset.tables.encoder import TableEncoder
 from fireset.tables.sphere import SphereMap
 from fireset.training.losses import get_loss
 
@@ -25,8 +26,12 @@ class Model:
     task: str  # "classification" or "regression"
     target: str
     estimator: ShiftedReLUClassifier | ShiftedReLURegressor
-    encoder: TableEncoder
     training: dict[str, Any]  # how it was made: settings and results, for people to read
+
+    @property
+    def encoder(self) -> TableEncoder:
+        """What the columns of the table become."""
+        return self.estimator.encoder_
 
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file, atomically."""
@@ -38,6 +43,7 @@ class Model:
             "sphere": {"typical": estimator.sphere_.typical, "bias": estimator.sphere_.bias},
             "training": self.training,
         }
+        description |= _columns_in_order(estimator)
         arrays = _sphere_arrays(estimator.sphere_)
         if isinstance(estimator, ShiftedReLUClassifier):
             description["classes"] = estimator.classes_.tolist()
@@ -46,6 +52,8 @@ class Model:
             arrays["offset"] = estimator.offset_
         else:
             arrays |= {"target_mean": estimator.target_mean_, "target_scale": estimator.target_scale_}
+            if estimator._many_targets:
+                description["targets"] = len(estimator.target_mean_)
         estimator.network_.save(path, description, **arrays)
 
     @classmethod
@@ -84,10 +92,10 @@ class Model:
             outputs = 1 if len(classes) == 2 else len(classes)
         else:
             estimator = ShiftedReLURegressor()
-            outputs = 1
-            estimator.target_mean_ = _numbers(arrays["target_mean"], 1)
-            estimator.target_scale_ = _numbers(arrays["target_scale"], 1)
-            estimator._many_targets = False
+            outputs = description.get("targets", 1)
+            estimator.target_mean_ = _numbers(arrays["target_mean"], outputs)
+            estimator.target_scale_ = _numbers(arrays["target_scale"], outputs)
+            estimator._many_targets = "targets" in description
         if network.n_outputs != outputs:
             raise InputError(f"a network of {network.n_outputs} outputs does not go with {outputs} targets")
         if isinstance(estimator, ShiftedReLUClassifier):
@@ -95,9 +103,60 @@ class Model:
             estimator.offset_ = _numbers(arrays["offset"], outputs) if "offset" in arrays else np.zeros(outputs)
         estimator.network_ = network
         estimator.sphere_ = _sphere_map(arrays, description["sphere"], columns)
-        # scikit-learn sets it in fit, and declares it nowhere
-        estimator.n_features_in_ = columns  # pyright: ignore[reportAttributeAccessIssue]
-        return cls(task, target, estimator, encoder, training)
+        estimator.encoder_ = encoder
+        _restore_columns(estimator, description)
+        return cls(task, target, estimator, training)
+
+
+def save(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, path: str | os.PathLike, target: str = "y") -> None:
+    """Write a fitted estimator to a model file, which ``load`` and the command line read.
+
+    Columns and their categories, the map of rows, the network and the meaning of its outputs are in it; the data are
+    not. ``target`` is what the file calls the column that it predicts.
+    """
+    from sklearn.utils.validation import check_is_fitted
+
+    if not isinstance(estimator, ShiftedReLUClassifier | ShiftedReLURegressor):
+        raise InputError(
+            f"estimator must be a fitted ShiftedReLUClassifier or -Regressor, got {type(estimator).__name__}"
+        )
+    check_is_fitted(estimator)
+    task = "classification" if isinstance(estimator, ShiftedReLUClassifier) else "regression"
+    settings = {
+        name: value for name, value in estimator.get_params().items() if isinstance(value, str | int | float | None)
+    }
+    result = estimator.result_
+    training = {"iterations": estimator.n_iter_, "stop_reason": result.stop_reason.value, "settings": settings}
+    Model(task, target, estimator, training).save(path)
+
+
+def load(path: str | os.PathLike) -> ShiftedReLUClassifier | ShiftedReLURegressor:
+    """The estimator in a model file: its ``predict`` takes the table that it was trained on, or one like it.
+
+    What ``fireset train`` writes is read alike. Settings of the fit are not restored, but what it found is.
+    """
+    return Model.load(path).estimator
+
+
+def _columns_in_order(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str, Any]:
+    """What a file says of columns beside the encoder: whether they have names; their order where some are unused."""
+    if not estimator._by_name:
+        return {"named_columns": False}
+    return {"feature_names": list(estimator.feature_names_in_)} if estimator.encoder_.left_out else {}
+
+
+def _restore_columns(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, description: dict) -> None:
+    encoder = estimator.encoder_
+    names = [*(column.name for column in encoder.columns), *encoder.left_out]
+    estimator._by_name = bool(description.get("named_columns", True))
+    ordered = description.get("feature_names", names)
+    if not isinstance(ordered, list) or not all(isinstance(name, str) for name in ordered):
+        raise InputError(f"feature_names must be a list of texts, got {quoted(ordered)}")
+    if sorted(ordered) != sorted(names):
+        raise InputError(f"feature_names must be the names of the columns, got {quoted(ordered)}")
+    estimator.n_features_in_ = len(names)
+    if estimator._by_name:
+        estimator.feature_names_in_ = np.array(ordered, object)
 
 
 def _sphere_arrays(sphere: SphereMap) -> dict[str, np.ndarray]:

@@ -11,19 +11,21 @@ app = typer.Typer(
     name="fireset",
     help="Train very wide shifted-ReLU networks exactly, paying only for the neurons that fire.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-Table = Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, NPZ or svmlight file.")]
+Table = Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, NPZ or svmlight file; .gz, .bz2 and .zst, too.")]
 Target = Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave it out; may be repeated.")]
 Categorical = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Numbers that name categories; may be repeated.")
 ]
-Impute = Annotated[bool, typer.Option(help="Fill missing values (median, or most frequent).")]
+Impute = Annotated[
+    bool, typer.Option(help="Fill missing cells: median and a column that says where; texts: a category.")
+]
+DropMissingTarget = Annotated[bool, typer.Option(help="Drop rows without a target instead of refusing them.")]
 Bias = Annotated[float | None, typer.Option(help="Size of the constant coordinate; larger is smoother.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
@@ -70,3 +72,18 @@ def number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str:
         return float(text)
     except ValueError:
         raise InputError(f"{name} must be {', '.join(words)} or a number, got {text!r}") from None
+
+
+def seconds_of(name: str, text: str | None) -> float | None:
+    """A time such as 90, 60s, 5m or 2h, in seconds."""
+    if text is None:
+        return None
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    bare, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    try:
+        seconds = float(bare) * unit
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"{name} must be a time such as 60s, 5m or 2h, got {text!r}")
+    return seconds

@@ -37,7 +37,7 @@ def compare(
     task: Task = "auto",
     drop: Drop = None,
     categorical: Categorical = None,
-    impute: Impute = False,
+    impute: Impute = True,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,

@@ -11,6 +11,7 @@ from fireset.cli.app import (
     Bias,
     Categorical,
     Drop,
+    DropMissingTarget,
     Engine,
     Impute,
     Json,
@@ -22,9 +23,10 @@ from fireset.cli.app import (
     app,
     checked_seed,
     number_or_word,
+    seconds_of,
     whole_number_or_word,
 )
-from fireset.cli.output import readable, show
+from fireset.cli.output import readable, show, show_table
 from fireset.cli.theory import show_certificate
 
 
@@ -54,7 +56,15 @@ def train(
     holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
     drop: Drop = None,
     categorical: Categorical = None,
-    impute: Impute = False,
+    impute: Impute = True,
+    drop_missing_target: DropMissingTarget = False,
+    eval_file: Annotated[
+        Path | None, typer.Option("--eval", metavar="FILE", help="Another table to score on after training.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what was found out and what to expect; train nothing.")
+    ] = False,
+    time: Annotated[str | None, typer.Option(metavar="TIME", help="Stop training after 60s, 5m or 2h.")] = None,
     balance: Annotated[bool, typer.Option(help="Let all classes count alike, however rare they are.")] = False,
     certify: Annotated[
         bool, typer.Option("--certify", help="Hold the run against the paper's claims; see also --momentum 0.")
@@ -106,6 +116,23 @@ def train(
         settings["bias"] = bias
     if balance:
         settings["class_weight"] = "balanced"
+    if explain:
+        _explain(
+            file,
+            target,
+            holdout,
+            loss,
+            settings,
+            as_json,
+            {
+                "task": task,
+                "drop": drop,
+                "categorical": categorical,
+                "impute": impute,
+                "drop_missing_target": drop_missing_target,
+            },
+        )
+        return
     with joined_group() as group:
         again = (
             resume or group.all_reduce_max(int(restarted())) > 0
@@ -121,6 +148,9 @@ def train(
             categorical=categorical or [],
             impute=impute,
             settings=settings,
+            drop_missing_target=drop_missing_target,
+            eval_file=eval_file,
+            seconds=seconds_of("--time", time),
             checkpoint=Checkpoints(checkpoint, every, resume=again) if checkpoint else None,
             memory=memory,
             certify=certify,
@@ -143,12 +173,35 @@ def train(
         raise typer.Exit(ends[summary["stop_reason"]])
 
 
+def _explain(
+    file: Path,
+    target: str,
+    holdout: float,
+    loss: str,
+    settings: dict[str, Any],
+    as_json: bool,
+    reading: dict[str, Any],
+) -> None:
+    from fireset.commands.explain_training import explain_training
+
+    found = explain_training(file, target, holdout=holdout, loss=loss, settings=settings, reading=reading)
+    if as_json:
+        show({**found.summary, "table_columns": found.columns}, as_json)
+        return
+    show_table(["column", "kind", "missing", "importance", ""], found.column_rows())
+    print()
+    show({key: value for key, value in found.summary.items() if key != "importances"}, as_json)
+
+
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="A file that `fireset train` wrote.")],
     file: Annotated[Path, typer.Argument(help="A table with the columns that the model was trained on.")],
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; standard output by default.")] = None,
     proba: Annotated[bool, typer.Option(help="Probability of each class too (classification).")] = False,
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Carry it along, an id say; may be repeated.")
+    ] = None,
     safe_csv: Annotated[
         bool, typer.Option(help="Quote labels that a spreadsheet would take for formulas, such as =1+1.")
     ] = False,
@@ -162,7 +215,7 @@ def predict(
     spare_inputs(out, model, file)
     if out is not None:
         check_writable(out)
-    columns, summary = predict_table(model, file, proba=proba)
+    columns, summary = predict_table(model, file, proba=proba, keep=keep)
     if as_json:
         if out is not None:
             write_csv(columns, out, safe=safe_csv)

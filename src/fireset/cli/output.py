@@ -47,13 +47,14 @@ _STOP_REASONS = {
     "max_iter": "all iterations done; --max-iter allows more",
     "tol": "the loss no longer improves; see --tol",
     "patience": "the loss on the validation rows no longer improves",
+    "callback": "the time given by --time is over; the best network so far was kept",
     "interrupted": "interrupted; the best network so far was kept",
     "terminated": "ended by SIGTERM; --resume goes on from the checkpoint",
     "diverged": "the loss grew without bound; give a smaller --learning-rate, or auto",
 }
 _NAMES = {
     f"{where}{key}": f"{where.replace('_', ' ')}{name}"
-    for where in ("", "held_out_")
+    for where in ("", "held_out_", "eval_", "forecast_")
     for key, name in {
         "r2": "R²",
         "rmse": "RMSE",

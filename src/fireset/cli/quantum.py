@@ -34,7 +34,7 @@ def quantum(
     report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
     drop: Drop = None,
     categorical: Categorical = None,
-    impute: Impute = False,
+    impute: Impute = True,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,

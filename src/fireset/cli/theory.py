@@ -35,7 +35,7 @@ def theory(
     holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
     drop: Drop = None,
     categorical: Categorical = None,
-    impute: Impute = False,
+    impute: Impute = True,
     report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
     seed: Seed = 0,
     quiet: Quiet = False,

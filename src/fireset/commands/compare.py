@@ -26,7 +26,7 @@ from fireset.engines.registry import ENGINES, engine_class
 from fireset.estimators import PAPER, estimator_for
 from fireset.network import ShiftedReLUNetwork
 from fireset.reporting import check_report
-from fireset.tables.encoder import one_line
+from fireset.tables.cells import one_line
 from fireset.tables.problem import TableProblem
 from fireset.training.signals import interruptible
 

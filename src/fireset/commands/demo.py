@@ -11,7 +11,6 @@ from sklearn.model_selection import train_test_split
 from fireset._util.files import check_writable
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.model import Model
-from fireset.tables.encoder import TableEncoder
 from fireset.training.loop import train
 from fireset.training.result import TrainingResult
 
@@ -24,6 +23,7 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
 
     check_writable(out)
     X, y = load_digits(return_X_y=True)
+    X = pl.DataFrame(X, schema=[f"pixel_{row}_{column}" for row in range(8) for column in range(8)])
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
     estimator = ShiftedReLUClassifier(width=width, threshold="paper", engine="data", random_state=seed, verbose=verbose)
     started = time.perf_counter()
@@ -31,8 +31,6 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
     seconds = time.perf_counter() - started
     result = _complete(estimator.result_)
     sparse, dense, difference = _time_steps(estimator, X_train, y_train)
-    names = [f"pixel_{row}_{column}" for row in range(8) for column in range(8)]
-    encoder = TableEncoder.learn(pl.DataFrame(X_train, schema=names))
     summary: dict[str, Any] = {
         "data": f"handwritten digits: {len(X_train)} images to learn from, {len(X_test)} to test on",
         "width": width,
@@ -48,7 +46,7 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
         "largest_relative_difference_of_loss": difference,
         "compile_seconds": result.compile_seconds,
     }
-    Model("classification", "digit", estimator, encoder, summary).save(out)
+    Model("classification", "digit", estimator, summary).save(out)
     return {**summary, "model": str(out.resolve())}
 
 

@@ -12,7 +12,7 @@ from fireset._util.files import atomic_path
 from fireset.commands.scores import scores
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.model import Model
-from fireset.tables.encoder import (
+from fireset.tables.cells import (
     category_text,
     is_text,
     listed,
@@ -20,34 +20,49 @@ from fireset.tables.encoder import (
     quoted,
     refuse_missing,
     refuse_type,
+    require_column,
 )
-from fireset.tables.reader import read_table, regression_values
+from fireset.tables.reader import read_table
+from fireset.tables.target import regression_values
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-def predict_table(path: Path, file: Path, *, proba: bool) -> tuple[dict[str, list], dict[str, Any]]:
-    """Columns of predictions for a table, and the scores if the table has the target."""
+def predict_table(
+    path: Path, file: Path, *, proba: bool, keep: list[str] | None = None
+) -> tuple[dict[str, list], dict[str, Any]]:
+    """Columns of predictions for a table, and the scores if the table has the target.
+
+    The columns ``keep`` of the table are carried along, before the predictions.
+    """
     model = Model.load(path)
     estimator = model.estimator
     if proba and not isinstance(estimator, ShiftedReLUClassifier):
         raise InputError(f"{path} is a regression model, which gives no probabilities; leave --proba out")
     table = read_table(file)
-    X = model.encoder.encode(table)
-    _warn_of_unused_columns(model, table.columns)
-    predictions = estimator.predict(X)
-    columns: dict[str, list] = {"prediction": predictions.tolist()}
+    for name in keep or []:
+        require_column(name, table.columns, "--keep")
+    _warn_of_unused_columns(model, [name for name in table.columns if name not in (keep or [])])
+    predictions = estimator.predict(table)
+    columns: dict[str, list] = {name: table[name].to_list() for name in keep or []}
+    columns["prediction"] = predictions.tolist()
     if proba and isinstance(estimator, ShiftedReLUClassifier):
-        for label, column in zip(estimator.classes_.tolist(), estimator.predict_proba(X).T, strict=True):
+        for label, column in zip(estimator.classes_.tolist(), estimator.predict_proba(table).T, strict=True):
             columns[f"p({label})"] = column.tolist()
-    summary: dict[str, Any] = {"rows": len(X)}
+    summary: dict[str, Any] = {"rows": table.height}
     if model.target in table.columns:
-        try:
-            summary |= scores(model.task, _comparable(model, table[model.target]), predictions)
-        except InputError as error:  # the predictions do not need the answers
-            warnings.warn(f"no score: {error}", stacklevel=2)
+        summary |= score_table(model, table, predictions)
     return columns, summary
+
+
+def score_table(model: Model, table: "pl.DataFrame", predictions: np.ndarray) -> dict[str, Any]:
+    """How good predictions for a table are that has the answers, too; a warning where they cannot be used."""
+    try:
+        return scores(model.task, _comparable(model, table[model.target]), predictions)
+    except InputError as error:  # the predictions do not need the answers
+        warnings.warn(f"no score: {error}", stacklevel=2)
+        return {}
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet take a cell for a formula
@@ -100,7 +115,7 @@ def _comparable(model: Model, answers: "pl.Series") -> np.ndarray:
 def _warn_of_unused_columns(model: Model, columns: list[str]) -> None:
     """Say which columns are not used, nor the target, nor dropped in training: often the wrong table."""
     dropped = model.training.get("dropped")
-    expected = {model.target, *(column.name for column in model.encoder.columns)}
+    expected = {model.target, *(column.name for column in model.encoder.columns), *model.encoder.left_out}
     expected |= set(map(str, dropped)) if isinstance(dropped, list) else set()
     strange = [name for name in columns if name not in expected]
     if strange:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from fireset.reporting.figures import Figure, Section, Series, Table
 from fireset.training.progress import Progress
 from fireset.training.result import TrainingResult
 from fireset.training.tensorboard import TensorBoardLog
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _SHOWN_COLUMNS = 20
 _RECALL_ROWS = 200
@@ -64,7 +67,7 @@ class Records:
     def written(
         self,
         estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
-        X: np.ndarray,
+        X: "pl.DataFrame",
         training: dict[str, Any],
         more: Sequence[Section] = (),
     ) -> dict[str, Any]:
@@ -105,7 +108,7 @@ class Records:
     def _write_report(
         self,
         estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
-        X: np.ndarray,
+        X: "pl.DataFrame",
         facts: dict[str, Any],
         more: Sequence[Section],
     ) -> None:
@@ -113,7 +116,7 @@ class Records:
         assert self._report is not None
         result, network = estimator.result_, estimator.network_
         after = part_of(network, shown_neurons(network.width))
-        maps = fire_maps(self._before, after, network.check_rows(estimator.sphere_(X)))
+        maps = fire_maps(self._before, after, network.check_rows(estimator.rows_on_sphere(X)))
         fired = fired_section(network, [(result.engine, result.history.column("fired_fraction").tolist())])
         sections = [
             _summary({name: value for name, value in facts.items() if name != "settings"}),

@@ -2,24 +2,34 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable
+from fireset._util.messages import tell
 from fireset.commands.certificate_report import certificate_sections
 from fireset.commands.overwrite_check import keep_apart, spare_inputs
+from fireset.commands.predict import score_table
 from fireset.commands.run_outputs import Records
 from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
 from fireset.model import Model
+from fireset.tables.cells import require_column
+from fireset.tables.column_notes import columns_in_words, describe_columns
 from fireset.tables.problem import TableProblem
+from fireset.tables.reader import read_table
+from fireset.tables.unfolding import COMPRESSED
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
 from fireset.training.memory import check_weights
 from fireset.training.stopping import StopReason
+from fireset.training.time_limit import TimeLimit
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def train_table(
@@ -34,6 +44,9 @@ def train_table(
     categorical: list[str],
     impute: bool,
     settings: dict[str, Any],
+    drop_missing_target: bool = False,
+    eval_file: Path | None = None,
+    seconds: float | None = None,
     checkpoint: Checkpoints | None = None,
     memory: str | None = None,
     certify: bool = False,
@@ -45,7 +58,7 @@ def train_table(
 
     Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
     is held against the paper's claims; what was found is under "certificate". What besides the model could not be
-    written is under "not_written".
+    written is under "not_written". ``eval_file`` is another table to score on; after ``seconds`` training stops.
     """
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
@@ -57,30 +70,32 @@ def train_table(
     )
     if checkpoint is not None:
         checkpoint.check_free(current_group())
-    problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
+    reading: dict[str, Any] = {"task": task, "drop": drop, "categorical": categorical, "impute": impute}
+    problem = TableProblem.read(file, target, drop_missing_target=drop_missing_target, **reading)
+    further = None if eval_file is None else _answered(eval_file, target)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)
     first = current_group().rank == 0  # the others leave no records
-    records = Records(
-        file,
-        target,
-        report=report,
-        history=history if first else None,
-        tensorboard=tensorboard if first else None,
-    )
+    places = {"history": history, "tensorboard": tensorboard} if first else {"history": None, "tensorboard": None}
+    records = Records(file, target, report=report, **places)
     if certify:  # what is held against the paper's claims is the paper's setting, where nothing else was asked for
         settings |= {name: value for name, value in PAPER.items() if settings.get(name, "auto") == "auto"}
-    estimator = estimator_for(problem.task, loss, **settings)
+    encoding = {"missing": "impute" if impute else "error", "categorical": categorical}
+    estimator = estimator_for(problem.task, loss, **settings, **encoding)
     if checkpoint is not None:
-        of_table = {"target": target, "task": task, "drop": drop, "categorical": categorical, "impute": impute}
-        options = _options({**of_table, "holdout": holdout, "loss": loss, "bias": "auto", **settings})
-        checkpoint = replace(checkpoint, options={"table": file.name, **options})
+        options = {"target": target, **reading, "holdout": holdout, "loss": loss, "bias": "auto", **settings}
+        checkpoint = replace(checkpoint, options={"table": file.name, **_options(options)})
+    columns = describe_columns(problem.encoder, problem.features)
     kept, held = problem.hold_out(holdout, settings["random_state"])
     _check_memory(estimator, problem, memory)
+    if first and settings["verbose"]:
+        tell("\n".join(columns_in_words(columns)))
     certificate = Certificate() if certify else None
+    limit = None if seconds is None else TimeLimit(seconds)
+    rows = problem.features[kept]
     with records:
-        callbacks = [*records.callbacks, *([certificate] if certificate else [])]
-        estimator.fit(problem.X[kept], problem.y[kept], callbacks=callbacks, checkpoint=checkpoint, memory=memory)
+        callbacks = [*records.callbacks, *filter(None, (certificate, limit))]
+        estimator.fit(rows, problem.y[kept], callbacks=callbacks, checkpoint=checkpoint, memory=memory)
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.classes_ = np.array(problem.classes)
 
@@ -89,12 +104,26 @@ def train_table(
         return {**summary, "checkpoint": str(checkpoint.folder)}
     summary |= _held_out_scores(problem, estimator, held)
     training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
-    Model(problem.task, target, estimator, problem.encoder, training).save(out)
+    model = Model(problem.task, target, estimator, {**training, "table_columns": columns})
+    model.save(out)
+    summary |= {} if further is None else _evaluated(model, further)
     row_numbers = kept[estimator.training_rows_] + 1  # in the table, counted from 1 as all messages about it count
     certified = {"certificate": certificate.report(row_numbers).to_dict()} if certificate else {}
     sections = certificate_sections(certified["certificate"]) if certified else []
-    written = records.written(estimator, problem.X[kept], training, sections)
+    written = records.written(estimator, rows, training, sections)
     return {**summary, **written, "model": str(out), **certified}
+
+
+def _answered(file: Path, target: str) -> "pl.DataFrame":
+    """Another table to score on, which must have the target."""
+    table = read_table(file)
+    require_column(target, table.columns, f"--eval {file.name}: --target")
+    return table
+
+
+def _evaluated(model: Model, table: "pl.DataFrame") -> dict[str, Any]:
+    found = score_table(model, table, model.estimator.predict(table))
+    return {"eval_rows": table.height, **{f"eval_{name}": value for name, value in found.items()}}
 
 
 def _options(asked: dict[str, Any]) -> dict[str, str]:
@@ -115,9 +144,10 @@ def _check_memory(
 ) -> None:
     """Before the network is drawn: its weights must fit."""
     outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
-    width = estimator.width_for(len(problem.X), problem.X.shape[1], outputs)
+    columns = len(problem.encoder.feature_names)
+    width = estimator.width_for(len(problem.y), columns, outputs)
     share = -(-width // current_group().size)
-    check_weights(share, problem.X.shape[1] + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
+    check_weights(share, columns + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
 
 
 def _summary(
@@ -129,7 +159,7 @@ def _summary(
     summary: dict[str, Any] = {
         "task": problem.task,
         "rows": rows,
-        "columns": problem.X.shape[1],
+        "columns": len(estimator.encoder_.feature_names),
         "width": estimator.network_.width,
         "threshold": estimator.network_.threshold,
         "engine": result.engine,
@@ -143,7 +173,7 @@ def _summary(
         "preprocessing_seconds": result.start_seconds,
         "compile_seconds": result.compile_seconds,
     }
-    summary |= _chosen(estimator, problem.encoder.feature_names)
+    summary |= _chosen(estimator)
     if current_group().size > 1:
         summary["workers"] = current_group().size
     if result.blocks > 1:
@@ -154,7 +184,7 @@ def _summary(
     return summary
 
 
-def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, names: list[str]) -> dict[str, Any]:
+def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str, Any]:
     """The settings that were chosen for the table, and what they promised."""
     settings = estimator.settings_
     chosen: dict[str, Any] = {"bias": settings.bias, "column_scale_rounds": settings.rounds}
@@ -163,8 +193,8 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, names: list
         chosen[f"forecast_{score}"] = settings.forecast
     if settings.notes:
         chosen["notes"] = list(settings.notes)
-    order = np.argsort(settings.importances)[::-1]
-    chosen["importances"] = {names[k]: float(settings.importances[k]) for k in order}
+    shares = dict(zip(estimator.feature_names_in_.tolist(), estimator.feature_importances_.tolist(), strict=True))
+    chosen["importances"] = dict(sorted(shares.items(), key=lambda item: -item[1]))
     return chosen
 
 
@@ -176,7 +206,7 @@ def _held_out_scores(
     answers = problem.y[held]
     if isinstance(estimator, ShiftedReLUClassifier):
         answers = estimator.classes_[answers]
-    scored = scores(problem.task, answers, estimator.predict(problem.X[held]))
+    scored = scores(problem.task, answers, estimator.predict(problem.features[held]))
     return {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.items()}}
 
 
@@ -192,6 +222,6 @@ def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints
 def _stem(file: Path) -> str:
     """A file's name without the suffixes of its format: my.digits of my.digits.csv.gz."""
     name = file.name
-    for packed in (".gz", ".bz2"):
+    for packed in COMPRESSED:
         name = name.removesuffix(packed)
     return Path(name).stem

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_X_y, validate_data
 
 from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
@@ -21,7 +21,10 @@ from fireset.distributed.shard import initialize
 from fireset.engines.registry import create, engine_class
 from fireset.estimators.width import THRESHOLD, choose_width
 from fireset.network import ShiftedReLUNetwork, choose_threshold
+from fireset.tables.column_notes import warn_of_columns
 from fireset.tables.columns import ColumnMap
+from fireset.tables.encoder import TableEncoder
+from fireset.tables.frames import as_table, frame_of_objects, is_frame
 from fireset.tables.holdout import hold_out
 from fireset.tables.settings import FEWEST_ROWS, choose_settings
 from fireset.tables.sphere import SphereMap
@@ -68,16 +71,28 @@ class ShiftedReLUEstimator(BaseEstimator):
     patience: int
     bias: float | str
     column_scales: Any
+    missing: str
+    categorical: Any
     dtype: str
     warm_start: bool
     random_state: Any
     verbose: bool
     n_features_in_: int
+    feature_names_in_: np.ndarray
+    encoder_: TableEncoder
+    _by_name: bool  # whether the rows of fit came in a table whose columns have names
     network_: ShiftedReLUNetwork  # on several workers a NetworkShard, which predicts and saves alike
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags
 
     def _check_settings(self) -> None:
         if self.bias != "auto" and not (is_number(self.bias) and float(self.bias) > 0):
             raise InputError(f"bias must be 'auto' or a positive number, got {self.bias!r}")
+        if self.missing not in ("impute", "error"):
+            raise InputError(f"missing must be 'impute' or 'error', got {self.missing!r}")
         whole_number("max_iter", self.max_iter, 1)
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
@@ -118,9 +133,9 @@ class ShiftedReLUEstimator(BaseEstimator):
             fewest_rows=FEWEST_ROWS if choose else np.inf,
         )
         if self.verbose and choose and current_group().rank == 0:
-            names = getattr(self, "feature_names_in_", None)
+            names = self.encoder_.feature_names
             score = "accuracy" if is_classifier(self) else "R²"
-            words = self.settings_.in_words(None if names is None else list(map(str, names)), score)
+            words = self.settings_.in_words(names if self._by_name else None, score)
             tell(f"chosen: {words}")
         self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
@@ -144,9 +159,17 @@ class ShiftedReLUEstimator(BaseEstimator):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """How much the fit depends on each column, (p,), adding up to 1: √(mean (∂f/∂z_j)²) of kernel regression."""
+        """How much the fit depends on each column, (p,), adding up to 1: √(mean (∂f/∂z_j)²) of kernel regression.
+
+        Those of what a column has become, categories say, are added up; columns that are left out have 0.
+        """
         check_is_fitted(self)
-        return self.settings_.importances
+        encoder = self.encoder_
+        starts = np.cumsum(encoder.features_per_column) - encoder.features_per_column
+        sums = np.add.reduceat(self.settings_.importances, starts)
+        by_name = dict(zip((column.name for column in encoder.columns), sums, strict=True))
+        names = self.feature_names_in_ if self._by_name else by_name
+        return np.array([by_name.get(name, 0.0) for name in names])
 
     def _given_scales(self, columns: int) -> np.ndarray | str | None:
         """``column_scales`` as the user gave them."""
@@ -156,6 +179,8 @@ class ShiftedReLUEstimator(BaseEstimator):
                 raise InputError(f"column_scales must be 'auto', None or an array of positive numbers, got {given!r}")
             return given
         scales = np.asarray(given, np.float64)
+        if scales.shape == (len(self.encoder_.columns),) != (columns,):  # one for all that a column has become
+            scales = np.repeat(scales, self.encoder_.features_per_column)
         if scales.shape != (columns,) or not ((scales > 0) & np.isfinite(scales)).all():
             raise InputError(
                 f"column_scales must be {columns} positive numbers, one for each column of X; got shape {scales.shape}"
@@ -262,10 +287,61 @@ class ShiftedReLUEstimator(BaseEstimator):
         state: Any = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_batches"}
 
+    def _encoded(self, X, y, *, reset: bool, **checks) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and targets to train on as numbers, none missing; ``reset`` learns what columns become."""
+        allowed = {"dtype": np.float64, "ensure_all_finite": "allow-nan" if self.missing == "impute" else True}
+        if not is_frame(X):
+            if not reset and self._by_name:
+                return self._with_targets(self._rows_of_array(X), y, checks)
+            X, y = map(np.asarray, validate_data(self, X, y, reset=reset, **allowed, **checks))
+            if reset:
+                if self.categorical is not None and len(self.categorical):
+                    raise InputError("categorical names columns of a DataFrame, and X is an array; give a DataFrame")
+                self._by_name = False
+                self.encoder_ = TableEncoder.of_numbers(X, self.missing == "impute")
+            return self.encoder_.encode_numbers(X), y
+        table = as_table(X)
+        if reset:
+            self._learn_columns(table, y)
+        if not self._by_name:
+            return self._encoded(table.to_numpy(), y, reset=reset, **checks)
+        return self._with_targets(self.encoder_.encode(table), y, checks)
+
+    def _with_targets(self, rows: np.ndarray, y, checks: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that are numbers already, and targets as scikit-learn checks them."""
+        rows, y = check_X_y(rows, y, dtype="float64", estimator=self, **checks)
+        return np.asarray(rows), np.asarray(y)
+
+    def _learn_columns(self, table, y) -> None:
+        """What the columns of a frame become; those that look wrong are warned about."""
+        impute = self.missing == "impute"
+        self.encoder_ = TableEncoder.learn(table, categorical=self.categorical or (), impute=impute)
+        self._by_name = True
+        self.n_features_in_ = table.width
+        self.feature_names_in_ = np.array(table.columns, object)
+        warn_of_columns(self.encoder_, table, y)
+
+    def _rows(self, X) -> np.ndarray:
+        """Rows to predict for, as numbers: frames by the names of their columns, arrays by their order."""
+        if is_frame(X) and self._by_name:
+            return self.encoder_.encode(as_table(X))
+        return self._rows_of_array(X)
+
+    def _rows_of_array(self, X) -> np.ndarray:
+        finite = "allow-nan" if self.encoder_.columns[0].fill is not None else True
+        if self.encoder_.takes_arrays and not self.encoder_.left_out:
+            X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+            return self.encoder_.encode_numbers(np.asarray(X))
+        X = validate_data(self, X, dtype=None, ensure_all_finite=finite, reset=False)
+        return self.encoder_.encode(frame_of_objects(np.asarray(X), list(self.feature_names_in_)))
+
+    def rows_on_sphere(self, X) -> np.ndarray:
+        """Rows as the network sees them, (n, p + 1) of norm 1."""
+        return self.sphere_(self._rows(X))
+
     def _outputs(self, X) -> np.ndarray:
         check_is_fitted(self)
-        X = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
-        return self.network_.predict(self.sphere_(X))
+        return self.network_.predict(self.rows_on_sphere(X))
 
     def _check_weight(self, sample_weight, X) -> np.ndarray:
         if sample_weight is None:

@@ -4,7 +4,6 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
@@ -50,6 +49,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         patience=20,
         bias="auto",
         column_scales="auto",
+        missing="impute",
+        categorical=None,
         dtype="float32",
         warm_start=False,
         random_state=None,
@@ -75,6 +76,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.patience = patience
         self.bias = bias
         self.column_scales = column_scales
+        self.missing = missing
+        self.categorical = categorical
         self.dtype = dtype
         self.warm_start = warm_start
         self.random_state = random_state
@@ -129,7 +132,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         return np.hstack([1 - p, p]) if p.shape[1] == 1 else p
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
-        X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        X, y = self._encoded(X, y, reset=reset)
         if reset:  # later labels must be among the classes of the first ones, which ``_codes`` sees to
             check_classification_targets(y)
         weight = self._check_weight(sample_weight, X)

@@ -2,7 +2,6 @@
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
 
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
@@ -47,6 +46,11 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     column_scales : "auto", None or (p,) array
         How much each column counts beside the others. "auto" learns it from the gradients of the fit, where that helps
         on rows that had no part in it; None leaves all at 1.
+    missing : "impute" or "error"
+        Missing cells, NaN or null: numbers become the median of the column, and one more column says where; texts are a
+        category of their own. "error" refuses them.
+    categorical : list of str, optional
+        Columns of a DataFrame whose numbers name categories, or whose texts shall all have a column of their own.
     dtype : "float32" or "float64"
     warm_start : bool
         ``fit`` goes on from the network of the fit before.
@@ -88,6 +92,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         patience=20,
         bias="auto",
         column_scales="auto",
+        missing="impute",
+        categorical=None,
         dtype="float32",
         warm_start=False,
         random_state=None,
@@ -111,6 +117,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self.patience = patience
         self.bias = bias
         self.column_scales = column_scales
+        self.missing = missing
+        self.categorical = categorical
         self.dtype = dtype
         self.warm_start = warm_start
         self.random_state = random_state
@@ -153,7 +161,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return predictions if self._many_targets else predictions[:, 0]
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset)
+        X, y = self._encoded(X, y, reset=reset, multi_output=True, y_numeric=True)
         return np.asarray(X), np.asarray(y, np.float64), self._check_weight(sample_weight, X)
 
     def _begin_regression(self, X, y, weight, *, whole: bool = True) -> None:

@@ -1,240 +1,48 @@
 """How the columns of a table become numbers: learned on the training table, stored in the model file.
 
-A number or boolean column becomes one float column; a text column becomes one 0/1 column per category.
-Nothing is guessed silently: a cell that holds no number is refused by column and row, with the remedy.
+Numbers and booleans become one column, dates one and their phases, texts one 0/1 column per category. Missing numbers
+become the training median, and a column of 0 and 1 says where; missing texts are a category of their own. What cannot
+be used is left out with the reason. Nothing is guessed silently: ``column_notes.py`` has the words for it.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
-import shlex
 import warnings
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
+from fireset.tables.cells import (
+    as_cells,
+    cli_option,
+    first_row,
+    first_text,
+    holds_number,
+    is_number,
+    is_text,
+    listed,
+    nan_as_null,
+    quoted,
+    refuse_type,
+    require_column,
+)
+from fireset.tables.column_kinds import MISSING_CATEGORY, OTHER_CATEGORY, CategoryColumn, DateColumn, NumberColumn
+from fireset.tables.spelled import as_times, dates_in_text, numbers_in_text
+from fireset.tables.stored_columns import expect, is_unicode, restore_column
 
 if TYPE_CHECKING:
     import polars as pl
 
-MISSING_CATEGORY = "(missing)"
-# A column with more categories is almost always an identifier or free text that was not meant to be a feature.
-MAX_CATEGORIES = 1000
-# Norms are computed from squares, and a sum of squares of larger numbers may overflow.
-MAX_MAGNITUDE = 1e150
+Column = NumberColumn | CategoryColumn | DateColumn
 
-
-def one_line(value: object) -> str:
-    """Text for an error message: line breaks and control characters of a file's contents are escaped."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
-
-
-def quoted(value: object) -> str:
-    """``repr`` on one line, cut to 60 characters because a cell of an untrusted file may be very long."""
-    try:
-        text = one_line(repr(value))
-    except (RecursionError, ValueError):  # a deeply nested list, an integer of thousands of digits
-        text = f"something of type {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def listed(values: Sequence[object], limit: int) -> str:
-    """The first ``limit`` values in quotes, followed by how many more there are."""
-    more = f" and {len(values) - limit} more" if len(values) > limit else ""
-    return ", ".join(quoted(value) for value in values[:limit]) + more
-
-
-def cli_option(flag: str, column: str) -> str:
-    """A command-line option for one column, quoted so that it can be pasted into a shell."""
-    return f"{flag} {shlex.quote(one_line(column))}"
-
-
-def require_column(name: str, columns: Sequence[str], role: str) -> None:
-    """Refuse a column name that the table does not have, suggesting the nearest one it has."""
-    if name in columns:
-        return
-    nearest = difflib.get_close_matches(str(name), columns, n=1)
-    hint = f"did you mean {quoted(nearest[0])}?" if nearest else f"its columns are {listed(columns, 10)}"
-    raise InputError(f"{role} {quoted(name)} is not a column of the table; {hint}")
-
-
-def is_text(series: pl.Series) -> bool:
-    """Whether the cells are text: a String, Categorical or Enum column."""
-    import polars as pl
-
-    return series.dtype in (pl.String, pl.Categorical, pl.Enum)
-
-
-def is_number(series: pl.Series) -> bool:
-    """Whether the cells are numbers or booleans."""
-    import polars as pl
-
-    return series.dtype.is_numeric() or series.dtype == pl.Boolean
-
-
-def nan_as_null(table: pl.DataFrame) -> pl.DataFrame:
-    """Null in place of NaN, so that all missing cells are null; all columns at once, since one by one is slow."""
-    from polars import selectors
-
-    return table.with_columns(selectors.float().fill_nan(None))
-
-
-def first_row(mask: pl.Series) -> int:
-    """The 1-based number of the first data row where ``mask`` holds."""
-    return int(mask.arg_true()[0]) + 1
-
-
-def holds_number(text: pl.Series) -> pl.Series:
-    """Which cells of a text column spell a finite number; null where the cell is missing."""
-    import polars as pl
-
-    text = text.cast(pl.String)
-    numbers = text.str.strip_chars().cast(pl.Float64, strict=False)
-    return numbers.is_finite().fill_null(False).set(text.is_null(), None)
-
-
-def first_text(text: pl.Series) -> tuple[str, int]:
-    """The cell of a text column that best shows it is not numeric, and its 1-based row.
-
-    That is the first cell that spells no number; if all do, the first cell that is not missing.
-    """
-    import polars as pl
-
-    not_numbers = ~holds_number(text)
-    row = first_row(not_numbers if not_numbers.any() else text.is_not_null())
-    return text.cast(pl.String)[row - 1], row
-
-
-def checked_numbers(series: pl.Series, label: str) -> np.ndarray:
-    """The cells as float64 with NaN for missing; infinite and overflowing ones are refused."""
-    import polars as pl
-
-    numbers = series.cast(pl.Float64).to_numpy()
-    beyond = np.abs(numbers) > MAX_MAGNITUDE
-    if beyond.any():
-        row = int(beyond.argmax()) + 1
-        value = float(numbers[row - 1])
-        if math.isinf(value):
-            raise InputError(f"{label} holds {value} in row {row}; put a finite number there")
-        limit = f"magnitudes above {MAX_MAGNITUDE:g} overflow when squared"
-        raise InputError(f"{label} holds {value} in row {row}, but {limit}; rescale the column")
-    return numbers
-
-
-def refuse_type(series: pl.Series, label: str, remedy: str) -> None:
-    """Refuse a column that is neither numbers, booleans, text nor entirely missing."""
-    import polars as pl
-
-    if not (is_number(series) or is_text(series) or series.dtype == pl.Null):
-        raise InputError(f"{label} has the type {quoted(series.dtype)}, which is neither number nor text; {remedy}")
-
-
-def refuse_missing(series: pl.Series, label: str, remedy: str) -> None:
-    """Refuse null cells, saying how many there are and where the first one is."""
-    if count := series.null_count():
-        values, row = "value" if count == 1 else "values", first_row(series.is_null())
-        raise InputError(f"{label} has {count} missing {values}, first in row {row}; {remedy}")
-
-
-def category_text(series: pl.Series) -> pl.Series:
-    """The cells as category names, the same whatever type the column was read as.
-
-    A column read as text in one file may be read as integers, floats or booleans in the next, because types
-    are inferred from the cells at hand. So 7, 7.0, "7" and "07" are one category, as are True and "true".
-    """
-    import polars as pl
-
-    bare = pl.col("bare")
-    integer, number = bare.cast(pl.Int64, strict=False), bare.cast(pl.Float64, strict=False)
-    whole = (number == number.round(0)) & (number.abs() < 2.0**53)
-    lowered = bare.str.to_lowercase()
-    spelled = pl.coalesce(
-        integer.cast(pl.String),
-        pl.when(whole).then(number.cast(pl.Int64, strict=False).cast(pl.String)),
-        pl.when(number.is_finite()).then(number.cast(pl.String)),
-        pl.when(lowered.is_in(["true", "false"])).then(lowered),
-        bare,
-    )
-    text = series.cast(pl.String).str.strip_chars()
-    return text.to_frame("bare").select(spelled.alias(series.name)).to_series()
-
-
-@dataclass(frozen=True)
-class NumberColumn:
-    """A column used as it is. ``fill`` replaces missing cells: the training median; None refuses them."""
-
-    name: str
-    fill: float | None
-
-    @property
-    def feature_names(self) -> list[str]:
-        return [self.name]
-
-    def encode_into(self, series: pl.Series, out: np.ndarray) -> None:
-        label = f"column {quoted(self.name)}"
-        if is_text(series) and series.null_count() < series.len():
-            value, row = first_text(series)
-            raise InputError(
-                f"{label} was numeric in training but holds the text {quoted(value)} in row {row}; "
-                "store numbers in that column"
-            )
-        numbers = checked_numbers(series, label)
-        out[:, 0] = numbers if self.fill is None else np.where(np.isnan(numbers), self.fill, numbers)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "number", "name": self.name, "fill": self.fill}
-
-
-@dataclass(frozen=True)
-class CategoryColumn:
-    """A one-hot column. ``fill`` is the category of missing cells; None refuses them."""
-
-    name: str
-    categories: tuple[str, ...]
-    fill: str | None
-
-    @property
-    def feature_names(self) -> list[str]:
-        return [f"{self.name}={category}" for category in self.categories]
-
-    @classmethod
-    def learn(cls, series: pl.Series, impute: bool) -> CategoryColumn:
-        text = category_text(series)
-        counts = Counter(text.drop_nulls().to_list())
-        if not impute:
-            return cls(series.name, tuple(sorted(counts)), None)
-        most_frequent = min(counts, key=lambda category: (-counts[category], category))
-        fill = MISSING_CATEGORY if text.null_count() else most_frequent
-        return cls(series.name, tuple(sorted({*counts, fill})), fill)
-
-    def encode_into(self, series: pl.Series, out: np.ndarray) -> None:
-        import polars as pl
-
-        if series.dtype.is_float():
-            checked_numbers(series, f"column {quoted(self.name)}")
-        text = category_text(series)
-        if self.fill is not None:
-            text = text.fill_null(self.fill)
-        codes = text.replace_strict(
-            list(self.categories), range(len(self.categories)), default=-1, return_dtype=pl.Int64
-        ).to_numpy()
-        known = np.flatnonzero(codes >= 0)
-        out[:] = 0.0
-        out[known, codes[known]] = 1.0
-        if unseen := len(codes) - len(known):
-            values = text.filter(pl.Series(codes < 0)).unique(maintain_order=True).to_list()
-            cells = "1 cell holds a category" if unseen == 1 else f"{unseen} cells hold categories"
-            message = f"{cells} not seen in training ({listed(values, 3)}); encoded as all zeros"
-            # The level of the caller of TableEncoder.encode.
-            warnings.warn(f"column {quoted(self.name)}: {message}", UserWarning, stacklevel=3)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "category", "name": self.name, "categories": list(self.categories), "fill": self.fill}
+_ENOUGH_TO_TELL = 10  # rows; in fewer, texts that all differ may be categories
+_HARDLY_COVERED = 0.1  # of the rows: so few hold a category that another row holds, too
+_FILL = "fill them in, or train with --impute (missing='impute')"
+_MEDIAN_ROWS = 20_000  # that the medians of an array are taken from
 
 
 @dataclass(frozen=True)
@@ -243,14 +51,17 @@ class TableEncoder:
 
     Attributes
     ----------
-    columns : tuple of NumberColumn or CategoryColumn
+    columns : tuple of NumberColumn, CategoryColumn or DateColumn
         In the order of the training table. Use :meth:`learn` or :meth:`from_dict` to make one.
+    left_out : dict of str
+        Columns that are not used, and why.
     """
 
-    columns: tuple[NumberColumn | CategoryColumn, ...]
+    columns: tuple[Column, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def learn(cls, features: pl.DataFrame, *, categorical: Sequence[str] = (), impute: bool = False) -> TableEncoder:
+    def learn(cls, features: pl.DataFrame, *, categorical: Sequence[str] = (), impute: bool = True) -> TableEncoder:
         """Decide from the training table what each column becomes.
 
         Parameters
@@ -258,11 +69,11 @@ class TableEncoder:
         features : polars.DataFrame
             The training table without its target column.
         categorical : sequence of str
-            Columns to one-hot encode even if they hold numbers or more than 1000 different texts.
+            Columns to one-hot encode even if they hold numbers, and with all of their categories.
         impute : bool
-            Accept missing cells, now and in later tables. In a number column they become the training median;
-            in a text column the category "(missing)" if training had missing cells there, else the most
-            frequent category (the first in sorted order among equals).
+            Accept missing cells, now and in later tables: numbers and dates become the training median, with a column
+            that says where if training had missing cells there; texts become the category "(missing)" if training had
+            missing cells there, else the most frequent one (the first in sorted order among equals).
         """
         if isinstance(categorical, str):
             raise InputError(f"categorical must be a list of column names, got {quoted(categorical)}")
@@ -272,14 +83,38 @@ class TableEncoder:
             raise InputError("the table has no feature column; give at least one besides the target")
         if features.height == 0:
             raise InputError("the table has no rows to learn from")
-        columns = nan_as_null(features).iter_columns()
-        return cls(tuple(_learn_column(series, series.name in categorical, impute) for series in columns))
+        table = nan_as_null(features)
+        if not impute:
+            _refuse_missing(table, "fill them in, remove those rows, or let them be filled: --impute, missing='impute'")
+        learned = {series.name: _learn_column(series, series.name in categorical, impute) for series in table}
+        left_out = {name: found for name, found in learned.items() if isinstance(found, str)}
+        columns = tuple(found for found in learned.values() if not isinstance(found, str))
+        if not columns:
+            reasons = "; ".join(f"{quoted(name)} {reason}" for name, reason in list(left_out.items())[:3])
+            raise InputError(f"no column of the table can be used: {reasons}; give at least one that can")
+        return cls(columns, left_out)
+
+    @classmethod
+    def of_numbers(cls, X: np.ndarray, impute: bool) -> TableEncoder:
+        """For an array (rows, columns) in which NaN is a missing cell; its columns are called x0, x1, …"""
+        missing = np.atleast_1d(np.isnan(X).any(axis=0))
+        some = X[:: -(-len(X) // _MEDIAN_ROWS)]
+        fill = np.median(some, axis=0)
+        for j in np.flatnonzero(missing):
+            seen = X[~np.isnan(X[:, j]), j]
+            fill[j] = np.median(seen) if len(seen) else 0.0
+        return cls(
+            tuple(
+                NumberColumn(f"x{j}", float(fill[j]) if impute else None, impute and bool(missing[j]))
+                for j in range(X.shape[1])
+            )
+        )
 
     def encode(self, table: pl.DataFrame) -> np.ndarray:
         """The matrix of a table, shape (rows, len(feature_names)), float64, C-contiguous and finite.
 
-        Columns are found by name and further columns are ignored. A category not seen in training becomes
-        zeros and is reported by a UserWarning.
+        Columns are found by name and further columns are ignored. What training did not have, categories and missing
+        cells, is reported by a UserWarning.
         """
         present = set(table.columns)
         lacking = [column.name for column in self.columns if column.name not in present]
@@ -290,95 +125,195 @@ class TableEncoder:
                 "name the columns as in the training table"
             )
         table = nan_as_null(table.select(column.name for column in self.columns))
+        strict = [column.name for column in self.columns if column.fill is None]
+        _refuse_missing(table.select(strict), _FILL)
         matrix = np.empty((table.height, len(self.feature_names)))
-        start = 0
+        start, notes = 0, []
         for column, series in zip(self.columns, table.iter_columns(), strict=True):
             stop = start + len(column.feature_names)
-            label = f"column {quoted(column.name)}"
-            refuse_type(series, label, "store it as in the training table")
-            if column.fill is None:
-                refuse_missing(series, label, "fill them in, or train the model with --impute")
-            column.encode_into(series, matrix[:, start:stop])
+            refuse_type(series, f"column {quoted(column.name)}", "store it as in the training table")
+            if isinstance(column, CategoryColumn):
+                matrix[:, start:stop], note = column.numbers(as_cells(series))
+                notes += [note] if note else []
+            else:
+                self._fill(column, column.numbers(as_cells(series)), matrix[:, start:stop])
             start = stop
+        notes += _missing_for_the_first_time(self.columns, table)
+        for note in notes:
+            warnings.warn(note, UserWarning, stacklevel=2)
         return matrix
 
-    @property
+    def encode_numbers(self, X: np.ndarray) -> np.ndarray:
+        """The matrix of an array (rows, columns) whose columns are those of training, all of them numbers."""
+        missing = np.isnan(X)
+        if not missing.any():
+            if X.shape[1] == len(self.feature_names):
+                return X
+        elif (refused := self._number_layout.refused & missing.any(axis=0)).any():
+            column = quoted(self.columns[int(refused.argmax())].name)
+            raise InputError(f"X misses cells (NaN) in column {column}; fill them in, or train with missing='impute'")
+        layout = self._number_layout
+        matrix = np.empty((len(X), len(self.feature_names)))
+        matrix[:, layout.places] = np.where(missing, layout.fills, X)
+        matrix[:, layout.indicators] = missing[:, layout.indicated]
+        return matrix
+
+    def _fill(self, column: NumberColumn | DateColumn, numbers: np.ndarray, out: np.ndarray) -> None:
+        """Numbers as they are, the median where cells are missing, and the column that says where."""
+        width = numbers.shape[1]
+        out[:, :width] = numbers
+        missing = np.isnan(numbers[:, 0])
+        if column.indicator:
+            out[:, width] = missing
+        if missing.any():
+            if column.fill is None:  # text that says that there is no number
+                row = int(missing.argmax()) + 1
+                raise InputError(f"column {quoted(column.name)} has no number in row {row}; {_FILL}")
+            fill = np.array([column.fill])
+            out[missing, :width] = column.phases(fill) if isinstance(column, DateColumn) else fill
+
+    @cached_property
     def feature_names(self) -> list[str]:
         """One name per column of the matrix, such as ``age`` or ``color=red``."""
         return [name for column in self.columns for name in column.feature_names]
 
+    @cached_property
+    def features_per_column(self) -> np.ndarray:
+        """How many columns of the matrix each column of the table has become."""
+        return np.array([len(column.feature_names) for column in self.columns])
+
+    @cached_property
+    def _number_layout(self) -> _NumberLayout:
+        """Where numbers go that come as an array."""
+        numbers = [column for column in self.columns if isinstance(column, NumberColumn)]
+        if len(numbers) < len(self.columns):
+            other = next(column.name for column in self.columns if not isinstance(column, NumberColumn))
+            raise InputError(
+                f"the model was trained on a table whose column {quoted(other)} is no number; give a DataFrame with "
+                "the names of the training table"
+            )
+        starts = np.cumsum(self.features_per_column) - self.features_per_column
+        indicated = np.array([column.indicator for column in numbers], bool)
+        return _NumberLayout(
+            places=starts,
+            indicated=np.flatnonzero(indicated),
+            indicators=starts[indicated] + 1,
+            fills=np.array([np.nan if column.fill is None else column.fill for column in numbers]),
+            refused=np.array([column.fill is None for column in numbers]),
+        )
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether all columns are numbers, so that an array says all there is to say."""
+        return all(isinstance(column, NumberColumn) for column in self.columns)
+
     def to_dict(self) -> dict[str, Any]:
         """A form that JSON can hold; :meth:`from_dict` restores it."""
-        return {"columns": [column.to_dict() for column in self.columns]}
+        columns = [column.to_dict() for column in self.columns]
+        return {"columns": columns} | ({"left_out": self.left_out} if self.left_out else {})
 
     @classmethod
     def from_dict(cls, stored: Any) -> TableEncoder:
         """Restore what :meth:`to_dict` gave. The model file is untrusted, so every part is checked."""
-        _expect(isinstance(stored, dict) and set(stored) == {"columns"}, "it must hold exactly 'columns'", stored)
-        columns = stored["columns"]
-        _expect(isinstance(columns, list) and len(columns) > 0, "'columns' must be a list, not empty", columns)
-        restored = tuple(_restore_column(column) for column in columns)
-        names = [column.name for column in restored]
-        _expect(len(set(names)) == len(names), "its column names must differ", names)
-        return cls(restored)
+        known = isinstance(stored, dict) and set(stored) - {"left_out"} == {"columns"}
+        expect(known, "it must hold 'columns' and at most 'left_out' besides", stored)
+        columns, left_out = stored["columns"], stored.get("left_out", {})
+        expect(isinstance(columns, list) and len(columns) > 0, "'columns' must be a list, not empty", columns)
+        restored = tuple(restore_column(column) for column in columns)
+        texts = isinstance(left_out, dict) and all(is_unicode(text) for item in left_out.items() for text in item)
+        expect(texts, "'left_out' must hold texts", left_out)
+        names = [*(column.name for column in restored), *left_out]
+        expect(len(set(names)) == len(names), "its column names must differ", names)
+        return cls(restored, left_out)
 
 
-def _learn_column(series: pl.Series, force_categorical: bool, impute: bool) -> NumberColumn | CategoryColumn:
-    """Check one training column and learn it; ``force_categorical`` one-hot encodes it even if it holds numbers."""
+@dataclass(frozen=True)
+class _NumberLayout:
+    """Columns of the matrix by the columns of an array."""
+
+    places: np.ndarray  # where each column's numbers go
+    indicated: np.ndarray  # the columns of the array that have an indicator,
+    indicators: np.ndarray  # and where it goes
+    fills: np.ndarray
+    refused: np.ndarray  # which must not miss any
+
+
+def _learn_column(series: pl.Series, force_categorical: bool, impute: bool) -> Column | str:
+    """One training column, or why it is left out; ``force_categorical`` one-hot encodes it even if it holds numbers."""
+    import polars as pl
+
     label = f"column {quoted(series.name)}"
-    drop = f"pass {cli_option('--drop', series.name)}"
-    as_categories = f"pass {cli_option('--categorical', series.name)} to treat it as categories"
-    refuse_type(series, label, f"convert it in the file, or {drop}")
+    refuse_type(series, label, f"convert it, or {_drop(series)}")
     if series.null_count() == series.len():
-        raise InputError(f"{label} has no value in any row; {drop}")
-    if not impute:
-        refuse_missing(series, label, "fill them in, remove those rows, or pass --impute")
+        return "has no value in any row"
+    series = as_cells(series)
+    if force_categorical or series.dtype in (pl.Categorical, pl.Enum):
+        return CategoryColumn.learn(series, impute, keep_all=force_categorical)
     if is_number(series):
-        numbers = checked_numbers(series, label)
-        if not force_categorical:
-            return NumberColumn(series.name, float(np.nanmedian(numbers)) if impute else None)
-    elif not force_categorical:
-        numeric = holds_number(series)
-        if 2 * int(numeric.sum()) >= series.len() - series.null_count():
-            value, row = first_text(series)
-            cell = f"{quoted(value)} in row {row}"
-            problem = f"{label} is mostly numbers but holds the text {cell}; fix that cell"
-            if numeric.all():
-                problem = f"{label} holds numbers stored as text, {cell}; store them as numbers"
-            raise InputError(f"{problem}, {as_categories}, or {drop}")
-        if (distinct := series.drop_nulls().n_unique()) > MAX_CATEGORIES:
-            problem = f"{label} holds {distinct} different texts, more than {MAX_CATEGORIES}"
-            raise InputError(f"{problem}; {drop}, or {as_categories}")
-    return CategoryColumn.learn(series, impute)
+        return NumberColumn.learn(series, impute)
+    if not is_text(series):
+        return DateColumn.learn(as_times(series), impute, None)
+    numbers = numbers_in_text(series)
+    if numbers is not None:
+        if not impute and numbers.null_count():
+            _refuse_missing(numbers.to_frame(), _FILL)
+        return NumberColumn.learn(numbers, impute)
+    if (dates := dates_in_text(series)) is not None:
+        return DateColumn.learn(dates[0], impute, dates[1])
+    return _learn_text(series, label, impute)
 
 
-def _restore_column(stored: Any) -> NumberColumn | CategoryColumn:
-    """One column out of a model file."""
-    _expect(isinstance(stored, dict), "each column must be a dict", stored)
-    kind, name, fill = stored.get("kind"), stored.get("name"), stored.get("fill")
-    _expect(_is_unicode(name), "a column's 'name' must be text", name)
-    if kind == "number":
-        _expect(set(stored) == {"kind", "name", "fill"}, "a number column has 'kind', 'name' and 'fill'", stored)
-        numeric = isinstance(fill, int | float) and not isinstance(fill, bool) and abs(fill) <= MAX_MAGNITUDE
-        _expect(fill is None or numeric, "the 'fill' of a number column must be a finite number or null", fill)
-        return NumberColumn(name, None if fill is None else float(fill))
-    _expect(kind == "category", "a column's 'kind' must be 'number' or 'category'", kind)
-    parts = {"kind", "name", "categories", "fill"}
-    _expect(set(stored) == parts, "a category column has 'kind', 'name', 'categories' and 'fill'", stored)
-    categories = stored["categories"]
-    texts = isinstance(categories, list) and len(categories) > 0 and all(map(_is_unicode, categories))
-    in_order = texts and categories == sorted(set(categories))
-    _expect(in_order, "'categories' must be sorted, different texts", categories)
-    in_categories = fill is None or (_is_unicode(fill) and fill in categories)
-    _expect(in_categories, "the 'fill' of a category column must be one of its categories or null", fill)
-    return CategoryColumn(name, tuple(categories), fill)
+def _learn_text(series: pl.Series, label: str, impute: bool) -> Column | str:
+    """Text that spells neither numbers nor dates: categories, unless hardly any two rows share one."""
+    import polars as pl
+
+    rows = series.len() - series.null_count()
+    if 2 * int(holds_number(series).sum()) >= rows:
+        value, row = first_text(series)
+        raise InputError(
+            f"{label} is mostly numbers but holds the text {quoted(value)} in row {row}; fix that cell, pass "
+            f"{cli_option('--categorical', series.name)} (categorical=) to treat it as categories, or {_drop(series)}"
+        )
+    counts = series.drop_nulls().cast(pl.String).str.strip_chars().rename("text").value_counts()["count"]
+    shared = int(counts.filter(counts > 1).sum())
+    if rows >= _ENOUGH_TO_TELL and shared < _HARDLY_COVERED * rows:
+        words = float(series.drop_nulls().cast(pl.String).str.count_matches(r"\S+").mean() or 0)  # pyright: ignore
+        kind = "free text" if words >= 3 else "an identifier"
+        return f"holds {len(counts):,} different texts in {rows:,} rows, like {kind}"
+    return CategoryColumn.learn(series, impute, keep_all=False)
 
 
-def _is_unicode(value: Any) -> bool:
-    # JSON can spell lone surrogates, which no table can hold and polars refuses with an error of its own.
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+def _refuse_missing(table: pl.DataFrame, remedy: str) -> None:
+    """Refuse columns with missing cells, all of them in one message."""
+    missing = [series for series in table if series.null_count()]
+    if not missing:
+        return
+    first = missing[0]
+    count = first.null_count()
+    found = f"column {quoted(first.name)} has {count} missing {'value' if count == 1 else 'values'}"
+    found += f", first in row {first_row(first.is_null())}"
+    if len(missing) > 1:
+        others = [f"{quoted(series.name)} ({series.null_count()})" for series in missing[1:6]]
+        more = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
+        found += f"; so have {', '.join(others)}{more}"
+    raise InputError(f"{found}; {remedy}")
 
 
-def _expect(holds: bool, rule: str, value: object) -> None:
-    if not holds:
-        raise InputError(f"the model's table encoder is damaged: {rule}, got {quoted(value)}; train the model again")
+def _missing_for_the_first_time(columns: Sequence[Column], table: pl.DataFrame) -> list[str]:
+    """What there is to say of columns that miss cells here and missed none in training."""
+    found = []
+    for column, series in zip(columns, table.iter_columns(), strict=True):
+        if isinstance(column, CategoryColumn):
+            new, filled = column.fill not in (MISSING_CATEGORY, OTHER_CATEGORY), f"counted as {quoted(column.fill)}"
+        else:
+            new, filled = not column.indicator, "filled with the median"
+        if new and series.null_count():
+            found.append(f"{quoted(column.name)} ({series.null_count()}, {filled})")
+    if not found:
+        return []
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return [f"missing cells in columns that had none in training: {', '.join(found[:5])}{more}"]
+
+
+def _drop(series: pl.Series) -> str:
+    return f"pass {cli_option('--drop', series.name)}"

@@ -5,7 +5,7 @@ from math import ceil
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.tables.encoder import quoted
+from fireset.tables.cells import quoted
 
 
 def hold_out(

@@ -8,19 +8,22 @@ import bz2
 import gzip
 import os
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.tables.encoder import one_line, quoted
+from fireset.tables.cells import one_line, quoted
 from fireset.training.memory import parse_memory
 
 LIMIT = "FIRESET_MAX_UNFOLDED"
+COMPRESSED = (".gz", ".bz2", ".zst")
 _AT_LEAST = 256 << 20
 _TIMES = 100
 _AT_ONCE = 1 << 24
+_PACKED_AT_ONCE = 1 << 10  # of zstandard, which may unfold it ten thousandfold
 
 
 class ArrayHeader(NamedTuple):
@@ -32,17 +35,41 @@ class ArrayHeader(NamedTuple):
 
 def read_bytes(file: Path) -> bytes:
     """The contents of a file, unfolded where its name says that it is compressed."""
-    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(file.suffix.lower())
-    if opener is None:
+    suffix = file.suffix.lower()
+    if suffix not in COMPRESSED:
         return file.read_bytes()
     limit, parts, total = _limit(file), [], 0
-    with opener(file, "rb") as stream:
-        while part := stream.read(_AT_ONCE):
-            parts.append(part)
-            total += len(part)
-            if total > limit:
-                raise _too_much(file, f"more than {_size(limit)}")
+    for part in _zstandard_parts(file) if suffix == ".zst" else _parts(file, suffix):
+        parts.append(part)
+        total += len(part)
+        if total > limit:
+            raise _too_much(file, f"more than {_size(limit)}")
     return b"".join(parts)
+
+
+def _parts(file: Path, suffix: str) -> Iterator[bytes]:
+    with {".gz": gzip.open, ".bz2": bz2.open}[suffix](file, "rb") as stream:
+        while part := stream.read(_AT_ONCE):
+            yield part
+
+
+def _zstandard_parts(file: Path) -> Iterator[bytes]:
+    """Frame by frame, since the library's own streams end at the first frame, and take a file cut short for whole."""
+    import zstandard
+
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        with open(file, "rb") as stream:
+            while packed := stream.read(_PACKED_AT_ONCE):
+                while packed:
+                    yield frame.decompress(packed)
+                    packed = frame.unused_data if frame.eof else b""
+                    if packed:
+                        frame = zstandard.ZstdDecompressor().decompressobj()
+    except zstandard.ZstdError as error:
+        raise OSError(str(error)) from error
+    if not frame.eof:
+        raise EOFError("the compressed file is cut short")
 
 
 def array_headers(file: Path) -> dict[str, ArrayHeader]:

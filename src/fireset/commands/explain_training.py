@@ -1,0 +1,107 @@
+"""``fireset train --explain``: what was found out about a table, and what to expect of a fit; nothing is trained."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fireset.estimators import ShiftedReLUClassifier, estimator_for
+from fireset.tables.cells import one_line
+from fireset.tables.column_notes import describe_columns
+from fireset.tables.problem import TableProblem
+from fireset.tables.settings import MOST_ROWS
+
+# Seconds of a fit at the defaults, from the fits that docs/benchmarks.md lists: they are within a factor of 2 of
+#     a + b min(n, 1000) + c n (1 + k/8),   n rows, k outputs:
+# drawing the network, choosing the settings on up to 1,000 rows, and the products. Compiling is not in it.
+_SECONDS_AT_LEAST = 0.05
+_SECONDS_A_CHOSEN_ROW = 1e-4
+_SECONDS_A_ROW = 9e-5
+_OUTPUTS_ALIKE = 8
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What there is to show: facts, and one row for each column of the table."""
+
+    summary: dict[str, Any]
+    columns: list[dict[str, Any]]
+
+    def column_rows(self) -> list[list[str]]:
+        """The columns for people: name, kind, missing cells, importance, and what there is to say."""
+        shares = self.summary["importances"]
+        return [
+            [
+                one_line(one["name"]),
+                one["kind"],
+                f"{one['missing']:,}" if one.get("missing") else "",
+                f"{shares[one['name']]:.1%}" if one["name"] in shares and one["kind"] != "left out" else "",
+                _remark(one),
+            ]
+            for one in self.columns
+        ]
+
+
+def explain_training(
+    file: Path,
+    target: str,
+    *,
+    holdout: float,
+    loss: str,
+    settings: dict[str, Any],
+    reading: dict[str, Any],
+) -> Explained:
+    """Read the table, choose the settings, and say what a fit is expected to give and to take."""
+    problem = TableProblem.read(file, target, **reading)
+    kept, _ = problem.hold_out(holdout, settings["random_state"])
+    encoding = {"missing": "impute" if problem.impute else "error", "categorical": problem.categorical}
+    # Choosing needs no network, and two neurons are drawn at once.
+    estimator = estimator_for(problem.task, loss, **{**settings, **encoding, "width": 2, "verbose": False})
+    prepared = estimator.prepare(problem.features[kept], problem.y[kept])
+    outputs = prepared.targets.shape[1]
+    chosen = estimator.settings_
+    columns = describe_columns(estimator.encoder_, problem.features)
+    score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
+    estimator.width = settings["width"]
+    summary: dict[str, Any] = {
+        "task": problem.task,
+        "rows": len(kept),
+        "held_out_rows": len(problem.y) - len(kept),
+        "columns": len(estimator.encoder_.feature_names),
+        **({"classes": problem.classes} if problem.classes else {}),
+        "width": estimator.width_for(len(kept), prepared.rows.shape[1] - 1, outputs),
+        "threshold": estimator.network_.threshold,
+        "solver": estimator.solver_,
+        "bias": chosen.bias,
+        "column_scale_rounds": chosen.rounds,
+        "importances": dict(zip(problem.features.columns, estimator.feature_importances_.tolist(), strict=True)),
+    }
+    if chosen.forecast is not None:
+        summary |= {f"forecast_{score}": chosen.forecast, "forecast_rows": chosen.rows}
+    if chosen.notes:
+        summary["notes"] = list(chosen.notes)
+    if settings["width"] == "auto" and estimator.solver_ == "gauss-newton":
+        work = len(kept) * (1.0 + outputs / _OUTPUTS_ALIKE)
+        choosing = _SECONDS_A_CHOSEN_ROW * min(len(kept), MOST_ROWS)
+        summary["expected_seconds"] = _SECONDS_AT_LEAST + choosing + _SECONDS_A_ROW * work
+    return Explained(summary, columns)
+
+
+def _remark(one: dict[str, Any]) -> str:
+    if one["kind"] == "left out":
+        return one["why"]
+    remarks = []
+    if "levels_in_table" in one:
+        remarks.append(f"the {one['levels'] - 1:,} most frequent of {one['levels_in_table']:,} categories")
+    elif "levels" in one:
+        remarks.append(f"{one['levels']:,} categories")
+    if one.get("phases"):
+        remarks.append(f"phases of {', '.join(one['phases'])}")
+    if "read_as" in one:
+        remarks.append(f"read as {one['read_as']}")
+    if "note" in one:
+        remarks.append(one["note"])
+    if one.get("missing"):
+        filled = one["filled_with"]
+        filled = f"{filled:.6g}" if isinstance(filled, float) else one_line(filled)
+        remarks.append(f"missing cells become {filled}")
+    return ", ".join(remarks)

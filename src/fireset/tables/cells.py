@@ -1,0 +1,166 @@
+"""Cells of a table: what they hold, how they are named in messages, and what is refused."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fireset._util.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# Norms are computed from squares, and a sum of squares of larger numbers may overflow.
+MAX_MAGNITUDE = 1e150
+
+
+def one_line(value: object) -> str:
+    """Text for an error message: line breaks and control characters of a file's contents are escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+
+
+def quoted(value: object) -> str:
+    """``repr`` on one line, cut to 60 characters because a cell of an untrusted file may be very long."""
+    try:
+        text = one_line(repr(value))
+    except (RecursionError, ValueError):  # a deeply nested list, an integer of thousands of digits
+        text = f"something of type {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def listed(values: Sequence[object], limit: int) -> str:
+    """The first ``limit`` values in quotes, followed by how many more there are."""
+    more = f" and {len(values) - limit} more" if len(values) > limit else ""
+    return ", ".join(quoted(value) for value in values[:limit]) + more
+
+
+def cli_option(flag: str, column: str) -> str:
+    """A command-line option for one column, quoted so that it can be pasted into a shell."""
+    return f"{flag} {shlex.quote(one_line(column))}"
+
+
+def require_column(name: str, columns: Sequence[str], role: str) -> None:
+    """Refuse a column name that the table does not have, suggesting the nearest one it has."""
+    if name in columns:
+        return
+    nearest = difflib.get_close_matches(str(name), columns, n=1)
+    hint = f"did you mean {quoted(nearest[0])}?" if nearest else f"its columns are {listed(columns, 10)}"
+    raise InputError(f"{role} {quoted(name)} is not a column of the table; {hint}")
+
+
+def is_text(series: pl.Series) -> bool:
+    """Whether the cells are text: a String, Categorical or Enum column."""
+    import polars as pl
+
+    return series.dtype in (pl.String, pl.Categorical, pl.Enum)
+
+
+def is_number(series: pl.Series) -> bool:
+    """Whether the cells are numbers or booleans."""
+    import polars as pl
+
+    return series.dtype.is_numeric() or series.dtype == pl.Boolean
+
+
+def nan_as_null(table: pl.DataFrame) -> pl.DataFrame:
+    """Null in place of NaN, so that all missing cells are null; all columns at once, since one by one is slow."""
+    from polars import selectors
+
+    return table.with_columns(selectors.float().fill_nan(None))
+
+
+def first_row(mask: pl.Series) -> int:
+    """The 1-based number of the first data row where ``mask`` holds."""
+    return int(mask.arg_true()[0]) + 1
+
+
+def holds_number(text: pl.Series) -> pl.Series:
+    """Which cells of a text column spell a finite number; null where the cell is missing."""
+    import polars as pl
+
+    text = text.cast(pl.String)
+    numbers = text.str.strip_chars().cast(pl.Float64, strict=False)
+    return numbers.is_finite().fill_null(False).set(text.is_null(), None)
+
+
+def first_text(text: pl.Series) -> tuple[str, int]:
+    """The cell of a text column that best shows it is not numeric, and its 1-based row.
+
+    That is the first cell that spells no number; if all do, the first cell that is not missing.
+    """
+    import polars as pl
+
+    not_numbers = ~holds_number(text)
+    row = first_row(not_numbers if not_numbers.any() else text.is_not_null())
+    return text.cast(pl.String)[row - 1], row
+
+
+def checked_numbers(series: pl.Series, label: str) -> np.ndarray:
+    """The cells as float64 with NaN for missing; infinite and overflowing ones are refused."""
+    import polars as pl
+
+    numbers = series.cast(pl.Float64).to_numpy()
+    beyond = np.abs(numbers) > MAX_MAGNITUDE
+    if beyond.any():
+        row = int(beyond.argmax()) + 1
+        value = float(numbers[row - 1])
+        if math.isinf(value):
+            raise InputError(f"{label} holds {value} in row {row}; put a finite number there")
+        limit = f"magnitudes above {MAX_MAGNITUDE:g} overflow when squared"
+        raise InputError(f"{label} holds {value} in row {row}, but {limit}; rescale the column")
+    return numbers
+
+
+def refuse_type(series: pl.Series, label: str, remedy: str) -> None:
+    """Refuse a column that is neither numbers, booleans, text, dates nor entirely missing."""
+    import polars as pl
+
+    if not (is_number(series) or is_text(series) or series.dtype.is_temporal() or series.dtype == pl.Null):
+        kind = f"the type {quoted(series.dtype)}, which is neither number, text nor date"
+        raise InputError(f"{label} has {kind}; {remedy}")
+
+
+def as_cells(series: pl.Series) -> pl.Series:
+    """Durations and times of day as numbers, of days; other columns as they are."""
+    import polars as pl
+
+    if series.dtype == pl.Duration:
+        return series.cast(pl.Duration("us")).to_physical().cast(pl.Float64) / 86_400e6
+    if series.dtype == pl.Time:
+        return series.to_physical().cast(pl.Float64) / 86_400e9
+    return series
+
+
+def refuse_missing(series: pl.Series, label: str, remedy: str) -> None:
+    """Refuse null cells, saying how many there are and where the first one is."""
+    if count := series.null_count():
+        values, row = "value" if count == 1 else "values", first_row(series.is_null())
+        raise InputError(f"{label} has {count} missing {values}, first in row {row}; {remedy}")
+
+
+def category_text(series: pl.Series) -> pl.Series:
+    """The cells as category names, the same whatever type the column was read as.
+
+    A column read as text in one file may be read as integers, floats or booleans in the next, because types
+    are inferred from the cells at hand. So 7, 7.0, "7" and "07" are one category, as are True and "true".
+    """
+    import polars as pl
+
+    bare = pl.col("bare")
+    integer, number = bare.cast(pl.Int64, strict=False), bare.cast(pl.Float64, strict=False)
+    whole = (number == number.round(0)) & (number.abs() < 2.0**53)
+    lowered = bare.str.to_lowercase()
+    spelled = pl.coalesce(
+        integer.cast(pl.String),
+        pl.when(whole).then(number.cast(pl.Int64, strict=False).cast(pl.String)),
+        pl.when(number.is_finite()).then(number.cast(pl.String)),
+        pl.when(lowered.is_in(["true", "false"])).then(lowered),
+        bare,
+    )
+    text = series.cast(pl.String).str.strip_chars()
+    return text.to_frame("bare").select(spelled.alias(series.name)).to_series()

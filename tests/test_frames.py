@@ -1,0 +1,240 @@
+"""DataFrames of all kinds in the estimators: the same table gives the same predictions, whatever it comes as."""
+
+import pickle
+import warnings
+from datetime import date, timedelta
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import fireset
+from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.tables.column_notes import columns_in_words, describe_columns
+from fireset.tables.reader import read_table
+
+ROWS = 240
+SETTINGS = {"width": 400, "random_state": 0}
+
+
+def mixed_table(rows: int = ROWS, seed: int = 0) -> tuple[pl.DataFrame, np.ndarray]:
+    """Numbers, booleans, texts, dates, missing cells of each, and a number that depends on most of them."""
+    rng = np.random.default_rng(seed)
+    day = [date(2021, 1, 1) + timedelta(days=int(k)) for k in rng.integers(0, 900, rows)]
+    town = rng.choice(["Rome", "Oslo", "None", "Nice"], rows)
+    age, smokes = rng.normal(40, 12, rows).round(2), rng.random(rows) < 0.3
+    y = age / 12 + 2 * (town == "Rome") + smokes + np.array([d.weekday() > 4 for d in day])
+    table = pl.DataFrame(
+        {
+            "age": age,
+            "town": town.tolist(),
+            "smokes": smokes,
+            "seen": day,
+            "income": [f"{value:,.2f}" for value in rng.lognormal(9, 1, rows)],
+            "children": rng.integers(0, 5, rows),
+        }
+    )
+    hidden = {name: pl.Series(rng.random(rows) < 0.1) for name in ("age", "town", "smokes", "seen")}
+    return table.with_columns(pl.when(~mask).then(pl.col(name)).alias(name) for name, mask in hidden.items()), y
+
+
+def forms(table: pl.DataFrame, tmp_path) -> dict:
+    """The same table in all the forms that people have it in."""
+    table.write_csv(tmp_path / "table.csv")
+    names, lists = table.columns, table.to_dict(as_series=False)
+    objects = pd.DataFrame({name: pd.Series(lists[name], dtype=object) for name in names})
+    usual = objects.assign(
+        age=pd.Series(lists["age"], dtype="float64"),
+        town=pd.Series(lists["town"], dtype="category"),
+        seen=pd.to_datetime(objects["seen"]),
+        children=pd.Series(lists["children"], dtype="float64"),
+    )
+    nullable = usual.astype({"age": "Float64", "smokes": "boolean", "income": "string", "children": "Int64"})
+    return {
+        "polars": table,
+        "polars, lazy": table.lazy(),
+        "polars, categorical": table.with_columns(pl.col("town").cast(pl.Categorical)),
+        "pandas": usual,
+        "pandas, nullable": nullable,
+        "pandas, objects": objects,
+        "pandas, another order": usual[names[::-1]].sample(frac=1.0, random_state=0).sort_index(),
+        "pyarrow": pa.table(lists),
+        "pyarrow, batch": pa.RecordBatch.from_pydict(lists),
+        "CSV": read_table(tmp_path / "table.csv"),
+    }
+
+
+def test_one_table_in_every_form(tmp_path):
+    table, y = mixed_table()
+    later, _ = mixed_table(50, seed=1)
+    unseen = later.with_columns(
+        town=pl.when(pl.int_range(pl.len()) < 3).then(pl.lit("Bern")).otherwise(pl.col("town")),
+        children=pl.when(pl.int_range(pl.len()) < 2).then(None).otherwise(pl.col("children")),
+    )
+    expected = None
+    for name, form in forms(table, tmp_path).items():
+        if name == "pandas, another order":
+            continue  # neurons are drawn for columns as they come
+        model = ShiftedReLURegressor(**SETTINGS).fit(form, y)
+        assert model.score(form, y) > 0.8, name
+        assert model.feature_names_in_.tolist() == table.columns
+        for other, same in forms(unseen, tmp_path).items():
+            with pytest.warns(UserWarning) as caught:  # noqa: PT030 - of two kinds, looked at below
+                found = model.predict(same)
+            said = sorted(str(warning.message) for warning in caught)
+            assert said == [
+                "column 'town': 3 cells hold categories not seen in training ('Bern'); encoded as all zeros",
+                "missing cells in columns that had none in training: 'children' (2, filled with the median)",
+            ], (name, other)
+            expected = found if expected is None else expected
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=f"{name}, then {other}")
+
+
+def test_scikit_learn_takes_such_tables():
+    table, y = mixed_table()
+    frame = table.to_pandas()
+    labels = np.where(y > np.median(y), "high", "low")
+    model = ShiftedReLUClassifier(**SETTINGS)
+    search = GridSearchCV(model, {"bias": [1.0, 3.0]}, cv=2, n_jobs=2).fit(frame, labels)
+    assert search.best_score_ > 0.7
+    assert cross_val_predict(model, frame, labels, cv=3, method="predict_proba").shape == (ROWS, 2)
+    calibrated = CalibratedClassifierCV(model, cv=2).fit(frame, labels)
+    assert calibrated.score(frame, labels) > 0.7
+    pipeline = make_pipeline(FunctionTransformer(lambda rows: rows.drop(columns="income")), model).fit(frame, labels)
+    assert pipeline.score(frame, labels) > 0.7
+    fitted = clone(model).fit(table, labels)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(table))
+    assert len(fitted.feature_importances_) == fitted.n_features_in_ == table.width
+    assert fitted.feature_importances_.sum() == pytest.approx(1)
+
+
+def test_arrays_with_missing_cells():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 4))
+    y = X[:, 0] + X[:, 1] ** 2
+    X[rng.random(X.shape) < 0.1] = np.nan
+    X[:, 3] = rng.standard_normal(200)
+    model = ShiftedReLURegressor(**SETTINGS).fit(X, y)
+    assert model.score(X, y) > 0.5
+    assert model.encoder_.feature_names == ["x0", "x0 (missing)", "x1", "x1 (missing)", "x2", "x2 (missing)", "x3"]
+    median = X[:5].copy()
+    median[:, 3] = np.nan
+    by_hand = X[:5].copy()
+    by_hand[:, 3] = np.median(X[:, 3])
+    np.testing.assert_array_equal(model.predict(median), model.predict(by_hand))
+    named = ShiftedReLURegressor(**SETTINGS).fit(pd.DataFrame(X, columns=list("abcd")), y)
+    with pytest.warns(UserWarning, match="valid feature names"):
+        np.testing.assert_array_equal(named.predict(X), model.predict(X))
+    with pytest.raises(ValueError, match="contains NaN"):
+        ShiftedReLURegressor(**SETTINGS, missing="error").fit(X, y)
+    with pytest.raises(InputError, match="missing must be 'impute' or 'error', got 'mean'"):
+        ShiftedReLURegressor(**SETTINGS, missing="mean").fit(X, y)
+
+
+def test_missing_cells_are_refused_where_that_is_asked_for():
+    table, y = mixed_table()
+    with pytest.raises(InputError, match=r"column 'age' has \d+ missing values.*so have 'town'.*missing='impute'"):
+        ShiftedReLURegressor(**SETTINGS, missing="error").fit(table, y)
+
+
+def test_numbers_that_name_categories():
+    table, y = mixed_table()
+    model = ShiftedReLURegressor(**SETTINGS, categorical=["children"]).fit(table, y)
+    assert "children=3" in model.encoder_.feature_names
+    with pytest.raises(InputError, match="categorical 'kids' is not a column of the table"):
+        ShiftedReLURegressor(**SETTINGS, categorical=["kids"]).fit(table, y)
+    with pytest.raises(InputError, match="categorical names columns of a DataFrame, and X is an array"):
+        ShiftedReLURegressor(**SETTINGS, categorical=["x0"]).fit(np.zeros((3, 1)), [1, 2, 3])
+
+
+@pytest.mark.parametrize("spoiled", [{"a": [{"b": 1}, {"b": 2}]}, {"a": [b"x", b"y"]}, {"a": [[1], [2]]}])
+def test_cells_that_are_no_cells(spoiled):
+    frame = pd.DataFrame(spoiled)
+    with pytest.raises(InputError, match=r"column 'a' holds a (dict|bytes|list) in row 1; give numbers, text or dates"):
+        ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0])
+
+
+def test_columns_of_one_name():
+    frame = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"])
+    with pytest.raises(InputError, match="the column name 'a' appears 2 times in X; make the names differ"):
+        ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0])
+
+
+def test_columns_that_look_wrong_are_warned_of():
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(60)
+    labels = np.where(y > 0, "yes", "no")
+    frame = pl.DataFrame(
+        {
+            "x": y + rng.standard_normal(60),
+            "customer_id": rng.permutation(60) * 7,
+            "number": np.arange(60),
+            "email": [f"a{k}@b.org" for k in range(60)],
+            "in_cents": 100 * y + 3,
+            "answer": np.where(y > 0, 1, 0),
+        }
+    )
+    email = "column 'email' is left out: it holds 60 different texts in 60 rows, like an identifier"
+    ids = "'customer_id', 'number' numbers the rows, as an identifier does; if it is one, drop it"
+    copy = "{} says the target of every row; if it is not known before the target is, drop it"
+    for model, target, copied in (
+        (ShiftedReLURegressor(**SETTINGS), y, "'in_cents'"),
+        (ShiftedReLUClassifier(**SETTINGS), labels, "'answer'"),
+    ):
+        with pytest.warns(UserWarning) as caught:  # noqa: PT030 - of three kinds, looked at below
+            model.fit(frame, target)
+        assert [str(warning.message) for warning in caught] == [email, ids, copy.format(copied)]
+        assert all(warning.filename == __file__ for warning in caught)
+        assert model.feature_importances_[3] == 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.predict(frame.drop("email"))
+
+
+def test_what_the_columns_became_in_words():
+    table, y = mixed_table()
+    model = ShiftedReLURegressor(**SETTINGS).fit(table, y)
+    described = describe_columns(model.encoder_, table)
+    assert [one["kind"] for one in described] == ["number", "category", "number", "date", "number", "number"]
+    missing = {name: int(table[name].null_count()) for name in ("age", "town", "smokes", "seen")}
+    median = f"{table['age'].median():.6g}"
+    assert columns_in_words(described) == [
+        "columns: 4 numbers, 1 text as 5 categories, 1 date",
+        f"filled in: age ({missing['age']} cells, by the median {median}), town ({missing['town']} cells, "
+        f"category (missing)), smokes ({missing['smokes']} cells, by the median 0), "
+        f"seen ({missing['seen']} cells, by the median)",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["frame", "array", "two targets", "classes"])
+def test_saved_and_loaded(kind, tmp_path):
+    table, y = mixed_table()
+    path = tmp_path / "model.safetensors"
+    X = table.select("age", "children").to_numpy() if kind == "array" else table
+    targets = {"two targets": np.stack([y, -y], axis=1), "classes": np.where(y > 4, "a", "b")}.get(kind, y)
+    estimator = ShiftedReLUClassifier if kind == "classes" else ShiftedReLURegressor
+    model = estimator(**SETTINGS).fit(X, targets)
+    fireset.save(model, path, target="y")
+    loaded = fireset.load(path)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.n_features_in_ == model.n_features_in_
+    if kind != "array":
+        np.testing.assert_array_equal(loaded.predict(table.to_pandas()), model.predict(X))
+        assert loaded.feature_names_in_.tolist() == table.columns
+
+
+def test_only_fitted_estimators_are_saved(tmp_path):
+    from sklearn.exceptions import NotFittedError
+
+    with pytest.raises(NotFittedError):
+        fireset.save(ShiftedReLURegressor(), tmp_path / "m")
+    with pytest.raises(InputError, match=r"estimator must be a fitted ShiftedReLUClassifier or .* got dict"):
+        fireset.save({}, tmp_path / "m")  # pyright: ignore[reportArgumentType]
