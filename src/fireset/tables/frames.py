@@ -59,17 +59,16 @@ def _check_names(names: list[str]) -> None:
 
 def _of_pandas(name: str, column: Any) -> pl.Series:
     """One column of a pandas frame, without pyarrow, which pandas does not always have."""
-    import pandas as pd
     import polars as pl
 
-    dtype = column.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        texts = category_text(_of_objects(name, _objects(pd.Series(dtype.categories))))
+    kind = type(column.dtype).__name__
+    if kind == "CategoricalDtype":
+        texts = category_text(_of_objects(name, _objects(column.cat.categories.to_series())))
         codes = pl.Series(column.cat.codes.to_numpy(), dtype=pl.Int64)
         return texts.gather(codes.set(codes < 0, None)).cast(pl.Categorical).alias(name)
-    if isinstance(dtype, pd.SparseDtype):
+    if kind == "SparseDtype":
         return _of_pandas(name, column.sparse.to_dense())
-    if isinstance(dtype, pd.DatetimeTZDtype):
+    if kind == "DatetimeTZDtype":
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
         return pl.Series(name, column.to_numpy(np.float64) if column.dtype.kind == "f" else column.to_numpy())
