@@ -185,7 +185,7 @@ def test_in_short_for_numbers():
     ],
 )
 def test_next_steps(changes, advice):
-    assert advice not in words(of_classes(), **{"held_out_majority_accuracy": 0.3})
+    assert advice not in words(of_classes(), held_out_majority_accuracy=0.3)
     assert advice in words(of_classes(), **{"held_out_majority_accuracy": 0.3, **changes})
 
 
@@ -239,7 +239,10 @@ def test_two_points_of_loss_are_said_in_words():
     assert one.paragraphs == [
         "The loss goes from 8 to 4 in 1 round, too few for a curve. Gauss–Newton solves for all weights at once."
     ]
-    assert [figure.title for figure in section("gradient", 9).figures] == ["Loss against iteration", "Loss against time"]
+    assert [figure.title for figure in section("gradient", 9).figures] == [
+        "Loss against iteration",
+        "Loss against time",
+    ]
 
 
 def test_columns_by_importance():

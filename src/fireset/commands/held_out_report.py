@@ -160,7 +160,7 @@ def _reliability_section(held: HeldOut) -> Section:
         "share that came true",
         [
             Series("as it should be", [0.0, 1.0], [0.0, 1.0], "dashed"),
-            Series(f"probability of {event}", found.said.tolist(), found.true.tolist(), spans=spans),
+            Series(f"probability of {event}", found.said.tolist(), found.true.tolist(), "points", spans),
         ],
         f"Rows in bins by the probability that was given to {event}: its mean beside how often that was right, with "
         "95 % intervals. A point whose interval misses the dashed line is off by more than chance.",
