@@ -19,8 +19,7 @@ from fireset.commands.run_in_words import run_in_words
 from fireset.commands.run_report import columns_section, learning_section
 from fireset.commands.train import train_table
 from fireset.reporting import write_page
-from fireset.reporting.figures import CountMatrix, Figure, Section, Series
-from fireset.reporting.page import short_names
+from fireset.reporting.figures import CountMatrix, Figure, Section, Series, short_names
 from fireset.training.history import History, Iteration
 from test_report import EVIL, Page
 
@@ -92,13 +91,13 @@ def test_calibration_curve_is_scikit_learns(classes):
     np.testing.assert_allclose(curve.y, expected_true)
     assert all(low <= y <= high for y, (low, high) in zip(curve.y, curve.spans, strict=True))
     bars = found["Rows in each bin"].series[0]
-    assert bars.y == [n for n in np.histogram(chances, np.linspace(0, 1, 11))[0].tolist() if n]
+    assert bars.y == np.histogram(chances, np.linspace(0, 1, 11))[0].tolist()
     assert "percentage points apart" in text(held_out_sections(held, "classification"))
 
 
 def test_reliability_error_and_edges():
     found = reliability(np.array([0.0, 1.0, 1.0, 0.95]), np.array([0, 1, 1, 0]))
-    assert found.rows.tolist() == [1, 3]
+    assert found.rows.tolist() == [1, *[0] * 8, 3]
     assert found.error == pytest.approx(0.75 * abs(2.95 / 3 - 2 / 3))
 
 

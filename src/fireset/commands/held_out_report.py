@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
-from fireset.reporting.figures import CountMatrix, Figure, Section, Series, Table
+from fireset.reporting.figures import CountMatrix, Figure, Section, Series, Table, short_names
 from fireset.tables.problem import TableProblem
 
 MOST_CLASSES = 20  # of a matrix that can be read
@@ -53,17 +53,16 @@ class HeldOut:
 
 
 class Reliability(NamedTuple):
-    """Of each bin of probabilities that is not empty: mean probability, share that it was true of, rows, place."""
+    """Rows in each bin of probabilities; and of those that are not empty the mean probability, and how often true."""
 
+    rows: np.ndarray
     said: np.ndarray
     true: np.ndarray
-    rows: np.ndarray
-    bins: np.ndarray
 
     @property
     def error(self) -> float:
         """Mean distance between the two, over the rows (expected calibration error)."""
-        return float(np.average(np.abs(self.said - self.true), weights=self.rows))
+        return float(np.average(np.abs(self.said - self.true), weights=self.rows[self.rows > 0]))
 
 
 def confusion(answers: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
@@ -77,7 +76,7 @@ def reliability(chances: np.ndarray, true: np.ndarray) -> Reliability:
     rows = np.bincount(place, minlength=_BINS)
     bins = np.flatnonzero(rows)
     said, happened = (np.bincount(place, values, minlength=_BINS)[bins] / rows[bins] for values in (chances, true))
-    return Reliability(said, happened, rows[bins], bins)
+    return Reliability(rows, said, happened)
 
 
 def interval(right: float, rows: int) -> tuple[float, float]:
@@ -105,7 +104,7 @@ def held_out_sections(held: HeldOut | None, task: str) -> list[Section]:
 
 def _confusion_section(held: HeldOut) -> Section:
     assert held.names is not None
-    names = held.names
+    names = short_names(held.names)
     counts = confusion(held.answers, held.predictions, len(names))
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
@@ -130,6 +129,7 @@ def _confusion_section(held: HeldOut) -> Section:
         counts[shown].sum(axis=1).tolist(),
         "Each row is a class, with how many of its rows were given which class, and the share of them. Those on the "
         "diagonal (blue) are right, all others (red) mistakes.",
+        [(short, full) for short, full in zip(names, held.names, strict=True) if short != full],
     )
     order = [k for k in np.argsort(-wrong, axis=None, kind="stable")[:_MOST_PAIRS] if wrong.flat[k]]
     pairs = [[names[k // len(names)], names[k % len(names)], f"{wrong.flat[k]:,}"] for k in order]
@@ -147,13 +147,15 @@ def _reliability_section(held: HeldOut) -> Section:
         few = f"{_counted(len(rows), 'row')} held out, too few for a calibration curve: it takes {FEWEST_FOR_SHAPES}."
         return Section(heading, [few])
     if len(held.names) == 2:
-        event, chances, true = f"the class {held.names[1]}", held.probabilities[:, 1], held.answers == 1
+        event, chances, true = f"the class {short_names(held.names)[1]}", held.probabilities[:, 1], held.answers == 1
     else:
         event, chances = "the class predicted", held.probabilities[rows, held.predictions]
         true = held.answers == held.predictions
     found = reliability(chances, true)
     log_loss = -np.mean(np.log(np.maximum(held.probabilities[rows, held.answers], 1e-15)))
-    spans = [interval(share * count, count) for share, count in zip(found.true, found.rows, strict=True)]
+    spans = [
+        interval(share * count, count) for share, count in zip(found.true, found.rows[found.rows > 0], strict=True)
+    ]
     curve = Figure(
         "Calibration curve",
         "probability predicted",
@@ -169,7 +171,7 @@ def _reliability_section(held: HeldOut) -> Section:
         "Rows in each bin",
         "probability predicted",
         "rows",
-        [Series("rows", ((found.bins + 0.5) / _BINS).tolist(), found.rows.tolist(), "bars")],
+        [Series("rows", [(k + 0.5) / _BINS for k in range(_BINS)], found.rows.tolist(), "bars")],
         f"How many of the {len(rows):,} rows each point of the curve stands for; of few rows, it is mostly chance.",
     )
     text = (

@@ -7,7 +7,7 @@ import numpy as np
 
 from fireset.commands.held_out_report import FEWEST_FOR_SHAPES, HeldOut, interval
 from fireset.commands.learning_curve import LearningCurve
-from fireset.reporting.figures import Figure, Section, Series
+from fireset.reporting.figures import Figure, Section, Series, short_names
 
 _WORTH_IT = 0.01  # of accuracy or R²: what a doubling of the rows must bring
 _TELLS_ALL = 0.9  # share of one column that is suspicious beside a score of
@@ -134,7 +134,7 @@ def _of_score(facts: dict[str, Any], held: HeldOut | None) -> list[str]:
     if missed and held.names is not None and len(missed) < len(held.names) / 2:  # else it is not that they are rare
         more = f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
         remedy = "Collect more of their rows" if facts["settings"].get("class_weight") else "Train with --balance"
-        steps.append(f"{remedy}: found less than half the time are {', '.join(missed[:_NAMED])}{more}.")
+        steps.append(f"{remedy}: found less than half the time are {', '.join(short_names(missed[:_NAMED]))}{more}.")
     return steps
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+_NAME_LETTERS = 24  # of a label beside a bar or a row; a table below the figure has all of it
+
 SeriesStyle = Literal["line", "dashed", "points", "bars"]  # dashed is for bounds and predictions
 
 
@@ -68,6 +70,7 @@ class CountMatrix:
     counts: Sequence[Sequence[int]]
     totals: Sequence[int]
     alt: str
+    full_names: Sequence[tuple[str, str]] = ()  # the names that were shortened, each with the whole of it
 
 
 @dataclass(frozen=True)
@@ -87,3 +90,14 @@ class Section:
     tables: Sequence[Table] = ()
     figures: Sequence[Figure | HeatMap | CountMatrix] = ()
     points: Sequence[str] = ()  # a list, after the paragraphs
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names with their middles left out where they are long, so that beginning and end tell them apart; all differ."""
+    short: list[str] = []
+    for name in names:
+        name = " ".join(name.split())
+        head, tail = _NAME_LETTERS * 2 // 3, _NAME_LETTERS // 3 - 1
+        short.append(name if len(name) <= _NAME_LETTERS else f"{name[:head]}…{name[-tail:]}")
+    alike = {name for name in short if short.count(name) > 1}
+    return [f"{name} ({k + 1})" if name in alike else name for k, name in enumerate(short)]

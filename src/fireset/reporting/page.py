@@ -20,12 +20,11 @@ from typing import Any
 from fireset._util.errors import InputError
 from fireset._util.files import atomic_path, check_writable
 from fireset._util.parallel import thread_count
-from fireset.reporting.figures import CountMatrix, Figure, HeatMap, Section, Series
+from fireset.reporting.figures import CountMatrix, Figure, HeatMap, Section, Series, short_names
 
 _FOLDER = Path(__file__).parent
 _MAX_TABLE_ROWS = 40  # of a figure's data, shown as a table; longer series are thinned evenly
 _MAX_TABLE_CELLS = 400  # of a heat map's
-_NAME_LETTERS = 24  # of a label beside a bar or a row; the table of the figure has all of it
 _UPRIGHT_COLUMNS, _UPRIGHT_LETTERS = 4, 6  # of a matrix: with more of both the names above it are turned
 _VERSIONS = ("fireset", "numpy", "scipy", "numba", "scikit-learn", "torch", "jax")
 _NUMBER = re.compile(r"^[-−+]?[\d., ]+(e[-+]?\d+)?\s?(%|×|s|ms|MB|GB|kB|times)?$")
@@ -111,17 +110,6 @@ def _words(figure: Figure) -> list[str]:
     return list(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else []
 
 
-def short_names(names: Sequence[str]) -> list[str]:
-    """Names with their middles left out where they are long, so that beginning and end tell them apart; all differ."""
-    short: list[str] = []
-    for name in names:
-        name = " ".join(name.split())
-        head, tail = _NAME_LETTERS * 2 // 3, _NAME_LETTERS // 3 - 1
-        short.append(name if len(name) <= _NAME_LETTERS else f"{name[:head]}…{name[-tail:]}")
-    alike = {name for name in short if short.count(name) > 1}
-    return [f"{name} ({k + 1})" if name in alike else name for k, name in enumerate(short)]
-
-
 def _figure_data(figure: Figure) -> dict[str, Any]:
     """What page.js needs to draw series."""
     names = _words(figure)
@@ -178,11 +166,9 @@ def _figure_description(figure: Figure | HeatMap, number: int) -> dict[str, Any]
 
 def _matrix_description(figure: CountMatrix, name: str) -> dict[str, Any]:
     """What the template needs of a shaded table."""
-    full = list(dict.fromkeys([*figure.row_names, *figure.column_names]))
-    short = dict(zip(full, short_names(full), strict=True))
     rows = [
         {
-            "name": short[row_name],
+            "name": row_name,
             "total": f"{total:,}",
             "cells": [
                 {"count": f"{count:,}", "share": count / total if total else 0.0, "match": j == k}
@@ -191,16 +177,16 @@ def _matrix_description(figure: CountMatrix, name: str) -> dict[str, Any]:
         }
         for k, (row_name, counts, total) in enumerate(zip(figure.row_names, figure.counts, figure.totals, strict=True))
     ]
-    columns = [short[column] for column in figure.column_names]
-    turned = len(columns) > _UPRIGHT_COLUMNS and max(map(len, columns)) > _UPRIGHT_LETTERS
+    names = figure.column_names
+    turned = len(names) > _UPRIGHT_COLUMNS and max(map(len, names)) > _UPRIGHT_LETTERS
     return {
         "id": name,
-        "matrix": {"rows": rows, "columns": columns, "turned": turned},
+        "matrix": {"rows": rows, "columns": names, "turned": turned},
         "title": figure.title,
         "alt": figure.alt,
         "x_label": figure.x_label,
         "y_label": figure.y_label,
-        "full_names": [(shown, whole) for whole, shown in short.items() if shown != whole],
+        "full_names": figure.full_names,
     }
 
 
