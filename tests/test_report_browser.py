@@ -86,7 +86,7 @@ def run_page(tmp_path_factory) -> Path:
         drop=[],
         categorical=[],
         impute=False,
-        settings={"width": 200, "random_state": 0, "verbose": False},
+        settings={"width": 1000, "random_state": 0, "verbose": False},
         report=folder / "page.html",
     )
     return folder / "page.html"

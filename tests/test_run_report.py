@@ -177,6 +177,7 @@ def test_in_short_for_numbers():
     ("changes", "advice"),
     [
         ({"stop_reason": "max_iter"}, "allow more with --max-iter"),
+        ({"iterations": 0}, "give it more neurons with --width"),
         ({"held_out_majority_accuracy": 0.9}, "say little about the target"),
         ({"forecast_accuracy": 0.99}, "The outcome is behind the forecast"),
         ({"held_out_hardly_found": {"c1": 0.1}}, "Train with --balance: found less than half the time are c1."),

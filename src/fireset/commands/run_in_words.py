@@ -102,6 +102,8 @@ def _of_training(facts: dict[str, Any]) -> list[str]:
         "diverged": "The loss grew without bound: give a smaller --learning-rate, or auto.",
     }
     step = why.get(facts["stop_reason"])
+    if facts["iterations"] == 0:
+        step = "Training has left the network as it was drawn: give it more neurons with --width, or --solver gradient."
     return [step] if step else []
 
 
