@@ -110,7 +110,7 @@ def train_table(
     row_numbers = kept[estimator.training_rows_] + 1  # in the table, counted from 1 as all messages about it count
     certified = {"certificate": certificate.report(row_numbers).to_dict()} if certificate else {}
     sections = certificate_sections(certified["certificate"]) if certified else []
-    written = records.written(estimator, rows, training, sections)
+    written = records.written(estimator, problem, (kept, held), {**training, "model": out.name}, sections)
     return {**summary, **written, "model": str(out), **certified}
 
 
