@@ -1,8 +1,10 @@
 """The typer application, and the arguments that several commands share."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
 from fireset._util.errors import InputError
@@ -46,6 +48,34 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Names of the parameters that the user has given, rather than left at their defaults."""
+    given = click.core.ParameterSource.COMMANDLINE
+    return {name for name in context.params if context.get_parameter_source(name) is given}
+
+
+def command_line(context: typer.Context) -> str:
+    """The command that repeats this one, with all that was given, quoted for a shell."""
+    given, words = given_options(context), []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.name not in given:
+            continue
+        if isinstance(parameter, click.Argument):
+            words.append(str(value))
+        elif isinstance(value, bool):  # --impute and --no-impute
+            spellings = parameter.opts if value else parameter.secondary_opts
+            words.append(max(spellings, key=len))
+        else:
+            option = max(parameter.opts, key=len)
+            # Written as one word, a value may begin with a dash.
+            words += [f"{option}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
+    # After --, what begins with a dash is the name of a file.
+    arguments = [word for word in words if not word.startswith("--")]
+    options = [word for word in words if word.startswith("--")]
+    return shlex.join(["fireset", context.command.name or "", *arguments, *options])
 
 
 def checked_seed(seed: int) -> int:
