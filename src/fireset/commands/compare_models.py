@@ -109,7 +109,7 @@ def compare_models(
         entered = [model for model in found.models if compiled or model.name != "fireset"]
         split = (train_rows, test_rows)
         _share_out(entered, budget, interrupted, lambda model, share: _first_fit(model, worker, split, seed, share, say))
-        short = [model for model in entered if model.fits and model.fits[0].rows < len(train_rows)]
+        short = [model for model in entered if model.stopped or (model.fits and model.fits[0].rows < len(train_rows))]
         _share_out(short, budget, interrupted, lambda model, share: _first_fit(model, worker, split, seed, share, say))
         if not interrupted.is_set():
             _more_splits(found, table, worker, budget, seed, interrupted, say)
@@ -171,7 +171,8 @@ def _first_fit(
         return
     except Stopped:
         if not model.fits:
-            if not worker.interrupted:
+            model.stopped = not worker.interrupted
+            if model.stopped:
                 model.note = f"stopped: its share of the budget, {shown_seconds(share)}, was over"
             return
     done = model.fits[0]

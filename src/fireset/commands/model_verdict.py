@@ -20,6 +20,7 @@ class Scored:
     name: str
     fits: list[Fit] = field(default_factory=list)
     note: str | None = None
+    stopped: bool = False  # before it had a fit
 
     @property
     def label(self) -> str:
@@ -37,11 +38,11 @@ class Scored:
 
     @property
     def fit_seconds(self) -> float:
-        return float(np.mean([fit.fit_seconds for fit in self.fits]))
+        return float(np.median([fit.fit_seconds for fit in self.fits]))
 
     @property
     def predict_seconds(self) -> float:
-        return float(np.mean([fit.predict_seconds for fit in self.fits]))
+        return float(np.median([fit.predict_seconds for fit in self.fits]))
 
     @property
     def seconds(self) -> float:
@@ -136,7 +137,9 @@ def _where_fireset_stands(
     ran: Sequence[Scored], best: Scored, chosen: Scored, tied: Sequence[Scored], score: str
 ) -> str:
     ours = next((model for model in ran if model.name == "fireset"), None)
-    if ours is None or ours is chosen:
+    if ours is None:
+        return " fireset was not measured."
+    if ours is chosen:
         return ""
     if ours in tied:
         return f" fireset is as good, and takes {_ratio(ours.seconds / chosen.seconds)} times as long."

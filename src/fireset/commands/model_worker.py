@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context, set_start_method
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -126,6 +126,10 @@ def _patient_threads() -> Iterator[None]:
 def _serve(pipe: Connection, task: str, X: np.ndarray, y: np.ndarray) -> None:
     """The other process: an order, an answer, until the parent has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if "fork" in get_all_start_methods():
+        # Nothing is started here; but locks made for "spawn", such as numba's, have names, which a killed process
+        # leaves behind, and of which Python then warns.
+        set_start_method("fork", force=True)
     with suppress(EOFError, BrokenPipeError):
         while True:
             order = pipe.recv()
