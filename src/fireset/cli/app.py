@@ -4,7 +4,6 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from fireset._util.errors import InputError
@@ -52,29 +51,26 @@ def _root(
 
 def given_options(context: typer.Context) -> set[str]:
     """Names of the parameters that the user has given, rather than left at their defaults."""
-    given = click.core.ParameterSource.COMMANDLINE
-    return {name for name in context.params if context.get_parameter_source(name) is given}
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def command_line(context: typer.Context) -> str:
     """The command that repeats this one, with all that was given, quoted for a shell."""
-    given, words = given_options(context), []
+    given, arguments, options = given_options(context), [], []
     for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
         if parameter.name not in given:
             continue
-        if isinstance(parameter, click.Argument):
-            words.append(str(value))
+        value = context.params[parameter.name]
+        option = max(parameter.opts, key=len)
+        if parameter.param_type_name == "argument":
+            arguments.append(str(value))
         elif isinstance(value, bool):  # --impute and --no-impute
-            spellings = parameter.opts if value else parameter.secondary_opts
-            words.append(max(spellings, key=len))
-        else:
-            option = max(parameter.opts, key=len)
-            # Written as one word, a value may begin with a dash.
-            words += [f"{option}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
-    # After --, what begins with a dash is the name of a file.
-    arguments = [word for word in words if not word.startswith("--")]
-    options = [word for word in words if word.startswith("--")]
+            options.append(option if value else max(parameter.secondary_opts, key=len))
+        else:  # as one word: a value may begin with a dash
+            options += [f"{option}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
+    if any(argument.startswith("-") for argument in arguments):
+        return shlex.join(["fireset", context.command.name or "", *options, "--", *arguments])
     return shlex.join(["fireset", context.command.name or "", *arguments, *options])
 
 

@@ -23,6 +23,10 @@ from fireset.cli.app import (
 )
 from fireset.cli.output import show, show_table
 
+_LEGEND = """\
+dense contenders compute every pair of row and neuron, preprocessed ones look only for the pairs that fire, approximate
+ones miss some of those (recall is the share that they find). 'differs from dense': how far the trained weights are from
+the dense engine's, as a share of how far training has moved them; 1e-6 is rounding."""
 _OF_ENGINES = ("engines", "width", "iterations", "dtype")
 
 
@@ -99,6 +103,7 @@ def _show_engines(found: dict[str, Any]) -> None:
             print(f"{row['name']}: {row['reason']}")
     for note in found["notes"]:
         print(note)
+    print(f"\n{_LEGEND}")
 
 
 def _show_models(found: dict[str, Any]) -> None:

@@ -42,6 +42,8 @@ def engines(
         kind = "exact" if engine["exact"] else "approximate"
         print(f"{engine['name']:15} {kind:12} {engine['summary']}")
     print(f"{'auto':15} {'':12} chooses among them by the size of the problem")
+    print("\nA neuron fires for a row when their inner product is above the threshold; only then it has to be trained.")
+    print("exact: finds all pairs that fire, and trains the same network as dense; approximate: misses some of them.")
 
 
 @app.command()

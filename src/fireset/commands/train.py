@@ -40,12 +40,13 @@ def train_table(
     report: Path | None = None,
     history: Path | None = None,
     tensorboard: Path | None = None,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
     Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
     is held against the paper's claims; what was found is under "certificate". What besides the model could not be
-    written is under "not_written".
+    written is under "not_written". ``command`` is what the user has typed, for the page.
     """
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
@@ -67,6 +68,7 @@ def train_table(
         report=report,
         history=history if first else None,
         tensorboard=tensorboard if first else None,
+        command=command,
     )
     if certify:  # what is held against the paper's claims is the paper's setting, where nothing else was asked for
         settings |= {name: value for name, value in PAPER.items() if settings.get(name, "auto") == "auto"}
