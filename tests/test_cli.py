@@ -595,7 +595,7 @@ class TestOutput:
         pl.DataFrame({"x": rng.random(30_000), "y": rng.random(30_000), "z": rng.random(30_000)}).write_csv("plane.csv")
         told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--json"))
         assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (30_000, 3, 1, 10_000)
-        costs = {name: told[f"{name}_seconds"] for name in ("dense", "data", "sums")}
+        costs = {name: told[f"{name}_seconds_per_iteration"] for name in ("dense", "data", "sums")}
         assert told["auto"] == min(costs, key=costs.__getitem__) == "sums"
         assert "sums" in works("engines", "--explain", "plane.csv", "--target", "z")
         message = "--explain needs --target COLUMN, the column to predict"

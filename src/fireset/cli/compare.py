@@ -79,9 +79,7 @@ def compare(
     else:
         from fireset.commands.compare import compare_table
 
-        found = compare_table(
-            file, target, engines=engines, width=width, iterations=iterations, dtype=dtype, **shared
-        )
+        found = compare_table(file, target, engines=engines, width=width, iterations=iterations, dtype=dtype, **shared)
     if as_json:
         show(found, as_json)
     else:

@@ -23,7 +23,7 @@ def engines(
     impute: Impute = False,
     as_json: Json = False,
 ) -> None:
-    """List the engines: the ways to find who fires. With --explain, what an iteration of each is expected to take on a table."""
+    """List the engines: the ways to find who fires. With --explain, what an iteration of each will take."""
     from fireset.engines import describe
 
     if explain is not None:

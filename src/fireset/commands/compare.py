@@ -8,7 +8,6 @@ workers of one contender spin on for a while, and would sit on a core that the n
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,13 @@ import numpy as np
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
 from fireset.commands.budget import Budget, shown_seconds
-from fireset.commands.contenders import Contender, Problem, TimedStep, make_contender, peak_memory, steady_rate
+from fireset.commands.comparison import Comparison, Run
+from fireset.commands.contenders import Problem, make_contender, peak_memory, steady_rate
 from fireset.commands.overwrite_check import spare_inputs
 from fireset.commands.peers import PEERS, installed
-from fireset.commands.schedule import Expected, foretell, left_out, pilot_problem
+from fireset.commands.schedule import foretell, left_out, pilot_problem
 from fireset.commands.stages import StageBar
-from fireset.commands.verdict import Crossover, Row, Scaling, contest, crossover, verdict
+from fireset.commands.verdict import Row, Scaling, contest, crossover
 from fireset.engines.registry import ENGINES, engine_class
 from fireset.estimators import PAPER, estimator_for
 from fireset.network import ShiftedReLUNetwork
@@ -43,54 +43,6 @@ _FOR_WIDTHS = 0.25  # of the budget that the race leaves for these runs
 _FIRST = ("dense", "data", "rows")  # to be compiled, where that may take the time of the others
 _OVER = "the budget was over"
 _ENTRY = 0.4  # of the budget that must be left for a contender to be compiled
-
-
-@dataclass
-class Run:
-    """One contender's part: its row of the table, and what every step of it saw."""
-
-    row: Row
-    contender: Contender | None = None
-    expected: Expected | None = None
-    steps: list[TimedStep] = field(default_factory=list)
-    last_loss: float | None = None  # after all steps
-    reached: int = 0  # steps that ended with a finite loss and no error
-
-    @property
-    def alive(self) -> bool:
-        return self.contender is not None and self.row.reason is None
-
-    def losses(self) -> list[float]:
-        return [taken.loss for taken in self.steps] + ([] if self.last_loss is None else [self.last_loss])
-
-
-@dataclass
-class Comparison:
-    """All that a comparison found."""
-
-    problem: Problem
-    iterations: int  # asked for
-    budget: Budget
-    runs: list[Run]
-    scaling: list[Scaling] = field(default_factory=list)
-    crossing: Crossover | None = None
-    interrupted: bool = False
-    done: int = 0  # iterations that all have done
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def rows(self) -> list[Row]:
-        return [run.row for run in self.runs]
-
-    def sentence(self) -> str:
-        return verdict(self.rows, self.problem.network.width, self.iterations, self.crossing)
-
-    def trained(self) -> np.ndarray | None:
-        """The weights of the dense engine, or of the first exact one that ran, as they are now."""
-        for run in sorted(self.runs, key=lambda run: run.row.name != "dense"):
-            if run.contender is not None and run.steps and run.row.kind in ("dense", "preprocessed"):
-                return run.contender.weights()
-        return None
 
 
 def compare_table(
@@ -151,7 +103,15 @@ def compare_table(
         from fireset.commands.compare_report import write_comparison
 
         facts = {k: v for k, v in summary.items() if isinstance(v, (str, int, float)) and k != "verdict"}
-        settings = {"command": command, "file": file.name, "target": target, "seed": seed, "engines": names, **reading, **facts}
+        settings = {
+            "command": command,
+            "file": file.name,
+            "target": target,
+            "seed": seed,
+            "engines": names,
+            **reading,
+            **facts,
+        }
         write_comparison(report, found, settings)
         summary["report"] = str(report)
     return summary
@@ -169,7 +129,8 @@ def compare(
 ) -> Comparison:
     """Run the contenders of these names ``iterations`` steps each, and the crossover's short runs, within the budget.
 
-    Who is too slow for it is left out; then all do as many steps as there is time for. When ``interrupted`` is set, what has been measured until then is returned.
+    Who is too slow for it is left out; then all do as many steps as there is time for. When ``interrupted`` is set, what
+    has been measured until then is returned.
     """
     found = Comparison(problem, iterations, budget, [_entered(name) for name in names])
     _choose(found, seed, interrupted, say)
@@ -253,9 +214,9 @@ def _choose(found: Comparison, seed: int, interrupted: threading.Event, say: Cal
             return
         if run.alive and budget.left() < _ENTRY * budget.seconds and run.row.name not in _FIRST:
             run.row.reason = (
-                f"not started: of the budget of {shown_seconds(budget.seconds)} only {shown_seconds(budget.left())} were "
-                "left when its turn came to be compiled, which is done once on a machine; run 'fireset warmup', or give "
-                "a larger --budget"
+                f"not started: of the budget of {shown_seconds(budget.seconds)} only {shown_seconds(budget.left())} "
+                "were left when its turn came to be compiled, which is done once on a machine; run 'fireset warmup', or "
+                "give a larger --budget"
             )
         if run.alive:
             say(f"{run.row.name}, compiling")

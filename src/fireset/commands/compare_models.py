@@ -108,7 +108,9 @@ def compare_models(
         compiled = _compile(found, worker, budget, interrupted)
         entered = [model for model in found.models if compiled or model.name != "fireset"]
         split = (train_rows, test_rows)
-        _share_out(entered, budget, interrupted, lambda model, share: _first_fit(model, worker, split, seed, share, say))
+        _share_out(
+            entered, budget, interrupted, lambda model, share: _first_fit(model, worker, split, seed, share, say)
+        )
         short = [model for model in entered if model.stopped or (model.fits and model.fits[0].rows < len(train_rows))]
         _share_out(short, budget, interrupted, lambda model, share: _first_fit(model, worker, split, seed, share, say))
         if not interrupted.is_set():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fireset.commands.compare import Comparison, Run
+from fireset.commands.comparison import Comparison, Run
 from fireset.commands.contenders import RECALL_ROWS
 from fireset.commands.report_parts import fire_maps, fired_section, part_of, shown_neurons
 from fireset.commands.verdict import Row

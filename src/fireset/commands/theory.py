@@ -206,7 +206,11 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ("δ", _number(s["separation"]), f"separation, {nearest}"),
         ("λ", "0" if s["lambda_is_zero"] else _number(s["lambda"]), "smallest eigenvalue of H^cts"),
         ("", _number(s["lambda_lower_bound"]), "the theorem's lower bound, e^(−b²/2) δ/(100 n²)"),
-        ("", _number(s["lambda_hermite_bound"]), "a sharper lower bound, from the Hermite series; 0 where it gives none"),
+        (
+            "",
+            _number(s["lambda_hermite_bound"]),
+            "a sharper lower bound, from the Hermite series; 0 where it gives none",
+        ),
         ("", _number(s["lambda_upper_bound"]), "the theorem's upper bound, e^(−b²/2)"),
         ("λ_max", _number(s["lambda_max"]), "largest eigenvalue"),
     ]
@@ -238,7 +242,12 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ("T", _number(s["practical_iterations"]), f"iterations until the slowest part of the error is {ACCURACY:.0%}"),
     ]
     practice += _score_rows(s)
-    meanings = {"dense": "every pair of row and neuron", "weights": "Algorithm 1 of the paper", "data": "Algorithm 2 of the paper", "quantum": "either of the two, on a quantum computer"}
+    meanings = {
+        "dense": "every pair of row and neuron",
+        "weights": "Algorithm 1 of the paper",
+        "data": "Algorithm 2 of the paper",
+        "quantum": "either of the two, on a quantum computer",
+    }
     costs = [(name, _number(value), meanings[name]) for name, value in s["operations"].items()]
     return [
         ("The data and their kernel", Table(columns, data)),
