@@ -3,7 +3,7 @@
 import json
 import multiprocessing
 import os
-import shlex
+import re
 import threading
 import time
 from pathlib import Path
@@ -45,8 +45,8 @@ class TestAdvice:
             [scored("boosting", errors((0, 20)), 1.0), scored("fireset", errors((0, 120)), 5.0)], "classification"
         )
         assert told == (
-            "Use gradient boosting: its accuracy is 0.980, ahead of fireset with 0.880. The difference is 0.100, give or "
-            "take 0.009, which is beyond doubt (by one split of the table, 1,000 rows held out). fireset has accuracy "
+            "Use gradient boosting: its accuracy is 0.980, ahead of fireset with 0.880. The difference is 0.100, give "
+            "or take 0.009, which is beyond doubt (by one split of the table, 1,000 rows held out). fireset has accuracy "
             "0.880, 0.100 (give or take 0.009) below the best."
         )
 
@@ -61,8 +61,8 @@ class TestAdvice:
         )
         assert told == (
             "A tie: fireset and the linear model have accuracy from 0.980 to 0.982, and differences like these come "
-            "about by chance (by one split of the table, 1,000 rows held out). Use the linear model, among the fastest of "
-            "them: it is fitted in 10 ms. fireset is as good, and takes 20 times as long."
+            "about by chance (by one split of the table, 1,000 rows held out). Use the linear model, among the fastest "
+            "of them: it is fitted in 10 ms. fireset is as good, and takes 20 times as long."
         )
 
     def test_of_those_as_fast_the_better_one(self):
@@ -101,7 +101,7 @@ def test_budget(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "5d", "soon", "inf"])
 def test_no_budget(text):
-    with pytest.raises(InputError, match="^budget must be a time such as 60, 60s or 5m, got "):
+    with pytest.raises(InputError, match=r"^budget must be a time such as 60, 60s or 5m, got "):
         parse_budget(text)
 
 
@@ -151,7 +151,7 @@ class FakeWorker:
     ("seconds_per_row", "asked", "note"),
     [
         (1e-6, [500, 2000, 8000, 16000], None),
-        (1e-3, [500, 2000, 8000], "learned from 8,000 of 16,000 rows: all of them would take about 16 s"),
+        (1e-3, [500, 2000], "learned from 7,... of 16,000 rows: all of them would take about 16 s"),
         (1e-1, [500], "stopped: its share of the budget, 10 s, was over"),
     ],
 )
@@ -159,7 +159,8 @@ def test_more_and_more_rows_within_a_share(seconds_per_row, asked, note):
     model, worker = Scored("linear"), FakeWorker(seconds_per_row)
     split = np.arange(16000), np.arange(4000)
     comparing._first_fit(model, worker, split, 0, 10.0, lambda _: None)  # pyright: ignore[reportArgumentType]
-    assert (worker.asked[: len(asked)], model.note) == (asked, note)
+    assert worker.asked[: len(asked)] == asked
+    assert model.note is note or (model.note and re.fullmatch(note, model.note))
     assert bool(model.fits) is not model.stopped
 
 
@@ -168,7 +169,8 @@ def test_a_second_share_goes_on_with_more_rows():
     split = np.arange(16000), np.arange(4000)
     for share in (3.0, 60.0):
         comparing._first_fit(model, worker, split, 0, share, lambda _: None)  # pyright: ignore[reportArgumentType]
-    assert worker.asked == [500, 2000, 8000, 16000] or worker.asked[-1] == 16000
+    assert worker.asked[:2] == [500, 2000]
+    assert worker.asked == sorted(set(worker.asked))  # no rows twice
     assert (model.fits[0].rows, model.note) == (16000, None)
 
 
@@ -180,27 +182,12 @@ def wine(tmp_path) -> Path:
 
 
 @pytest.mark.slow
-def test_whole_command(wine, monkeypatch, capsys):
-    from test_cli import run_main
-
+def test_whole_command(wine, run):
     page = wine.with_name("a page.html")
-    found = json.loads(
-        run_main(
-            monkeypatch,
-            capsys,
-            "compare",
-            wine,
-            "--models",
-            "--target",
-            "y",
-            "--json",
-            "-q",
-            "--budget",
-            "5m",
-            "--report",
-            page,
-        )
-    )
+    options = ("--target", "y", "--json", "-q", "--budget", "5m", "--report", page)
+    code, out, _ = run("compare", wine, "--models", *options)
+    assert code == 0
+    found = json.loads(out)
     assert {model["name"] for model in found["models"]} == set(MODELS)
     assert found["splits"] == 5
     for model in found["models"]:
@@ -222,7 +209,7 @@ def test_a_fit_is_stopped_and_its_process_is_gone(wine):
         with pytest.raises(Stopped):
             worker.fit("linear", rows, rows, 0, 0.1)
         assert multiprocessing.active_children() == []
-        with pytest.raises(FailedFit, match="^ValueError: "):
+        with pytest.raises(FailedFit, match=r"^ValueError: "):
             worker.fit("linear", rows[:1], rows, 0, 100.0)
         assert worker.fit("linear", rows, rows, 0, 100.0).scores["accuracy"] > 0.95  # by a process of its own
     assert multiprocessing.active_children() == []
@@ -247,5 +234,7 @@ def test_a_report_does_not_overwrite_the_table(wine):
         compare_models_table(wine, "y", report=wine, **asked)
 
 
-def test_the_command_is_quoted():
-    assert shlex.split("fireset compare 'a b.csv' --target=y")[2] == "a b.csv"
+def test_options_of_engines_are_refused(wine, run):
+    code, _, err = run("compare", wine, "--models", "--target", "y", "--width", "50")
+    assert code == 2
+    assert "--width is for the comparison of engines; leave it out, or leave --models out" in err

@@ -18,7 +18,7 @@ from fireset import ShiftedReLUNetwork
 from fireset.commands.budget import Budget
 from fireset.commands.compare import compare
 from fireset.commands.compare_report import write_comparison
-from fireset.commands.contenders import Problem
+from fireset.commands.contenders import Problem, steady_rate
 
 CHROMIUM = shutil.which("chromium")
 WANTED = "the report is tested in Chromium, and there is none on the path; as root: apt-get install chromium"

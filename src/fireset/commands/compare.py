@@ -129,8 +129,8 @@ def compare(
 ) -> Comparison:
     """Run the contenders of these names ``iterations`` steps each, and the crossover's short runs, within the budget.
 
-    Who is too slow for it is left out; then all do as many steps as there is time for. When ``interrupted`` is set, what
-    has been measured until then is returned.
+    Who is too slow for it is left out; then all do as many steps as there is time for. When ``interrupted`` is set,
+    what has been measured until then is returned.
     """
     found = Comparison(problem, iterations, budget, [_entered(name) for name in names])
     _choose(found, seed, interrupted, say)
@@ -215,8 +215,8 @@ def _choose(found: Comparison, seed: int, interrupted: threading.Event, say: Cal
         if run.alive and budget.left() < _ENTRY * budget.seconds and run.row.name not in _FIRST:
             run.row.reason = (
                 f"not started: of the budget of {shown_seconds(budget.seconds)} only {shown_seconds(budget.left())} "
-                "were left when its turn came to be compiled, which is done once on a machine; run 'fireset warmup', or "
-                "give a larger --budget"
+                "were left when its turn came to be compiled, which is done once on a machine; run 'fireset warmup', "
+                "or give a larger --budget"
             )
         if run.alive:
             say(f"{run.row.name}, compiling")

@@ -1,7 +1,8 @@
 """``fireset compare --models``: is fireset the model for this table, or is another one better?
 
 All models learn from the same rows and are scored on the same rows held out, within a budget of seconds. A model that
-would take more than its share learns from fewer rows; one that takes longer than expected is stopped. While time is left, the table is split anew, for all models.
+would take more than its share learns from fewer rows; one that takes longer than expected is stopped. While time is
+left, the table is split anew, for all models.
 """
 
 import threading
@@ -108,11 +109,13 @@ def compare_models(
         compiled = _compile(found, worker, budget, interrupted)
         entered = [model for model in found.models if compiled or model.name != "fireset"]
         split = (train_rows, test_rows)
-        _share_out(
-            entered, budget, interrupted, lambda model, share: _first_fit(model, worker, split, seed, share, say)
-        )
+
+        def fit(model: Scored, share: float) -> None:
+            _first_fit(model, worker, split, seed, share, say)
+
+        _share_out(entered, budget, interrupted, fit)
         short = [model for model in entered if model.stopped or (model.fits and model.fits[0].rows < len(train_rows))]
-        _share_out(short, budget, interrupted, lambda model, share: _first_fit(model, worker, split, seed, share, say))
+        _share_out(short, budget, interrupted, fit)
         if not interrupted.is_set():
             _more_splits(found, table, worker, budget, seed, interrupted, say)
     found.interrupted = interrupted.is_set()

@@ -54,8 +54,8 @@ def write_model_comparison(path: Path, found: ModelComparison, settings: dict[st
         "How it was measured",
         [
             f"Each split keeps {found.test_rows:,} rows back and gives {found.train_rows:,} to learn from, the same to "
-            f"all models; splits: {found.splits}. Scores are means over the splits, ± their standard deviation; all are "
-            "of the rows kept back. The models of scikit-learn are at its defaults, on columns with mean 0 and "
+            f"all models; splits: {found.splits}. Scores are means over the splits, ± their standard deviation; all "
+            "are of the rows kept back. The models of scikit-learn are at its defaults, on columns with mean 0 and "
             "deviation 1 where the model needs that; fireset is at its defaults, its compiling not counted.",
             *(f"{note[0].upper()}{note[1:]}." for note in found.notes),
         ],

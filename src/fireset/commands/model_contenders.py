@@ -86,7 +86,7 @@ def _scaled_target(model: Any) -> Any:
     return TransformedTargetRegressor(_standardized(model), transformer=StandardScaler())
 
 
-# What the first ones leave of their share of the time, the others have; most of all fireset, about which is the question.
+# What the first ones leave of their share of the time, the others have: most of all fireset, which is the question.
 MODELS = {
     "linear": ModelKind("linear model", 1.0, _linear),
     "svm": ModelKind("support vector machine", 2.0, _svm),
