@@ -46,8 +46,8 @@ class TestAdvice:
         )
         assert told == (
             "Use gradient boosting: its accuracy is 0.980, ahead of fireset with 0.880. The difference is 0.100, give "
-            "or take 0.009, which is beyond doubt (by one split of the table, 1,000 rows held out). fireset has accuracy "
-            "0.880, 0.100 (give or take 0.009) below the best."
+            "or take 0.009, which is beyond doubt (by one split of the table, 1,000 rows held out). fireset has "
+            "accuracy 0.880, 0.100 (give or take 0.009) below the best."
         )
 
     def test_a_tie_is_called_one_and_the_fastest_is_advised(self):

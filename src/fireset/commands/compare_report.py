@@ -97,8 +97,8 @@ def _losses(found: Comparison) -> Section:
     return Section(
         "Loss",
         [
-            "Exact engines compute the same steps, so that after the same number of iterations they have the same loss, "
-            "and their curves lie on one another. Against time the curves differ: a faster engine gets there sooner."
+            "Exact engines compute the same steps, so that after the same number of iterations they have the same "
+            "loss, and their curves lie on one another. Against time the curves differ: a faster engine gets there sooner."
         ],
         figures=[
             Figure(
