@@ -98,7 +98,7 @@ def _losses(found: Comparison) -> Section:
         "Loss",
         [
             "Exact engines compute the same steps, so that after the same number of iterations they have the same "
-            "loss, and their curves lie on one another. Against time the curves differ: a faster engine gets there sooner."
+            "loss, and their curves lie on one another. Against time they differ: a faster engine gets there sooner."
         ],
         figures=[
             Figure(
