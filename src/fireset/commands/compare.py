@@ -23,7 +23,7 @@ from fireset.commands.overwrite_check import spare_inputs
 from fireset.commands.peers import PEERS, installed
 from fireset.commands.schedule import foretell, left_out, pilot_problem
 from fireset.commands.stages import StageBar
-from fireset.commands.verdict import Row, Scaling, contest, crossover
+from fireset.commands.verdict import Kind, Row, Scaling, contest, crossover
 from fireset.engines.registry import ENGINES, engine_class
 from fireset.estimators import PAPER, estimator_for
 from fireset.network import ShiftedReLUNetwork
@@ -222,7 +222,7 @@ def _choose(found: Comparison, seed: int, interrupted: threading.Event, say: Cal
             say(f"{run.row.name}, compiling")
         _attempt(run, lambda run=run: _try(run, pilot, found.problem))
     expected = {run.row.name: run.expected for run in found.runs if run.alive and run.expected is not None}
-    kinds = {run.row.name: run.row.kind for run in found.runs}
+    kinds: dict[str, Kind] = {run.row.name: run.row.kind for run in found.runs}
     reasons = left_out(expected, kinds, found.iterations, budget.left())
     for run in found.runs:
         run.row.reason = reasons.get(run.row.name, run.row.reason)

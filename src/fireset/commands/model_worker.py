@@ -70,6 +70,7 @@ class ModelWorker:
                     raise Stopped
             answer = self._pipe.recv()
         except (EOFError, OSError) as error:
+            assert self._process is not None
             self._process.join(1.0)
             code = self._process.exitcode
             self._end()
