@@ -601,9 +601,12 @@ class TestOutput:
         pl.DataFrame({"x": rng.random(30_000), "y": rng.random(30_000), "z": rng.random(30_000)}).write_csv("plane.csv")
         told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--json"))
         assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (30_000, 3, 1, 10_000)
-        costs = {name: told[f"{name}_seconds"] for name in ("dense", "data", "sums")}
+        costs = {name: told[f"{name}_seconds_per_iteration"] for name in ("dense", "data", "sums")}
         assert told["auto"] == min(costs, key=costs.__getitem__) == "sums"
         assert "sums" in works("engines", "--explain", "plane.csv", "--target", "z")
+        told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--drop", "x", "--json"))
+        assert told["coordinates"] == 2
+        assert "dense time per iteration" in works("engines", "--explain", "plane.csv", "--target", "z")
         message = "--explain needs --target COLUMN, the column to predict"
         assert refused("engines", "--explain", "plane.csv") == message
 
@@ -745,7 +748,13 @@ class TestCheckpoints:
         write_table(table())
         told = refused("train", "table.csv", "--target", "y", "-q", "--width", "2000000000", "--memory", "4G")
         assert told.startswith("width 2,000,000,000 with 4 inputs needs 89.4 GiB for the weights, their safe copy and ")
-        assert told.endswith("; give a smaller width, or more workers or memory")
+        assert re.search(r"; give a width of at most about \d[\d,]*, or more workers or memory$", told)
+
+    def test_a_smaller_width_is_not_advised_where_it_does_not_help(self, refused):
+        write_table(table())
+        told = refused("train", "table.csv", "--target", "y", "-q", "--width", "2000", "--memory", "20M")
+        assert "; a smaller width does not help: the program has " in told
+        assert re.search(r"; give memory of at least [\d.]+ [MG]iB$", told)
 
     def test_go_on_and_refuse_another_run(self, works, refused):
         write_table(table())

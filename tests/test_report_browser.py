@@ -17,10 +17,10 @@ from playwright.sync_api import sync_playwright
 
 from conftest import CI, sphere
 from fireset import ShiftedReLUNetwork
-from fireset.commands import compare as comparing
+from fireset.commands.budget import Budget
 from fireset.commands.compare import compare
 from fireset.commands.compare_report import write_comparison
-from fireset.commands.contenders import Problem
+from fireset.commands.contenders import Problem, steady_rate
 from fireset.commands.train import train_table
 
 CHROMIUM = shutil.which("chromium")
@@ -57,8 +57,8 @@ def page_file(tmp_path_factory) -> Path:
     rng = np.random.default_rng(0)
     X = sphere(rng, 100, 8)
     network = ShiftedReLUNetwork.initialize(500, 8, dtype="float64")
-    problem = Problem(X, rng.standard_normal((100, 1)), network, comparing._rate(network, X))
-    found = compare(problem, ["dense", "data", "hashing"], 12, interrupted=threading.Event())
+    problem = Problem(X, rng.standard_normal((100, 1)), network, steady_rate(network, X))
+    found = compare(problem, ["dense", "data", "hashing"], 12, Budget(600), interrupted=threading.Event())
     path = tmp_path_factory.mktemp("report") / "page.html"
     write_comparison(path, found, {"file": EVIL, "width": 500, "iterations": 12})
     KEPT.mkdir(exist_ok=True)

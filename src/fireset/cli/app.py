@@ -1,5 +1,6 @@
 """The typer application, and the arguments that several commands share."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +49,31 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Names of the parameters that the user has given, rather than left at their defaults."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def command_line(context: typer.Context) -> str:
+    """The command that repeats this one, with all that was given, quoted for a shell."""
+    given, arguments, options = given_options(context), [], []
+    for parameter in context.command.params:
+        if parameter.name not in given:
+            continue
+        value = context.params[parameter.name]
+        option = max(parameter.opts, key=len)
+        if parameter.param_type_name == "argument":
+            arguments.append(str(value))
+        elif isinstance(value, bool):  # --impute and --no-impute
+            options.append(option if value else max(parameter.secondary_opts, key=len))
+        else:  # as one word: a value may begin with a dash
+            options += [f"{option}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
+    if any(argument.startswith("-") for argument in arguments):
+        return shlex.join(["fireset", context.command.name or "", *options, "--", *arguments])
+    return shlex.join(["fireset", context.command.name or "", *arguments, *options])
 
 
 def checked_seed(seed: int) -> int:

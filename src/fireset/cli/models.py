@@ -22,6 +22,7 @@ from fireset.cli.app import (
     Task,
     app,
     checked_seed,
+    command_line,
     number_or_word,
     seconds_of,
     whole_number_or_word,
@@ -32,6 +33,7 @@ from fireset.cli.theory import show_certificate
 
 @app.command()
 def train(
+    context: typer.Context,
     file: Table,
     target: Target,
     out: Annotated[
@@ -157,6 +159,7 @@ def train(
             report=report,
             history=history,
             tensorboard=tensorboard,
+            command=command_line(context),
         )
         if group.rank == 0:
             told_apart = () if as_json else ("certificate", "not_written")

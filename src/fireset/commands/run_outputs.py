@@ -34,8 +34,17 @@ class Records:
     What cannot be written then keeps nothing else from being written: it is told under "not_written".
     """
 
-    def __init__(self, file: Path, target: str, *, report: Path | None, history: Path | None, tensorboard: Path | None):
-        self._file, self._target = file, target
+    def __init__(
+        self,
+        file: Path,
+        target: str,
+        *,
+        report: Path | None,
+        history: Path | None,
+        tensorboard: Path | None,
+        command: str | None = None,
+    ):
+        self._file, self._target, self._command = file, target, command
         self._report, self._history, self._tensorboard = report, history, tensorboard
         spare_inputs(report, file, flag="--report")
         spare_inputs(history, file, flag="--history")
@@ -137,5 +146,5 @@ class Records:
             *more,
             facts_section(facts),
         ]
-        settings = {"file": self._file.name, "target": self._target, **facts["settings"]}
+        settings = {"command": self._command, "file": self._file.name, "target": self._target, **facts["settings"]}
         write_page(self._report, f"Training on {self._file.name}", sections, settings=settings)

@@ -53,12 +53,14 @@ def train_table(
     report: Path | None = None,
     history: Path | None = None,
     tensorboard: Path | None = None,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
     Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
     is held against the paper's claims; what was found is under "certificate". What besides the model could not be
-    written is under "not_written". ``eval_file`` is another table to score on; after ``seconds`` training stops.
+    written is under "not_written". ``eval_file`` is another table to score on; after ``seconds`` training stops;
+    ``command`` is what the user has typed, for the page.
     """
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
@@ -77,7 +79,7 @@ def train_table(
     _check_whole_run(certify, report, checkpoint)
     first = current_group().rank == 0  # the others leave no records
     places = {"history": history, "tensorboard": tensorboard} if first else {"history": None, "tensorboard": None}
-    records = Records(file, target, report=report, **places)
+    records = Records(file, target, report=report, command=command, **places)
     if certify:  # what is held against the paper's claims is the paper's setting, where nothing else was asked for
         settings |= {name: value for name, value in PAPER.items() if settings.get(name, "auto") == "auto"}
     encoding = {"missing": "impute" if impute else "error", "categorical": categorical}

@@ -59,7 +59,7 @@ class DataSearchEngine(ListEngine):
 
     name = "data"
     can_shrink = True
-    summary = "Algorithm 2: search the data for each neuron that left its certificate radius"
+    summary = "keeps a list of rows for each neuron, searched anew only when it has moved far (Algorithm 2)"
 
     def __init__(self, radius: float | str = "auto", index: str = "auto"):
         super().__init__()

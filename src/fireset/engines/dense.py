@@ -20,7 +20,7 @@ class DenseEngine(BatchEngine):
     """Looks at every pair. Memory: one bit for each, at most 1 GiB, and a gradient as large as the weights."""
 
     name = "dense"
-    summary = "every pair, in tiles: the reference"
+    summary = "computes every pair of row and neuron: what all others are held against"
     preprocesses = False
 
     def _prepare(self) -> None:

@@ -45,7 +45,7 @@ class Plan:
             engine = create(engine)
         _check_engine(engine, solver, shard)
         engine = within_memory(
-            engine, network, n_samples, solver_bytes=solver.extra_bytes(network, n_samples), asked=memory
+            engine, network, n_samples, solver_bytes=lambda part: solver.extra_bytes(part, n_samples), asked=memory
         )
         if shard.group is not SINGLE_PROCESS:
             engine = DistributedEngine(engine, shard)
