@@ -13,7 +13,7 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.tables.columns import BentColumn, ColumnMap
 from fireset.tables.encoder import TableEncoder, one_line, quoted
 from fireset.tables.sphere import SphereMap
-from fireset.training.losses import get_loss
+from fireset.training.losses import Quantile, check_task, describe_loss, get_loss, restore_loss
 
 _TASKS = ("classification", "regression")
 
@@ -41,10 +41,11 @@ class Model:
         arrays = _sphere_arrays(estimator.sphere_)
         if isinstance(estimator, ShiftedReLUClassifier):
             description["classes"] = estimator.classes_.tolist()
-            description["loss"] = estimator.loss
+            description["loss"] = describe_loss(get_loss(estimator.loss))["name"]
             description["calibration"] = estimator.calibration_.to_dict()
             arrays["offset"] = estimator.offset_
         else:
+            description["loss"] = describe_loss(get_loss(estimator.loss))
             arrays |= {"target_mean": estimator.target_mean_, "target_scale": estimator.target_scale_}
         estimator.network_.save(path, description, **arrays)
 
@@ -76,17 +77,19 @@ class Model:
         if network.n_features != columns + 1:
             raise InputError(f"{columns} columns do not go with a network of {network.n_features} inputs")
         if task == "classification":
-            get_loss(description["loss"])  # refuses an unknown one
+            check_task(description["loss"], task)
             estimator = ShiftedReLUClassifier(loss=description["loss"])
             classes = description["classes"]
             estimator.classes_ = _labels(classes)
             estimator.calibration_ = _calibration(description.get("calibration", {}))
             outputs = 1 if len(classes) == 2 else len(classes)
         else:
-            estimator = ShiftedReLURegressor()
-            outputs = 1
-            estimator.target_mean_ = _numbers(arrays["target_mean"], 1)
-            estimator.target_scale_ = _numbers(arrays["target_scale"], 1)
+            # Files of earlier versions do not name it.
+            loss = check_task(restore_loss(description.get("loss", "squared_error")), task)
+            estimator = ShiftedReLURegressor(loss=loss.name if loss == get_loss(loss.name) else loss)
+            outputs = len(loss.levels) if isinstance(loss, Quantile) else 1
+            estimator.target_mean_ = _numbers(arrays["target_mean"], outputs)
+            estimator.target_scale_ = _numbers(arrays["target_scale"], outputs)
             estimator._many_targets = False
         if network.n_outputs != outputs:
             raise InputError(f"a network of {network.n_outputs} outputs does not go with {outputs} targets")

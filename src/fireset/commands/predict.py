@@ -22,6 +22,7 @@ from fireset.tables.encoder import (
     refuse_type,
 )
 from fireset.tables.reader import read_table, regression_values
+from fireset.training.losses import Quantile, get_loss
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,13 +39,17 @@ def predict_table(path: Path, file: Path, *, proba: bool) -> tuple[dict[str, lis
     _warn_of_unused_columns(model, table.columns)
     predictions = estimator.predict(X)
     columns: dict[str, list] = {"prediction": predictions.tolist()}
+    loss = get_loss(estimator.loss)
+    if isinstance(loss, Quantile):
+        named = zip(loss.levels, predictions.reshape(len(X), -1).T, strict=True)
+        columns = {f"q{level:g}": column.tolist() for level, column in named}
     if proba and isinstance(estimator, ShiftedReLUClassifier):
         for label, column in zip(estimator.classes_.tolist(), estimator.predict_proba(X).T, strict=True):
             columns[f"p({label})"] = column.tolist()
     summary: dict[str, Any] = {"rows": len(X)}
     if model.target in table.columns:
         try:
-            summary |= scores(model.task, _comparable(model, table[model.target]), predictions)
+            summary |= scores(model.task, _comparable(model, table[model.target]), predictions, loss)
         except InputError as error:  # the predictions do not need the answers
             warnings.warn(f"no score: {error}", stacklevel=2)
     return columns, summary

@@ -18,6 +18,7 @@ from fireset.model import Model
 from fireset.tables.problem import TableProblem
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
+from fireset.training.losses import Loss, Quantile, get_loss
 from fireset.training.memory import check_weights
 from fireset.training.stopping import StopReason
 
@@ -28,7 +29,7 @@ def train_table(
     *,
     out: Path | None,
     task: str,
-    loss: str,
+    loss: str | Loss,
     holdout: float,
     drop: list[str],
     categorical: list[str],
@@ -57,6 +58,8 @@ def train_table(
     )
     if checkpoint is not None:
         checkpoint.check_free(current_group())
+    if task == "auto" and "classification" not in get_loss(loss).tasks:
+        task = "regression"  # counts, say, which would be taken for classes
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)
@@ -73,7 +76,7 @@ def train_table(
     estimator = estimator_for(problem.task, loss, **settings)
     if checkpoint is not None:
         of_table = {"target": target, "task": task, "drop": drop, "categorical": categorical, "impute": impute}
-        options = _options({**of_table, "holdout": holdout, "loss": loss, "bias": "auto", **settings})
+        options = _options({**of_table, "holdout": holdout, "loss": str(loss), "bias": "auto", **settings})
         checkpoint = replace(checkpoint, options={"table": file.name, **options})
     kept, held = problem.hold_out(holdout, settings["random_state"])
     _check_memory(estimator, problem, memory)
@@ -88,7 +91,7 @@ def train_table(
     if estimator.result_.stop_reason is StopReason.TERMINATED and checkpoint:
         return {**summary, "checkpoint": str(checkpoint.folder)}
     summary |= _held_out_scores(problem, estimator, held)
-    training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
+    training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": str(loss), **settings}}
     Model(problem.task, target, estimator, problem.encoder, training).save(out)
     row_numbers = kept[estimator.training_rows_] + 1  # in the table, counted from 1 as all messages about it count
     certified = {"certificate": certificate.report(row_numbers).to_dict()} if certificate else {}
@@ -114,7 +117,10 @@ def _check_memory(
     estimator: ShiftedReLUClassifier | ShiftedReLURegressor, problem: TableProblem, memory: str | None
 ) -> None:
     """Before the network is drawn: its weights must fit."""
-    outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
+    loss = get_loss(estimator.loss)
+    outputs = len(loss.levels) if isinstance(loss, Quantile) else 1
+    if problem.classes and len(problem.classes) > 2:
+        outputs = len(problem.classes)
     width = estimator.width_for(len(problem.X), problem.X.shape[1], outputs)
     share = -(-width // current_group().size)
     check_weights(share, problem.X.shape[1] + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
@@ -158,7 +164,8 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, names: list
     """The settings that were chosen for the table, and what they promised."""
     settings = estimator.settings_
     chosen: dict[str, Any] = {"bias": settings.bias, "column_scale_rounds": settings.rounds}
-    if settings.forecast is not None:
+    # Of least squares: what it promises is no R² of another loss's fit.
+    if settings.forecast is not None and get_loss(estimator.loss).name in ("squared_error", "log_loss"):
         score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
         chosen[f"forecast_{score}"] = settings.forecast
     if settings.notes:
@@ -176,7 +183,7 @@ def _held_out_scores(
     answers = problem.y[held]
     if isinstance(estimator, ShiftedReLUClassifier):
         answers = estimator.classes_[answers]
-    scored = scores(problem.task, answers, estimator.predict(problem.X[held]))
+    scored = scores(problem.task, answers, estimator.predict(problem.X[held]), estimator.loss)
     return {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.items()}}
 
 

@@ -218,7 +218,9 @@ class ShiftedReLUEstimator(BaseEstimator):
 
     def _plain_settings(self) -> dict[str, Any]:
         """The settings that a text can tell apart, without those that may change when a run is resumed."""
-        plain = {name: value for name, value in self.get_params().items() if isinstance(value, str | int | float | Loss)}
+        plain = {
+            name: value for name, value in self.get_params().items() if isinstance(value, str | int | float | Loss)
+        }
         return {name: value for name, value in plain.items() if name not in ("max_iter", "verbose", "warm_start")}
 
     def _tolerance(self) -> Any:

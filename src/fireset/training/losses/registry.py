@@ -35,7 +35,9 @@ def check_task(loss: str | Loss, task: str) -> Loss:
         raise InputError(f"loss must be one of {', '.join(names)}; got {loss!r}")
     found = get_loss(loss)
     if task not in found.tasks:
-        raise InputError(f"loss must be one of {', '.join(names)} for {task}; got {found.name!r}")
+        raise InputError(
+            f"loss must be one of {', '.join(names)} for {task}; got {found.name!r}, which is for {found.tasks[0]}"
+        )
     return found
 
 

@@ -76,7 +76,7 @@ class GaussNewton(Solver):
     Parameters
     ----------
     ridge : "auto" or float
-        λ. "auto" chooses it by leave-one-out on up to 800 rows (``theory/leave_one_out.py``).
+        λ. "auto" chooses it by leave-one-out on up to 800 rows (``choose_ridge.py``).
     tol : float
         Stop when a round promises less than this share of the objective.
 
@@ -85,7 +85,7 @@ class GaussNewton(Solver):
     ridge : float
         λ as it was chosen.
     leave_one_out_error : float or None
-        Mean squared leave-one-out error that λ was chosen by, beside that of predicting 0.
+        Leave-one-out error that λ was chosen by, beside that of the start: mean square, or loss (``choose_ridge.py``).
     products : int
         Products with J Jᵀ so far.
     """
@@ -320,11 +320,10 @@ class GaussNewton(Solver):
     def _make_preconditioner(self, roots: np.ndarray, shift: float) -> Preconditioner:
         """Of the kernel as it is now, or was a few rounds ago: it hardly changes.
 
-        One for all outputs, with the mean of their curvatures; where they share a target, one for each: quantiles weigh
-        rows in ways of their own, and close to one row a weight is a hundred times that of another.
+        One for all outputs, with the mean of their curvatures; one for each where they share a target, as quantiles do.
         """
         group, n = self.context.group, len(roots)
-        mean = np.sqrt(np.mean(roots**2, axis=1))
+        self._factored_roots, mean = roots, np.sqrt(np.mean(roots**2, axis=1))
         whole = (n <= _FEW_ROWS or self._has_small(shift, mean)) and self._has_room_for_kernel()
 
         def factor(row_roots: np.ndarray) -> Preconditioner:
@@ -335,7 +334,6 @@ class GaussNewton(Solver):
         apart = self.context.loss.shares_target
         made = OutputPreconditioner([factor(column) for column in roots.T]) if apart else factor(mean)
         self._columns = None
-        self._factored_roots = roots
         return made if group.size == 1 else SharedPreconditioner(made, group)
 
     def details(self) -> dict[str, Any]:
