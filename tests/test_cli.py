@@ -188,7 +188,8 @@ class TestRefusedSettings:
             ("--huber-delta 1", "--huber-delta is for --loss huber, got --loss squared_error"),
             (
                 "--task classification --loss poisson",
-                "loss must be one of squared_error, log_loss for classification; got 'poisson', which is for regression",
+                "loss must be one of squared_error, log_loss for classification; got 'poisson', "
+                "which is for regression",
             ),
             ("--holdout 1.5", "holdout must be at least 0 and below 1, got 1.5"),
             ("--holdout nan", "holdout must be at least 0 and below 1, got nan"),

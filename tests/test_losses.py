@@ -241,11 +241,13 @@ def test_losses_are_equal_by_what_they_are_made_with(loss):
 
 
 def test_a_model_file_refuses_losses_it_does_not_know():
-    class Own(SquaredError):
+    class OwnError(SquaredError):
         name = "own"
 
-    with pytest.raises(InputError, match=r"^a model file knows the losses .*, not Own; pickle the estimator instead$"):
-        describe_loss(Own())
+    with pytest.raises(
+        InputError, match=r"^a model file knows the losses .*, not OwnError; pickle the estimator instead$"
+    ):
+        describe_loss(OwnError())
     with pytest.raises(InputError, match=r"^loss 'huber' is not made with 'beta'$"):
         restore_loss({"name": "huber", "beta": 1.0})
 

@@ -23,8 +23,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     width : "auto" or int
         Number of neurons m. "auto" is 20,000, more for many targets, fewer for very many rows (``choose_width``).
     loss : str or Loss
-        "squared_error"; "absolute_error", "huber", "quantile" or "poisson"; or an object such as
-        ``Huber(delta=0.5)`` and ``Quantile((0.05, 0.95))`` of ``fireset.training.losses``, or your own (docs/losses.md).
+        "squared_error", "absolute_error", "huber", "quantile" or "poisson"; or an object, ``Huber(delta=0.5)`` or
+        ``Quantile((0.05, 0.95))`` of ``fireset.training.losses``, say, or one of your own (docs/losses.md).
     threshold : "auto", "paper" or float
         b of σ_b(z) = max(z − b, 0); "auto" is 1.5, "paper" √(0.4 ln m).
     engine : str

@@ -85,7 +85,7 @@ class Trainer:
         How the weights are moved: by the paper's gradient descent, by rounds of regularized least squares
         (``GaussNewton``), or by an object of your own.
     loss : str or Loss
-        "squared_error", the paper's ½ Σ (u − y)²; another name or an object of ``fireset.training.losses``, or your own.
+        "squared_error", the paper's ½ Σ (u − y)², another name or object of ``fireset.training.losses``, or your own.
     learning_rate : "auto", "theory" or a number
         "auto" starts from 1/λ_max of the fire-set kernel, and halves when a step makes the loss grow.
     momentum, nesterov

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Quantile(Loss):
         levels = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         if not (levels and all(is_number(level) and 0 < level < 1 for level in levels)):
             raise InputError(f"levels of quantiles must be numbers between 0 and 1, got {given!r}")
-        if any(low >= high for low, high in zip(levels, levels[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(levels)):
             raise InputError(f"levels of quantiles must ascend, got {given!r}; give each once, from low to high")
         object.__setattr__(self, "levels", tuple(float(level) for level in levels))
         check_smoothing(self.smoothing)

@@ -45,7 +45,8 @@ def describe_loss(loss: Loss) -> dict[str, Any]:
     """A loss of the registry as a model file has it: its name and what it was made with."""
     if loss.name not in LOSSES or type(loss) is not load(LOSSES[loss.name]):
         raise InputError(
-            f"a model file knows the losses {', '.join(LOSSES)}, not {type(loss).__name__}; pickle the estimator instead"
+            f"a model file knows the losses {', '.join(LOSSES)}, not {type(loss).__name__}; "
+            "pickle the estimator instead"
         )
     return {"name": loss.name, **(asdict(loss) if is_dataclass(loss) else {})}
 

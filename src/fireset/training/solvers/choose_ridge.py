@@ -1,10 +1,10 @@
 """The ridge for a loss: leave-one-out in closed form is for least squares, and a loss is a few rounds of those.
 
 A round takes the predictions u as they are known, makes of residual e and curvatures b (of the loss, or of a broadened
-one, ``Loss.broadened``) the working response u − e/b with weights b, as iteratively reweighted least squares does, and predicts each row without itself for some λ
-(``theory/leave_one_out.py``). The λ that counts is the one at which *the loss* of these predictions is least, and they
-are the u of the next round. With one round (``Loss.ridge_rounds``) it is the λ with the least weighted square of the
-errors: for squared error that is the loss.
+one, ``Loss.broadened``) the working response u − e/b with weights b, as iteratively reweighted least squares does, and
+predicts each row without itself for some λ (``theory/leave_one_out.py``). The λ that counts is the one at which *the
+loss* of these predictions is least, and they are the u of the next round. With one round (``Loss.ridge_rounds``) it is
+the λ with the least weighted square of the errors: for squared error that is the loss.
 
 Of several outputs for one target, quantiles say, the one in the middle stands for all: each would need factors of its
 own, and their best ridges are much the same.
