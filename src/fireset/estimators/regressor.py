@@ -9,7 +9,7 @@ from sklearn.utils.validation import validate_data
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.tables.settings import TableSettings
-from fireset.training.losses import Quantile, check_task, get_loss
+from fireset.training.losses import Loss, Quantile, check_task, get_loss
 
 
 class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
@@ -79,7 +79,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self,
         width: int | str = "auto",
         *,
-        loss="squared_error",
+        loss: str | Loss = "squared_error",
         threshold="auto",
         engine="auto",
         solver="auto",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class Quantile(Loss):
         ε beside the spread of the targets, as for ``AbsoluteError``.
     """
 
-    levels: tuple[float, ...] = (0.1, 0.5, 0.9)
+    levels: Any = (0.1, 0.5, 0.9)  # a tuple, whatever was given
     smoothing: float = spread.SMOOTHING
 
     name = "quantile"
