@@ -9,7 +9,7 @@ from sklearn.utils.validation import validate_data
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.calibration import Calibration
-from fireset.training.losses import check_task, get_loss, probabilities
+from fireset.training.losses import Loss, check_task, get_loss, probabilities
 
 
 class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
@@ -31,7 +31,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self,
         width: int | str = "auto",
         *,
-        loss="squared_error",
+        loss: str | Loss = "squared_error",
         class_weight=None,
         threshold="auto",
         engine="auto",
