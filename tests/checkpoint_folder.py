@@ -17,7 +17,7 @@ def folder_for(
 ) -> tuple[CheckpointFolder, History]:
     """The folder of a run of this network and solver, and the history that it would bring back."""
     rows = network.weights[:1] / (network.weights[:1] ** 2).sum() ** 0.5
-    problem = TrainingProblem.check(network, rows, rows[:, : network.n_outputs])
+    problem = TrainingProblem.check(network, rows, rows[:, : network.n_outputs], SquaredError())
     best = BestWeights(network, by_validation=False)
     context = SolverContext(network, create("dense"), problem, SquaredError(), best, History(), SINGLE_PROCESS)
     shard = NetworkShard.of(network, SINGLE_PROCESS)

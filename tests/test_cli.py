@@ -22,6 +22,7 @@ from fireset.commands.scores import scores
 from fireset.engines import describe
 from fireset.model import Model
 from fireset.tables.reader import read_table
+from fireset.training.losses import LOSSES
 
 ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 SMALL = ("--width", "60", "--max-iter", "5")
@@ -178,13 +179,25 @@ class TestRefusedSettings:
             ("--task guess", "task must be one of auto, classification, regression; got 'guess'"),
             (
                 "--task regression --target a --loss log_loss",
-                "loss must be squared_error for regression, got 'log_loss'; or give --task classification",
+                "loss must be one of squared_error, absolute_error, huber, quantile, poisson for regression; got "
+                "'log_loss', which is for classification",
             ),
             (
                 "--task regression",
                 "target column 'y' holds the text 'right' in row 1; regression needs a number in every row",
             ),
-            ("--loss hinge", "loss must be one of squared_error, log_loss; got 'hinge'"),
+            ("--loss hinge", f"loss must be one of {', '.join(LOSSES)}; got 'hinge'"),
+            ("--quantiles 0.1", "--quantiles is for --loss quantile, got --loss squared_error"),
+            (
+                "--loss quantile --quantiles low",
+                "--quantiles must be numbers with commas between them, such as 0.1,0.5,0.9; got 'low'",
+            ),
+            ("--huber-delta 1", "--huber-delta is for --loss huber, got --loss squared_error"),
+            (
+                "--task classification --loss poisson",
+                "loss must be one of squared_error, log_loss for classification; got 'poisson', "
+                "which is for regression",
+            ),
             ("--holdout 1.5", "holdout must be at least 0 and below 1, got 1.5"),
             ("--holdout nan", "holdout must be at least 0 and below 1, got nan"),
             ("--holdout 0.99", "--holdout 0.99 leaves none of the 40 rows to train on; give a smaller share"),

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +30,9 @@ from fireset.cli.app import (
 from fireset.cli.output import readable, show, show_table
 from fireset.cli.theory import show_certificate
 
+if TYPE_CHECKING:
+    from fireset.training.losses import Loss
+
 
 @app.command()
 def train(
@@ -42,7 +45,19 @@ def train(
     task: Task = "auto",
     width: Annotated[str, typer.Option(help="Number of neurons; auto by the size of the table.")] = "auto",
     engine: Engine = "auto",
-    loss: Annotated[str, typer.Option(help="squared_error, or log_loss for probabilities.")] = "squared_error",
+    loss: Annotated[
+        str,
+        typer.Option(
+            help="squared_error; log_loss for probabilities; absolute_error or huber where targets have outliers; "
+            "quantile; poisson for counts."
+        ),
+    ] = "squared_error",
+    quantiles: Annotated[
+        str | None, typer.Option(metavar="LEVELS", help="Of quantile: levels such as 0.1,0.5,0.9, the default.")
+    ] = None,
+    huber_delta: Annotated[
+        float | None, typer.Option(help="Of huber: errors from which on it is linear, in spreads of the target; 1.35.")
+    ] = None,
     max_iter: Annotated[int, typer.Option(help="Iterations at most, each over all rows.")] = 300,
     tol: Annotated[str, typer.Option(help="auto, or stop when the loss gains less than this; 0 never.")] = "auto",
     solver: Annotated[str, typer.Option(help="auto, gauss-newton or gradient.")] = "auto",
@@ -144,7 +159,7 @@ def train(
             target,
             out=out,
             task=task,
-            loss=loss,
+            loss=_loss(loss, quantiles, huber_delta),
             holdout=holdout,
             drop=drop or [],
             categorical=categorical or [],
@@ -180,7 +195,7 @@ def _explain(
     file: Path,
     target: str,
     holdout: float,
-    loss: str,
+    loss: "str | Loss",
     settings: dict[str, Any],
     as_json: bool,
     reading: dict[str, Any],
@@ -194,6 +209,27 @@ def _explain(
     show_table(["column", "kind", "missing", "importance", ""], found.column_rows())
     print()
     show({key: value for key, value in found.summary.items() if key != "importances"}, as_json)
+
+
+def _loss(name: str, quantiles: str | None, huber_delta: float | None) -> "str | Loss":
+    """The loss that the options describe."""
+    from fireset.training.losses import Huber, Quantile
+
+    if quantiles is not None:
+        if name != "quantile":
+            raise InputError(f"--quantiles is for --loss quantile, got --loss {name}")
+        try:
+            levels = tuple(float(level) for level in quantiles.split(","))
+        except ValueError:
+            raise InputError(
+                f"--quantiles must be numbers with commas between them, such as 0.1,0.5,0.9; got {quantiles!r}"
+            ) from None
+        return Quantile(levels)
+    if huber_delta is not None:
+        if name != "huber":
+            raise InputError(f"--huber-delta is for --loss huber, got --loss {name}")
+        return Huber(huber_delta)
+    return name
 
 
 @app.command()

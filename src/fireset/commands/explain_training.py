@@ -9,6 +9,7 @@ from fireset.tables.cells import one_line
 from fireset.tables.column_notes import describe_columns
 from fireset.tables.problem import TableProblem
 from fireset.tables.settings import MOST_ROWS
+from fireset.training.losses import Loss
 
 # Seconds of a fit at the defaults, from the fits that docs/benchmarks.md lists: they are within a factor of 2 of
 #     a + b min(n, 1000) + c n (1 + k/8),   n rows, k outputs:
@@ -46,7 +47,7 @@ def explain_training(
     target: str,
     *,
     holdout: float,
-    loss: str,
+    loss: str | Loss,
     settings: dict[str, Any],
     reading: dict[str, Any],
 ) -> Explained:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fireset.commands.model_contenders import Fit, fit_and_score, warm_up
-from fireset.tables.encoder import one_line
+from fireset.tables.cells import one_line
 
 _LOOK = 0.05  # seconds between two looks at Ctrl-C
 

@@ -24,6 +24,7 @@ from fireset.tables.reader import read_table
 from fireset.tables.unfolding import COMPRESSED
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
+from fireset.training.losses import Loss, Quantile, get_loss
 from fireset.training.memory import check_weights
 from fireset.training.stopping import StopReason
 from fireset.training.time_limit import TimeLimit
@@ -38,7 +39,7 @@ def train_table(
     *,
     out: Path | None,
     task: str,
-    loss: str,
+    loss: str | Loss,
     holdout: float,
     drop: list[str],
     categorical: list[str],
@@ -72,6 +73,8 @@ def train_table(
     )
     if checkpoint is not None:
         checkpoint.check_free(current_group())
+    if task == "auto" and "classification" not in get_loss(loss).tasks:
+        task = "regression"  # counts, say, which would be taken for classes
     reading: dict[str, Any] = {"task": task, "drop": drop, "categorical": categorical, "impute": impute}
     problem = TableProblem.read(file, target, drop_missing_target=drop_missing_target, **reading)
     further = None if eval_file is None else _answered(eval_file, target)
@@ -85,7 +88,7 @@ def train_table(
     encoding = {"missing": "impute" if impute else "error", "categorical": categorical}
     estimator = estimator_for(problem.task, loss, **settings, **encoding)
     if checkpoint is not None:
-        options = {"target": target, **reading, "holdout": holdout, "loss": loss, "bias": "auto", **settings}
+        options = {"target": target, **reading, "holdout": holdout, "loss": str(loss), "bias": "auto", **settings}
         checkpoint = replace(checkpoint, options={"table": file.name, **_options(options)})
     columns = describe_columns(problem.encoder, problem.features)
     kept, held = problem.hold_out(holdout, settings["random_state"])
@@ -105,7 +108,7 @@ def train_table(
     if estimator.result_.stop_reason is StopReason.TERMINATED and checkpoint:
         return {**summary, "checkpoint": str(checkpoint.folder)}
     summary |= _held_out_scores(problem, estimator, held)
-    training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
+    training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": str(loss), **settings}}
     model = Model(problem.task, target, estimator, {**training, "table_columns": columns})
     model.save(out)
     summary |= {} if further is None else _evaluated(model, further)
@@ -145,7 +148,10 @@ def _check_memory(
     estimator: ShiftedReLUClassifier | ShiftedReLURegressor, problem: TableProblem, memory: str | None
 ) -> None:
     """Before the network is drawn: its weights must fit."""
-    outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
+    loss = get_loss(estimator.loss)
+    outputs = len(loss.levels) if isinstance(loss, Quantile) else 1
+    if problem.classes and len(problem.classes) > 2:
+        outputs = len(problem.classes)
     columns = len(problem.encoder.feature_names)
     width = estimator.width_for(len(problem.y), columns, outputs)
     share = -(-width // current_group().size)
@@ -190,7 +196,8 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str
     """The settings that were chosen for the table, and what they promised."""
     settings = estimator.settings_
     chosen: dict[str, Any] = {"bias": settings.bias, "column_scale_rounds": settings.rounds}
-    if settings.forecast is not None:
+    # Of least squares: what it promises is no R² of another loss's fit.
+    if settings.forecast is not None and get_loss(estimator.loss).name in ("squared_error", "log_loss"):
         score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
         chosen[f"forecast_{score}"] = settings.forecast
     if settings.notes:
@@ -208,7 +215,7 @@ def _held_out_scores(
     answers = problem.y[held]
     if isinstance(estimator, ShiftedReLUClassifier):
         answers = estimator.classes_[answers]
-    scored = scores(problem.task, answers, estimator.predict(problem.features[held]))
+    scored = scores(problem.task, answers, estimator.predict(problem.features[held]), estimator.loss)
     return {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.items()}}
 
 

@@ -26,16 +26,17 @@ from fireset.tables.columns import ColumnMap
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.frames import as_table, frame_of_objects, is_frame
 from fireset.tables.holdout import hold_out
-from fireset.tables.settings import FEWEST_ROWS, choose_settings
+from fireset.tables.settings import FEWEST_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
+from fireset.training.losses import Loss, get_loss
 from fireset.training.progress import ProgressBar
 from fireset.training.solvers import SOLVERS, GradientDescent
 from fireset.training.stopping import StopReason
 
 # κ where it is "auto". For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
 _OUTPUT_SCALES = {"gauss-newton": 1000.0, "gradient": 10.0}
-_TOLERANCES = {"gauss-newton": 3e-2, "gradient": 1e-4}  # where tol is "auto"
+_GRADIENT_TOLERANCE = 1e-4  # where tol is "auto"; Gauss–Newton has the loss's
 _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 
 
@@ -54,7 +55,7 @@ class ShiftedReLUEstimator(BaseEstimator):
     # Set by the subclasses' __init__, which scikit-learn wants spelled out.
     width: int | str
     threshold: float | str
-    loss: str
+    loss: str | Loss
     engine: str
     solver: str
     ridge: float | str
@@ -110,19 +111,23 @@ class ShiftedReLUEstimator(BaseEstimator):
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses
         return "gradient" if descends else "gauss-newton"
 
-    def _begin(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True) -> None:
-        """A new map and a new network; settings are chosen by these rows, or are the defaults."""
+    def _begin(self, X, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True, outputs: int = 0) -> None:
+        """A new map and a new network; settings are chosen by these rows, or are the defaults.
+
+        ``outputs`` are those of the network, where they are not as many as columns of these ``targets``.
+        """
+        outputs = outputs or targets.shape[1]
         self.solver_ = self._choose_solver()
         # A learning rate that was given is meant for the network of the paper.
         auto = _OUTPUT_SCALES[self.solver_] if self.learning_rate == "auto" else 1.0
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
-        width = self.width_for(len(X), X.shape[1], targets.shape[1])
+        width = self.width_for(len(X), X.shape[1], outputs)
         # Half of an odd number of neurons has no twin.
         even = isinstance(width, Integral) and width % 2 == 0
         start = ("antisymmetric" if even else "paper") if self.start == "auto" else self.start
         columns = ColumnMap.learn(X, weight)
         Z = columns(X)
-        self.settings_ = choose_settings(
+        self.settings_ = self._choose_settings(
             Z,
             targets,
             weight,
@@ -141,7 +146,7 @@ class ShiftedReLUEstimator(BaseEstimator):
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
             X.shape[1] + 1,
-            targets.shape[1],
+            outputs,
             threshold=threshold,
             start=start,
             output_scale=auto if self.output_scale == "auto" else self.output_scale,
@@ -149,6 +154,9 @@ class ShiftedReLUEstimator(BaseEstimator):
             dtype=self.dtype,
         )
         self.n_iter_ = 0
+
+    def _choose_settings(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, **given) -> TableSettings:
+        return choose_settings(Z, targets, weight, **given)
 
     def width_for(self, rows: int, columns: int, outputs: int) -> int:
         """The number of neurons for a table of this size."""
@@ -235,11 +243,15 @@ class ShiftedReLUEstimator(BaseEstimator):
 
     def _plain_settings(self) -> dict[str, Any]:
         """The settings that a text can tell apart, without those that may change when a run is resumed."""
-        plain = {name: value for name, value in self.get_params().items() if isinstance(value, str | int | float)}
+        plain = {
+            name: value for name, value in self.get_params().items() if isinstance(value, str | int | float | Loss)
+        }
         return {name: value for name, value in plain.items() if name not in ("max_iter", "verbose", "warm_start")}
 
     def _tolerance(self) -> Any:
-        return _TOLERANCES[self.solver_] if self.tol == "auto" else self.tol
+        if self.tol != "auto":
+            return self.tol
+        return _GRADIENT_TOLERANCE if self.solver_ == "gradient" else get_loss(self.loss).round_tolerance
 
     def _warn_not_converged(self) -> None:
         """At max_iter the loss was still falling by more than tol asks for."""

@@ -85,7 +85,7 @@ class Trainer:
         How the weights are moved: by the paper's gradient descent, by rounds of regularized least squares
         (``GaussNewton``), or by an object of your own.
     loss : str or Loss
-        "squared_error" (the paper's ½ Σ (u − y)²), "log_loss", or an object (``fireset.training.losses.Loss``).
+        "squared_error", the paper's ½ Σ (u − y)², another name or object of ``fireset.training.losses``, or your own.
     learning_rate : "auto", "theory" or a number
         "auto" starts from 1/λ_max of the fire-set kernel, and halves when a step makes the loss grow.
     momentum, nesterov
@@ -149,14 +149,14 @@ class Trainer:
         given = {"learning_rate": learning_rate, "momentum": momentum, "nesterov": nesterov, "ridge": ridge, "tol": tol}
         given |= {"batch_size": batch_size, "shuffle_seed": shuffle_seed, "trained_outputs": trained_outputs}
         self._solver = make_solver(solver, given)
-        self._loss = get_loss(loss)
+        asked = get_loss(loss)
         self._whole, self._any_norm, self._memory = network, any_norm, parse_memory(memory)
         shard = shard_of(network)
         self._network = shard.local
         self.problem = TrainingProblem.check(
-            self._network, X, y, sample_weight=sample_weight, validation=validation, any_norm=any_norm
+            self._network, X, y, asked, sample_weight=sample_weight, validation=validation, any_norm=any_norm
         )
-        self._loss.check_targets(self.problem.targets)
+        self._loss_name, self._loss = str(asked), asked.for_targets(self.problem.targets, self.problem.weight)
         self._plan = Plan.make(
             shard, len(self.problem.X), engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
         )
@@ -215,7 +215,7 @@ class Trainer:
         if self._solver.trains_outputs:
             raise InputError("a run with trained_outputs cannot be resumed; leave checkpoint out")
         settings = {
-            "loss": self._loss.name,
+            "loss": self._loss_name,
             **self._solver.settings(),
             "tol": self._stopping.tol,
             "patience": self._stopping.patience,
@@ -311,8 +311,7 @@ class Trainer:
         """
         if self._folder is not None:
             raise InputError("a run with checkpoints keeps to its rows; leave checkpoint out, or make another Trainer")
-        problem = TrainingProblem.check(self._network, X, y, sample_weight=sample_weight, any_norm=self._any_norm)
-        self._loss.check_targets(problem.targets)
+        problem = TrainingProblem.check(self._network, X, y, self._loss, sample_weight, any_norm=self._any_norm)
         has_these_rows = np.array_equal(problem.X, self.problem.X)
         self.problem, self._clock, self.start_seconds = problem, Clock(), 0.0
         self._context = self._new_context()

@@ -11,6 +11,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.network import ShiftedReLUNetwork
+from fireset.training.losses import Loss
 
 _LARGEST_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
 _LARGEST_PUSH = 1e-3  # of the largest number of the network's precision, for the same reason
@@ -42,13 +43,14 @@ class TrainingProblem:
         network: ShiftedReLUNetwork,
         X: Any,
         y: Any,
-        *,
+        loss: Loss,
         sample_weight: Any = None,
+        *,
         validation: tuple[Any, Any] | None = None,
         any_norm: bool = False,
     ) -> "TrainingProblem":
         """Make one from what a user has passed, or refuse it with the reason."""
-        X, targets = _check_pair(network, X, y, "", any_norm)
+        X, targets = _check_pair(network, X, y, loss, "", any_norm)
         weight = _check_weight(sample_weight, len(X))
         _check_sizes(targets, weight, network.dtype, "")
         if validation is None:
@@ -56,7 +58,7 @@ class TrainingProblem:
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             size = f" of {len(validation)}" if isinstance(validation, Sized) else ""
             raise InputError(f"validation must be a pair (X, y), got {type(validation).__name__}{size}")
-        rows, held_targets = _check_pair(network, *validation, "validation ", any_norm)
+        rows, held_targets = _check_pair(network, *validation, loss, "validation ", any_norm)
         _check_sizes(held_targets, np.ones(len(rows)), network.dtype, "validation ")
         return cls(
             np.concatenate([X, rows]),
@@ -88,7 +90,7 @@ def fingerprint(array: np.ndarray) -> str:
     return total.hexdigest()
 
 
-def _check_pair(network, X, y, what: str, any_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[np.ndarray, np.ndarray]:
     X = network.check_rows(X, f"{what}X")
     if len(X) == 0:
         raise InputError(f"{what}X has no rows")
@@ -105,10 +107,13 @@ def _check_pair(network, X, y, what: str, any_norm: bool) -> tuple[np.ndarray, n
         raise InputError(f"{what}y must hold numbers; code classes as 0/1 or one-hot") from None
     if targets.ndim == 1:
         targets = targets[:, None]
+    if loss.shares_target and targets.ndim == 2 and targets.shape[1] == 1:
+        targets = np.repeat(targets, network.n_outputs, axis=1)
     if targets.shape != (len(X), network.n_outputs):
         raise InputError(f"{what}y must have shape ({len(X)}, {network.n_outputs}), got {np.shape(y)}")
     if not np.isfinite(targets).all():
         raise InputError(f"{what}y must be finite, row {np.argwhere(~np.isfinite(targets))[0][0]} is not")
+    loss.check_targets(targets)
     return X, targets
 
 

@@ -58,7 +58,7 @@ def _from_fire_sets(network, engine: Engine, loss: Loss, problem: TrainingProble
     product = engine.approximate_tangent_operator()
     top = power_iteration(product, problem.X, network.n_outputs, problem.weight)
     # Where nothing fires there is nothing to descend on, and any step is as good as another.
-    return 1.0 / (loss.curvature(network.n_outputs) * top) if top > 0 else 1.0
+    return 1.0 / (loss.step_curvature(network.n_outputs) * top) if top > 0 else 1.0
 
 
 def _from_theory(network, X: np.ndarray) -> float:

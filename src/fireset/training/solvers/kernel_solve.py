@@ -77,6 +77,17 @@ class CholeskyPreconditioner:
         return cho_solve((self._factor, False), right, overwrite_b=True, check_finite=False).astype(np.float64)
 
 
+class OutputPreconditioner:
+    """A preconditioner for each output."""
+
+    def __init__(self, parts: list[Preconditioner]):
+        self._parts = parts
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        columns = [part.apply(vector[:, k : k + 1]) for k, part in enumerate(self._parts)]
+        return np.concatenate(columns, axis=1)
+
+
 class PartialCholeskyPreconditioner:
     """(F Fᵀ + ρ)⁻¹ with F (n, k) from randomly pivoted Cholesky of R̄ H R̄ (Chen, Epperly, Tropp, Webber 2023).
 
@@ -175,6 +186,22 @@ class SharedPreconditioner:
         applied = np.ascontiguousarray(applied)
         self._group.broadcast(applied, source=0)
         return applied
+
+
+class KernelSystem:
+    """R J Jᵀ R + ν at the current weights, and e/R."""
+
+    def __init__(self, engine: Engine, residual: np.ndarray, roots: np.ndarray, shift: float):
+        self._product = engine.tangent_operator()
+        self.residual, self.roots, self.shift = residual, roots, shift
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        return self.roots * self._product(self.roots * vector) + self.shift * vector
+
+
+def divided(vector: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """``vector``/``roots``, 0 where the root is."""
+    return np.divide(vector, roots, out=np.zeros_like(roots), where=roots > 0)
 
 
 class Solved(NamedTuple):
