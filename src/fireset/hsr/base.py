@@ -7,7 +7,7 @@ points, and may rely on arguments that have been checked.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import sqrt
+from math import isnan, sqrt
 from threading import Lock
 from typing import NamedTuple
 
@@ -16,12 +16,14 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map
 from fireset._util.readers_writer_lock import ReadersWriterLock
-from fireset._util.rounding import deciding_band, dot_slack, row_norms
+from fireset._util.rounding import deciding_band, dot_slack, one_dot_slack, row_norms
 
 _MAX_IDS = 2**31 - 1  # ids are kept in 32 bits
 _PARALLEL_COPY_IDS = 1 << 18  # with more ids than this it is faster to copy them on several cores
 _MIN_BLOCKS = 8  # so that several cores have work; a constant, so that results do not depend on their number
 _MAX_BLOCK_QUERIES = 256
+_KERNEL_ROWS = ["C", "A", "W"]  # for a read-only array kernels would be compiled again
+_SAFE_SQUARES = 1e-20, 1e30  # squared norms between these neither overflow nor vanish, in float32 either
 _COUNTING = Lock()  # for the work counts of all indexes, which are added up in no time
 
 
@@ -126,9 +128,18 @@ class HalfSpaceIndex(ABC):
 
     def query(self, normal, threshold: float) -> np.ndarray:
         """Sorted int64 ids with ⟨normal, point⟩ > threshold."""
-        if np.ndim(threshold) != 0:
-            raise InputError(f"threshold must be one number, got shape {np.shape(threshold)}")
-        return self._search(np.reshape(normal, (1, -1)), np.reshape(threshold, 1), False).ids.astype(np.int64)
+        with self._lock.reading:  # nothing to share: no block, no thread, and BLAS may use its own
+            answers = self._answer(self._checked_query(normal, threshold), False, True)
+        ids = answers.ids.astype(np.int64)
+        self._release(answers)
+        self.work.add(
+            queries=1,
+            nodes_visited=answers.nodes_visited,
+            points_tested=answers.points_tested,
+            points_in_bulk=answers.points_in_bulk,
+            points_reported=len(ids),
+        )
+        return ids
 
     def query_batch(self, normals, thresholds, *, ordered: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, in 32 bits; on all cores.
@@ -193,6 +204,24 @@ class HalfSpaceIndex(ABC):
         bands = deciding_band(self.n_features, self.dtype, norms, self._largest_norm)
         return Queries(normals, thresholds, slacks, bands)
 
+    def _checked_query(self, normal, threshold) -> Queries:
+        """The same for one query; an ordinary one is checked in a few microseconds."""
+        if not isinstance(threshold, float | int) and np.ndim(threshold) != 0:
+            raise InputError(f"threshold must be one number, got shape {np.shape(threshold)}")
+        d, dtype = self.n_features, self.dtype
+        if isinstance(normal, np.ndarray) and normal.shape == (d,) and normal.dtype == dtype and normal.flags.carray:
+            squared = float(normal.dot(normal))
+            # No coordinate of such a row is infinite or NaN, and its norm has lost nothing to underflow.
+            if _SAFE_SQUARES[0] < squared < _SAFE_SQUARES[1] and isinstance(threshold, float) and not isnan(threshold):
+                rounded = dtype.type(threshold)
+                if float(rounded) > threshold:
+                    rounded = np.nextafter(rounded, dtype.type(-np.inf))
+                norm = sqrt(squared) * (1 + d * float(np.finfo(dtype).eps))
+                slack = one_dot_slack(d, dtype, norm, sqrt(d) * self._largest_norm)
+                band = np.array([-1.0 if dtype == np.float32 else slack], dtype)
+                return Queries(normal[None], np.array([rounded]), np.array([slack]), band)
+        return self._checked_queries(np.reshape(normal, (1, -1)), np.reshape(threshold, 1))
+
     # Changes, which only a ``DynamicIndex`` supports
 
     def add(self, points) -> np.ndarray:  # noqa: ARG002
@@ -218,9 +247,7 @@ class HalfSpaceIndex(ABC):
     def _checked_rows(self, rows, name: str) -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""
         try:
-            rows = np.require(
-                rows, self.dtype, ["C", "A", "W"]
-            )  # for a read-only array kernels would be compiled again
+            rows = np.require(rows, self.dtype, _KERNEL_ROWS)
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -302,6 +329,9 @@ def sort_answers(ids: np.ndarray, counts: np.ndarray) -> None:
     """
     from fireset.kernels.sorting import SHORT, from_rows, sort_short, to_rows
 
+    if len(counts) == 1:
+        ids.sort()
+        return
     sort_short(ids, counts)
     ends = np.cumsum(counts)
     by_length = np.argsort(counts, kind="stable")

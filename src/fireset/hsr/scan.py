@@ -13,6 +13,8 @@ from fireset.hsr.base import Answers, DynamicIndex, Queries
 _MAX_BLOCK_QUERIES = 256  # with fewer, many points are read from memory too often for the work done on them
 _MIN_BLOCKS = 4  # so that several cores have work; a constant, so that results do not depend on their number
 _MIN_BLOCK_QUERIES = 16
+_TILE_COORDINATES = 1 << 22  # coordinates read at a time
+_NO_VALUES = np.empty(0)
 _TILE_PAIRS = 1 << 18  # inner products computed at a time: they are read again at once, and should still be in L2
 
 
@@ -66,6 +68,8 @@ class ScanIndex(DynamicIndex):
         return max(_MIN_BLOCK_QUERIES, min(_MAX_BLOCK_QUERIES, -(-n_queries // _MIN_BLOCKS)))
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always is
+        if len(queries.normals) == 1 and not with_values:
+            return self._answer_one(queries)
         from fireset.kernels.scanning import join_tiles
 
         tile_points = max(_MIN_BLOCK_QUERIES, _TILE_PAIRS // len(queries.normals))
@@ -84,6 +88,22 @@ class ScanIndex(DynamicIndex):
         if len(self) < self._next_id:  # else nothing was ever deleted, and ids are positions
             ids = self._ids[ids]
         return Answers(counts.sum(axis=0), ids, values, 0, len(queries.normals) * len(self))
+
+    def _answer_one(self, queries: Queries) -> Answers:
+        """The answer to one query: what NumPy would do, ``points @ normal``, and one kernel in place of its two."""
+        from fireset.kernels.scanning import positions_above
+
+        n, rows = len(self._points), max(1, _TILE_COORDINATES // self.n_features)
+        parts = []
+        for lo in range(0, n or 1, rows):
+            points = self._points if n <= rows else self._points[lo : lo + rows]
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again
+                H = points.dot(queries.normals[0])[None]
+            parts.append(positions_above(H, queries.normals, points, queries.thresholds, queries.bands, lo))
+        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if n < self._next_id:
+            ids = self._ids[ids]
+        return Answers(np.array([len(ids)]), ids, _NO_VALUES, 0, n)
 
     def _answer_tile(self, queries: Queries, with_values: bool, lo: int, hi: int):
         """Of the points lo … hi−1: for each query the number above, their positions and values, query after query."""
