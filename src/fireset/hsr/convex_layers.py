@@ -12,10 +12,16 @@ query walks a little below its threshold, by the rounding of an inner product (`
 points within that distance of the line are tested: a query along a line that many points are on pays for each of them.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.hsr.base import Answers, HalfSpaceIndex, Queries, sort_answers
+from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
+from fireset.hsr.largest import offer_above
+
+if TYPE_CHECKING:
+    from fireset.kernels.largest import Heaps
 
 _BUFFER_IDS = 1 << 20  # space for the answers of a block, besides one of any length
 _LARGEST_EXPONENT = 320  # of scaled coordinates: products of three differences do not overflow
@@ -82,8 +88,15 @@ class ConvexLayersIndex(HalfSpaceIndex):
             slope_exponent=y_exponent - x_exponent,
         )
 
+    def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.arange(len(self._points), dtype=np.int32), self._points
+
+    def _offer_points(self, queries: Queries, heaps: "Heaps") -> tuple[int, int]:
+        return offer_above(self._answer, self._points, queries, heaps)
+
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
         from fireset.kernels.convex_layers import search, values_of
+        from fireset.kernels.sorting import sort_answers
 
         counts = np.zeros(len(queries.normals), np.int64)
         work = np.zeros(2, np.int64)
@@ -95,7 +108,7 @@ class ConvexLayersIndex(HalfSpaceIndex):
             parts.append(found[: counts[before:done].sum()])
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if ordered:
-            sort_answers(ids, counts)
+            sort_answers(ids, counts, self._next_id)
         values = np.empty(len(ids) if with_values else 0, self.dtype)
         if with_values:
             values_of(self._points, queries.normals, counts, ids, values)
