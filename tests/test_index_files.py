@@ -173,5 +173,5 @@ def test_a_mapped_point_that_is_not_finite_is_refused(tmp_path, monkeypatch):
     points = cloud(100, 4)
     points[70, 2] = np.nan
     np.save(tmp_path / "points.npy", points)
-    with pytest.raises(InputError, match="^points must be finite; row 70 is not$"):
+    with pytest.raises(InputError, match=r"^points must be finite; row 70 is not$"):
         hsr.build(np.load(tmp_path / "points.npy", mmap_mode="r"), "scan")

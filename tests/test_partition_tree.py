@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from conftest import sphere
 from fireset.hsr import build
-from fireset.kernels.sorting import sort_answers
 from fireset.hsr.partition_tree import _nodes_needed
 from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT
+from fireset.kernels.sorting import sort_answers
 
 
 def check(index) -> None:

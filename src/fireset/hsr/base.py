@@ -19,7 +19,7 @@ from fireset._util.files import write_model
 from fireset._util.parallel import parallel_map
 from fireset._util.readers_writer_lock import ReadersWriterLock
 from fireset._util.rounding import deciding_band, dot_slack, one_dot_slack, row_norms
-from fireset.hsr.largest import Largest, empty_heaps
+from fireset.hsr.largest import Largest, empty_heaps, offer_above
 
 if TYPE_CHECKING:
     from fireset.kernels.largest import Heaps
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _PARALLEL_COPY_IDS = 1 << 18  # with more ids than this it is faster to copy them on several cores
 _MIN_BLOCKS = 8  # so that several cores have work; a constant, so that results do not depend on their number
 _MAX_BLOCK_QUERIES = 256
-KERNEL_ROWS = ["C", "A", "W"]  # for a read-only array kernels would be compiled again
 _SAFE_SQUARES = 1e-20, 1e30  # squared norms between these neither overflow nor vanish, in float32 either
 _COUNTING = Lock()  # for the work counts of all indexes, which are added up in no time
 
@@ -126,13 +125,13 @@ class HalfSpaceIndex(ABC):
         Unless ``ordered``, the ids of an answer may come in any order.
         """
 
-    @abstractmethod
     def _offer_points(self, queries: Queries, heaps: "Heaps") -> tuple[int, int]:
         """Offer points to the heaps of a block of queries, all but those that cannot be among the best.
 
         Thresholds mean nothing here. There is at least one point, and no heap takes more than there are. Returns nodes
-        visited and points tested.
+        visited and points tested. A kind may have a better way than asking itself with a threshold.
         """
+        return offer_above(self._answer, *self._live_rows(), queries, heaps)
 
     @abstractmethod
     def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
@@ -322,7 +321,7 @@ class HalfSpaceIndex(ABC):
     def _checked_rows(self, rows, name: str) -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""
         try:
-            rows = np.require(rows, self.dtype, KERNEL_ROWS)
+            rows = kernel_rows(rows, self.dtype)
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -330,6 +329,11 @@ class HalfSpaceIndex(ABC):
         if not np.isfinite(rows).all():
             raise InputError(f"{name} must be finite; row {np.argwhere(~np.isfinite(rows))[0][0]} is not")
         return rows
+
+
+def kernel_rows(rows, dtype) -> np.ndarray:
+    """Rows as kernels read them, a copy if need be: for a read-only array they would be compiled again."""
+    return np.require(rows, dtype, ["C", "A", "W"])
 
 
 def _rounded_down(values: np.ndarray, dtype) -> np.ndarray:

@@ -12,16 +12,10 @@ query walks a little below its threshold, by the rounding of an inner product (`
 points within that distance of the line are tested: a query along a line that many points are on pays for each of them.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
-from fireset.hsr.largest import offer_above
-
-if TYPE_CHECKING:
-    from fireset.kernels.largest import Heaps
 
 _BUFFER_IDS = 1 << 20  # space for the answers of a block, besides one of any length
 _LARGEST_EXPONENT = 320  # of scaled coordinates: products of three differences do not overflow
@@ -90,9 +84,6 @@ class ConvexLayersIndex(HalfSpaceIndex):
 
     def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
         return np.arange(len(self._points), dtype=np.int32), self._points
-
-    def _offer_points(self, queries: Queries, heaps: "Heaps") -> tuple[int, int]:
-        return offer_above(self._answer, self._points, queries, heaps)
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
         from fireset.kernels.convex_layers import search, values_of

@@ -26,17 +26,11 @@ O(r^⌊d/2⌋) facets.
    the time does.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
 from fireset.hsr.hull_hierarchy_build import build
-from fireset.hsr.largest import offer_above
-
-if TYPE_CHECKING:
-    from fireset.kernels.largest import Heaps
 
 _MEMORY_LIMIT = 2 << 30
 
@@ -76,9 +70,6 @@ class HullHierarchyIndex(HalfSpaceIndex):
 
     def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
         return np.arange(len(self._points), dtype=np.int32), self._points
-
-    def _offer_points(self, queries: Queries, heaps: "Heaps") -> tuple[int, int]:
-        return offer_above(self._answer, self._points, queries, heaps)
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
         from fireset.kernels.hull_hierarchy import search

@@ -33,9 +33,16 @@ def empty_heaps(n_queries: int, k: int) -> "Heaps":
 
 
 def offer_above(
-    answer: Callable[["Queries", bool, bool], "Answers"], points: np.ndarray, queries: "Queries", heaps: "Heaps"
+    answer: Callable[["Queries", bool, bool], "Answers"],
+    ids: np.ndarray,
+    points: np.ndarray,
+    queries: "Queries",
+    heaps: "Heaps",
 ) -> tuple[int, int]:
-    """Fill the heaps, which are empty, by asking ``answer``; ids are rows of ``points``. Returns nodes and tests."""
+    """Fill the heaps, which are empty, by asking ``answer`` for ids; ``ids`` of ``points`` ascend.
+
+    Returns nodes visited and points tested.
+    """
     from fireset.kernels.largest import offer_listed
 
     n, k = len(points), heaps.values.shape[1]
@@ -54,11 +61,13 @@ def offer_above(
         found = answer(asked, False, False)
         nodes, tested = nodes + found.nodes_visited, tested + found.points_tested
         heaps.sizes[open_queries] = 0
-        offer_listed(points, queries.normals, open_queries, found.counts, found.ids, heaps)
+        rows = np.searchsorted(ids, found.ids).astype(np.int32)
+        offer_listed(points, queries.normals, open_queries, found.counts, rows, heaps)
         full = heaps.sizes[open_queries] == k
         open_queries = open_queries[~(full & (heaps.values[open_queries, 0] > thresholds + margins[open_queries]))]
         rank *= 4
     heaps.sizes[open_queries] = 0
     everything = np.tile(np.arange(n, dtype=np.int32), len(open_queries))
     offer_listed(points, queries.normals, open_queries, np.full(len(open_queries), n), everything, heaps)
+    heaps.ids[:] = ids[heaps.ids]  # rows so far; both ascend, and heaps stay heaps
     return nodes, tested + len(everything)

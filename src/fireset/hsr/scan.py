@@ -11,7 +11,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
-from fireset.hsr.base import KERNEL_ROWS, Answers, Queries
+from fireset.hsr.base import Answers, Queries, kernel_rows
 from fireset.hsr.dynamic import DynamicIndex
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ScanIndex(DynamicIndex):
     def _rows(self, lo: int, hi: int) -> np.ndarray:
         """Points lo … hi−1 as kernels read them; a copy where they are kept in float16, or in a file."""
         rows = self._points[lo:hi]
-        return rows if rows.dtype == self.dtype and rows.flags.carray else np.require(rows, self.dtype, KERNEL_ROWS)
+        return rows if rows.dtype == self.dtype and rows.flags.carray else kernel_rows(rows, self.dtype)
 
     def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
         return self._ids, self._points

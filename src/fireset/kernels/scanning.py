@@ -65,7 +65,7 @@ def join_tiles(starts, counts, columns, values, all_columns, all_values):
 
 @vectorized
 def positions_above(H, normals, points, thresholds, bands, first):
-    """The columns of the one row of ``H ≈ normals @ points.T`` that lie above the threshold, each plus ``first``; int32.
+    """The columns of the one row of ``H ≈ normals @ points.T`` above the threshold, each plus ``first``; int32.
 
     Within the band around the threshold ``deciding_dot`` decides; if it is negative, what is in H does.
     """
