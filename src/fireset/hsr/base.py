@@ -161,7 +161,7 @@ class HalfSpaceIndex(ABC):
     def query_batch(self, normals, thresholds, *, ordered: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, in 32 bits; on all cores.
 
-        ``ordered=False`` saves the sorting, up to half of the time where a tree finds many points.
+        ``ordered=False`` saves the sorting, up to a third of the time where a tree finds many points.
         """
         found = self._search(normals, thresholds, False, ordered)
         return found.indptr, found.ids

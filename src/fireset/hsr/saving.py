@@ -44,7 +44,8 @@ def _checked_parts(arrays: dict[str, np.ndarray], about: Any) -> tuple[str, np.n
     """Kind, points, ids and the next id, or a ValueError that says what is wrong with them."""
     if not isinstance(about, dict) or set(arrays) != {"points", "ids"}:
         raise ValueError("it does not hold points, ids and their description")
-    kind, next_id, points, ids = about.get("kind"), about.get("next_id"), arrays["points"], arrays["ids"]
+    kind, points, ids = about.get("kind"), arrays["points"], arrays["ids"]
+    next_id: Any = about.get("next_id")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind is {kind!r}")
     if points.ndim != 2 or points.shape[1] == 0 or not index_class(kind).suits(points.shape[1]):

@@ -131,7 +131,7 @@ class ScanIndex(DynamicIndex):
         for lo in range(0, n or 1, rows):
             points = self._rows(lo, lo + rows)
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again
-                H = points.dot(queries.normals[0])[None]
+                H = (points @ queries.normals[0])[None]
             parts.append(positions_above(H, queries.normals, points, queries.thresholds, queries.bands, lo))
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if n < self._next_id:
