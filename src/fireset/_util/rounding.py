@@ -15,11 +15,24 @@ def dot_slack(n_features: int, dtype, weight_norms, sample_norm):
     ``eps`` in place of ``u`` pays for both sides' rounding, and ``+ 8`` for the rounding of the norms themselves. The
     last term stands for products lost to underflow.
     """
-    info = np.finfo(dtype)
     with np.errstate(over="ignore"):
         largest = np.asarray(weight_norms, np.float64) * sample_norm
-        slack = (n_features + 8) * float(info.eps) * largest + 1e-30
-    return np.where(largest < float(info.max) / 4, slack, np.inf)  # a sum that may overflow says nothing
+        slack = _slack(n_features, dtype, largest)
+    return np.where(largest < _largest_safe(dtype), slack, np.inf)  # a sum that may overflow says nothing
+
+
+def one_dot_slack(n_features: int, dtype, weight_norm: float, sample_norm: float) -> float:
+    """``dot_slack`` of one row, in a microsecond."""
+    largest = weight_norm * sample_norm
+    return _slack(n_features, dtype, largest) if largest < _largest_safe(dtype) else np.inf
+
+
+def _slack(n_features: int, dtype, largest):
+    return (n_features + 8) * float(np.finfo(dtype).eps) * largest + 1e-30
+
+
+def _largest_safe(dtype) -> float:
+    return float(np.finfo(dtype).max) / 4
 
 
 def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
