@@ -25,6 +25,7 @@ from fireset.distributed.process_group import (
     restarted,
 )
 from fireset.distributed.shard import NetworkShard
+from fireset.distributed.worker_grid import current_grid
 from fireset.model import Model
 from fireset.training.solvers import GaussNewton
 
@@ -243,7 +244,7 @@ class TestSingleProcess:
         assert not launched()
         assert not restarted()
         one = ShiftedReLUNetwork.initialize(10, 3)
-        shard = NetworkShard.of(one, SINGLE_PROCESS)
+        shard = NetworkShard.of(one, current_grid())
         assert shard.local is one
         assert (shard.first, shard.width, shard.scale) == (0, 10, 1.0)
         assert SINGLE_PROCESS.all_true(True)

@@ -13,6 +13,7 @@ from fireset.commands.overwrite_check import keep_apart, spare_inputs
 from fireset.commands.run_outputs import Records
 from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
+from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
 from fireset.model import Model
 from fireset.tables.problem import TableProblem
@@ -116,7 +117,7 @@ def _check_memory(
     """Before the network is drawn: its weights must fit."""
     outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
     width = estimator.width_for(len(problem.X), problem.X.shape[1], outputs)
-    share = -(-width // current_group().size)
+    share = -(-width // current_grid().same_rows.size)
     check_weights(share, problem.X.shape[1] + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
 
 
@@ -146,6 +147,8 @@ def _summary(
     summary |= _chosen(estimator, problem.encoder.feature_names)
     if current_group().size > 1:
         summary["workers"] = current_group().size
+    if current_grid().same_neurons.size > 1:
+        summary["grid"] = str(current_grid())
     if result.blocks > 1:
         summary["blocks"] = result.blocks
     summary |= {name: value for name, value in result.details.items() if value is not None}
