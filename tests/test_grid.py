@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -350,8 +351,7 @@ def test_a_killed_worker_ends_all(tmp_path, run):
         process.terminate()  # so that torchrun ends its workers, too
         process.wait(60)
     assert process.returncode == 1
-    assert "fireset: error: another worker is gone or does not answer (" in err
-    assert "Traceback" not in err
+    assert len(re.findall(r"fireset(?:, worker \d)?: error: another worker is gone or does not answer \(", err)) == 3
     newest = max(int(found.stem[-8:]) for found in (tmp_path / "ck").glob("checkpoint-????????.safetensors"))
     code, out, _ = run(*command, "--resume", "--max-iter", newest + 50)
     assert code == 0
