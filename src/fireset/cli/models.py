@@ -1,6 +1,7 @@
 """Commands that make and use models: train, predict, info."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,6 +98,9 @@ def train(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory to stay within, such as 12G; by default what is free.")
     ] = None,
+    grid: Annotated[
+        str | None, typer.Option(metavar="NxR", help="With torchrun: N shares of the neurons, R shares of the rows.")
+    ] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -104,12 +108,15 @@ def train(
     """Train on a table and write a model file; with torchrun, on several workers."""
     from fireset.commands.train import train_table
     from fireset.distributed.process_group import joined_group, restarted
+    from fireset.distributed.worker_grid import grid as laid_out
+    from fireset.distributed.worker_grid import parse_grid
     from fireset.training.checkpoint import Checkpoints
     from fireset.training.memory import parse_memory
 
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint DIR, the folder of the checkpoints")
     parse_memory(memory)  # a misspelled size is refused before the table is read
+    shape = parse_grid(grid) if grid is not None else None
 
     settings: dict[str, Any] = {
         "width": whole_number_or_word("width", width, ("auto",)),
@@ -150,7 +157,7 @@ def train(
             },
         )
         return
-    with joined_group() as group:
+    with joined_group() as group, laid_out(**shape) if shape else nullcontext():
         again = (
             resume or group.all_reduce_max(int(restarted())) > 0
         )  # torchrun counts restarts on each machine by itself

@@ -15,6 +15,7 @@ from fireset.commands.predict import score_table
 from fireset.commands.run_outputs import Records
 from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
+from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
 from fireset.model import Model
 from fireset.tables.cells import require_column
@@ -154,7 +155,7 @@ def _check_memory(
         outputs = len(problem.classes)
     columns = len(problem.encoder.feature_names)
     width = estimator.width_for(len(problem.y), columns, outputs)
-    share = -(-width // current_group().size)
+    share = -(-width // current_grid().same_rows.size)
     check_weights(share, columns + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
 
 
@@ -184,6 +185,8 @@ def _summary(
     summary |= _chosen(estimator)
     if current_group().size > 1:
         summary["workers"] = current_group().size
+    if current_grid().same_neurons.size > 1:
+        summary["grid"] = str(current_grid())
     if result.blocks > 1:
         summary["blocks"] = result.blocks
     summary |= {name: value for name, value in result.details.items() if value is not None}

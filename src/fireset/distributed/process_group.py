@@ -159,6 +159,43 @@ class TorchProcessGroup(ProcessGroup):
         self.bytes_exchanged += array.nbytes
         return array
 
+    def subgroup(self, ranks: range) -> "TorchProcessGroup | None":
+        """A group of these workers, for them; None for the others, who must call this, too."""
+        with _worker_lost_in_one_line():
+            group = self._distributed.new_group(ranks, timeout=TIMEOUT)
+        return TorchProcessGroup(_Subgroup(self._distributed, group)) if self.rank in ranks else None
+
+    def leave(self) -> None:
+        """Give a group that ``subgroup`` made back."""
+        self._distributed.destroy_process_group()
+
+
+class _Subgroup:
+    """``torch.distributed`` as some of the workers see it: with numbers of their own, and among themselves."""
+
+    def __init__(self, distributed: Any, group: Any):
+        self._distributed, self._group = distributed, group
+        self.ReduceOp = distributed.ReduceOp
+
+    def get_rank(self) -> int:
+        return self._distributed.get_rank(self._group)
+
+    def get_world_size(self) -> int:
+        return self._distributed.get_world_size(self._group)
+
+    def all_reduce(self, tensor: Any, op: Any) -> None:
+        self._distributed.all_reduce(tensor, op=op, group=self._group)
+
+    def all_gather(self, tensors: list[Any], tensor: Any) -> None:
+        self._distributed.all_gather(tensors, tensor, group=self._group)
+
+    def broadcast(self, tensor: Any, src: int) -> None:
+        source = self._distributed.get_global_rank(self._group, src)
+        self._distributed.broadcast(tensor, src=source, group=self._group)
+
+    def destroy_process_group(self) -> None:
+        self._distributed.destroy_process_group(self._group)
+
 
 SINGLE_PROCESS = SingleProcess()
 

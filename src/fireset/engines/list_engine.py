@@ -212,6 +212,9 @@ class ListEngine(Engine):
         self._follow_weights()
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
+        if self._forward_done:  # as our own step counts them
+            for _, _, lists in self._blocks:
+                self._near_misses += lists.prefix_lengths - lists.fired_counts
         self._speeds[:] = _UNKNOWN_SPEED
         self._speeds[neurons] = np.maximum(distances, _UNKNOWN_SPEED)
         self._follow_weights()

@@ -72,10 +72,12 @@ def power_iteration(
     *,
     tolerance: float = 1e-3,
     max_products: int = 60,
+    norm: Callable[[np.ndarray], float | np.floating] = np.linalg.norm,
 ) -> float:
     """λ_max of D^½ H D^½, D the sample weights, from products with H; a lower bound.
 
-    Ends when the estimate has stopped moving by more than ``tolerance``.
+    Ends when the estimate has stopped moving by more than ``tolerance``. Where X and the vectors are a part of the
+    rows, ``norm`` is that of the whole.
     """
     root = np.ones(len(X)) if sample_weight is None else np.sqrt(sample_weight)
     # A start that depends on the rows, not on their order or number: a row of weight 2 acts as two rows. The constant
@@ -84,12 +86,12 @@ def power_iteration(
     vector = root[:, None] * (1.0 + X.astype(np.float64) @ spread)
     estimate = 0.0
     for _ in range(max_products):
-        size = float(np.linalg.norm(vector))
+        size = float(norm(vector))
         if size == 0.0:
             return 0.0
         vector /= size
         vector = product(vector * root[:, None]) * root[:, None]
-        previous, estimate = estimate, float(np.linalg.norm(vector))
+        previous, estimate = estimate, float(norm(vector))
         if abs(estimate - previous) <= tolerance * estimate:
             break
     return estimate

@@ -18,6 +18,7 @@ from fireset._util.messages import tell
 from fireset._util.parallel import one_blas_thread
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
+from fireset.distributed.worker_grid import current_grid
 from fireset.engines.registry import create, engine_class
 from fireset.estimators.width import THRESHOLD, choose_width
 from fireset.network import ShiftedReLUNetwork, choose_threshold
@@ -104,11 +105,12 @@ class ShiftedReLUEstimator(BaseEstimator):
             raise InputError(f"start must be 'auto', 'paper' or 'antisymmetric', got {self.start!r}")
 
     def _choose_solver(self) -> str:
-        """ "auto" is Gauss–Newton, but where a learning rate or batches are asked for, or the engine misses pairs."""
+        """ "auto" is Gauss–Newton, but where a rate or batches are asked for, pairs are missed, or rows are shared."""
         if self.solver != "auto":
             return self.solver
         misses = self.engine != "auto" and not engine_class(self.engine).exact
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses
+        descends = descends or current_grid().same_neurons.size > 1
         return "gradient" if descends else "gauss-newton"
 
     def _begin(self, X, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True, outputs: int = 0) -> None:

@@ -58,7 +58,8 @@ def train(
         Called with a ``Progress`` after each forward pass; one that returns True ends training.
 
     Inside an initialized process group of torch.distributed all workers train this one network together, each some of
-    its neurons (``fireset.distributed``). All must call ``train`` with the same arguments.
+    its neurons, or in a grid (``fireset.distributed.worker_grid.grid``) some of its neurons and some of the rows. All
+    must call ``train`` with the same arguments.
 
     Ctrl-C ends training after the current iteration and keeps the network (with validation, the best one; without, the
     current one unless a step has just made it worse than twice the best); a second Ctrl-C ends at once.
@@ -153,12 +154,13 @@ class Trainer:
         self._whole, self._any_norm, self._memory = network, any_norm, parse_memory(memory)
         shard = shard_of(network)
         self._network = shard.local
-        self.problem = TrainingProblem.check(
+        whole = TrainingProblem.check(
             self._network, X, y, asked, sample_weight=sample_weight, validation=validation, any_norm=any_norm
         )
-        self._loss_name, self._loss = str(asked), asked.for_targets(self.problem.targets, self.problem.weight)
+        self._loss_name, self._loss = str(asked), asked.for_targets(whole.targets, whole.weight)
+        self.problem = whole.share(shard.grid.same_neurons)
         self._plan = Plan.make(
-            shard, len(self.problem.X), engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
+            shard, self.problem, engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
         )
         self.engine = self._plan.engine
         self._clock = Clock()
@@ -174,16 +176,8 @@ class Trainer:
         self._counter = WorkCounter(self.engine)
         kept = {"by_validation": self.problem.has_validation, "with_outputs": self._solver.trains_outputs}
         self._best = BestWeights(self._network, **kept)
-        return SolverContext(
-            self._network,
-            self.engine,
-            self.problem,
-            self._loss,
-            self._best,
-            self.history,
-            self._plan.group,
-            self._memory,
-        )
+        shared = self._loss, self._best, self.history, self._plan.group, self._memory
+        return SolverContext(self._network, self.engine, self.problem, *shared)
 
     def _start(self, checkpoint: Checkpoints | None) -> None:
         """The preprocessing; the state of a checkpoint, if there is one to go on from; the solver's start."""
@@ -246,11 +240,13 @@ class Trainer:
         engine, problem = self.engine, self.problem
         seen = self._solver.predictions()
         u = engine.forward() if seen is None else seen
-        pairs = len(problem.X) * self._plan.shard.width
+        pairs = problem.n_rows * self._plan.shard.width
+        counted = [problem.weight, problem.held_out][: 1 + problem.has_validation]
+        loss, *held_out = problem.total(*(self._loss.value(u, problem.targets, weight) for weight in counted))
         record = Iteration(
             iteration=len(self.history),
-            loss=self._loss.value(u, problem.targets, problem.weight) + self._solver.penalty(),
-            validation_loss=self._loss.value(u, problem.targets, problem.held_out) if problem.has_validation else None,
+            loss=loss + self._solver.penalty(),
+            validation_loss=held_out[0] if held_out else None,
             fired_fraction=engine.work.fired_pairs / pairs,
             learning_rate=self._solver.learning_rate,
             seconds=self._clock.seconds,
@@ -311,7 +307,8 @@ class Trainer:
         """
         if self._folder is not None:
             raise InputError("a run with checkpoints keeps to its rows; leave checkpoint out, or make another Trainer")
-        problem = TrainingProblem.check(self._network, X, y, self._loss, sample_weight, any_norm=self._any_norm)
+        whole = TrainingProblem.check(self._network, X, y, self._loss, sample_weight, any_norm=self._any_norm)
+        problem = whole.share(self._plan.shard.grid.same_neurons)
         has_these_rows = np.array_equal(problem.X, self.problem.X)
         self.problem, self._clock, self.start_seconds = problem, Clock(), 0.0
         self._context = self._new_context()

@@ -41,6 +41,8 @@ class StepSize:
         if self.asked == "auto":
             return _from_fire_sets(network, engine, loss, problem)
         if self.asked == "theory":
+            if problem.row_group.size > 1:
+                raise InputError("learning_rate='theory' needs all rows on every worker; use 'auto' or a number")
             return _from_theory(network, problem.X[problem.weight > 0])
         return float(self.asked)
 
@@ -56,7 +58,7 @@ def loss_grew(history: History) -> bool:
 def _from_fire_sets(network, engine: Engine, loss: Loss, problem: TrainingProblem) -> float:
     # Rows without weight (a validation split) neither push nor count.
     product = engine.approximate_tangent_operator()
-    top = power_iteration(product, problem.X, network.n_outputs, problem.weight)
+    top = power_iteration(product, problem.X, network.n_outputs, problem.weight, norm=problem.norm)
     # Where nothing fires there is nothing to descend on, and any step is as good as another.
     return 1.0 / (loss.step_curvature(network.n_outputs) * top) if top > 0 else 1.0
 
