@@ -135,7 +135,9 @@ def test_what_is_found_ends_with_exit_code_1(tmp_path):
     package.mkdir()
     for name in ("__init__.py", "__main__.py"):
         (package / name).write_text((TESTS / "adversary" / name).read_text())
-    (package / "files.py").write_text("def attack(seed, counts):\n    assert seed != 6, 'six'\n    counts['tried'] += 1\n")
+    (package / "files.py").write_text(
+        "def attack(seed, counts):\n    assert seed != 6, 'six'\n    counts['tried'] += 1\n"
+    )
     (package / "kills.py").write_text("import os\n\ndef attack(seed, counts):\n    os.abort()\n")
     command = [sys.executable, "-m", "adversary", "--count", "3", "--seed", "5", "--only"]
     options = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False, "timeout": 60}

@@ -65,10 +65,8 @@ class Tally:
         command = [sys.executable, "-m", "adversary", "--child", "--only", kind, "--seed", str(seed)]
         command += ["--count", str(count), "--minutes", str(seconds / 60)]
         path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path[1:]])
-        child = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": path}
+        child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         begun = 0
         last = seed
         for line in child.stdout.splitlines():
@@ -111,7 +109,9 @@ def main() -> None:
         return
     kinds = [asked.only] if asked.only else list(KINDS)
     first = asked.seed if asked.seed is not None else int(time.time())
-    print(f"seeds from {first} on; " + (f"{asked.count} cases of each kind" if asked.count else f"{asked.minutes:g} min"))
+    print(
+        f"seeds from {first} on; " + (f"{asked.count} cases of each kind" if asked.count else f"{asked.minutes:g} min")
+    )
     tally, started = Tally(), time.monotonic()
     until = started + 60 * asked.minutes
     seeds = dict.fromkeys(kinds, first)

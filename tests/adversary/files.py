@@ -299,7 +299,8 @@ def _use(made: Victims, seed: int, slack: int | None) -> str:
         with np.errstate(all="ignore"):
             use()
     except InputError as error:
-        assert len(str(error).splitlines()) == 1 and "memory" not in str(error).lower(), f"{maker.__name__}: {error}"
+        if len(str(error).splitlines()) != 1 or "memory" in str(error).lower():
+            raise AssertionError(f"{maker.__name__}: {error}") from error
         return f"{maker.__name__} refused"
     finally:
         signal.alarm(0)

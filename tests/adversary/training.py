@@ -82,7 +82,8 @@ def draw_problem(rng: np.random.Generator) -> Descent:
         weight[0] = 1.0
     momentum = float(rng.choice((0.0, 0.5, 0.9)))
     scale = float(rng.choice((1.0, 0.3, 7.0)))
-    one = Descent(W, outputs, threshold, scale, X, y, weight, loss, 1.0, momentum, bool(momentum and rng.random() < 0.5))
+    nesterov = bool(momentum and rng.random() < 0.5)
+    one = Descent(W, outputs, threshold, scale, X, y, weight, loss, 1.0, momentum, nesterov)
     fired = one.fires().astype(float)
     kernel = (X @ X.T) * (fired @ fired.T) * scale**2 * c / m
     top = float(np.linalg.eigvalsh(kernel * np.sqrt(np.outer(weight, weight)))[-1])
