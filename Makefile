@@ -12,7 +12,7 @@ TORCH ?= torch==2.13.0
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: demo test test-slow test-all test-python coverage chromium hooks lint format picture circuits docs bench \
+.PHONY: demo test test-slow test-all test-hosts test-python coverage chromium hooks lint format picture circuits docs bench \
 	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-memory bench-quantum bench-theory bench-compare bench-distributed adversary fuzz clean clean-kernels
 
 demo: $(VENV)/.core
@@ -28,6 +28,10 @@ test-slow: $(VENV)/.test chromium
 
 test-all: $(VENV)/.test chromium
 	$(PYTEST)
+
+# Three hosts as network namespaces, killed, paused and cut off: minutes, root, and ip (iproute2).
+test-hosts: $(VENV)/.test
+	FIRESET_TEST_HOSTS=1 $(BIN)/python -m pytest tests/test_hosts.py
 
 # The same with another Python, in an environment of its own: make test-python PYTHON=python3.13
 test-python:

@@ -23,7 +23,7 @@ def run(*arguments) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "count"), [("training", 12), ("indexes", 12), ("files", 1000)])
+@pytest.mark.parametrize(("kind", "count"), [("training", 6), ("indexes", 6), ("files", 300)])
 def test_some_cases_of_each_kind(kind, count):
     done = run("--only", kind, "--count", count, "--seed", 7)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -109,9 +109,8 @@ def main() -> None:
         return
     kinds = [asked.only] if asked.only else list(KINDS)
     first = asked.seed if asked.seed is not None else int(time.time())
-    print(
-        f"seeds from {first} on; " + (f"{asked.count} cases of each kind" if asked.count else f"{asked.minutes:g} min")
-    )
+    extent = f"{asked.count:,} cases of each kind" if asked.count else f"{asked.minutes:g} minutes"
+    print(f"seeds from {first} on, {extent}", flush=True)
     tally, started = Tally(), time.monotonic()
     until = started + 60 * asked.minutes
     seeds = dict.fromkeys(kinds, first)

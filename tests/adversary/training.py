@@ -29,7 +29,7 @@ def attack(seed: int, counts: Counter) -> None:
     os.environ["OMP_NUM_THREADS"] = str(rng.choice((1, 2, 3)))
     name = str(rng.choice([*ENGINES, "data in blocks"]))
     problem = draw_problem(rng)
-    engine = draw_engine(name, problem.X.shape[1], rng)
+    engine = draw_engine(name, *problem.weights.shape, rng)
     settings: dict[str, Any] = {"momentum": problem.momentum, "nesterov": problem.nesterov, "loss": problem.loss}
     if name in BATCH_ENGINES and rng.random() < 0.5:
         settings["batch_size"] = int(rng.integers(1, len(problem.X) + 2))
@@ -91,10 +91,10 @@ def draw_problem(rng: np.random.Generator) -> Descent:
     return one
 
 
-def draw_engine(name: str, d: int, rng: np.random.Generator) -> Engine:
+def draw_engine(name: str, m: int, d: int, rng: np.random.Generator) -> Engine:
     options: dict[str, Any] = {}
     if name == "data in blocks":
-        return BlockEngine(int(rng.integers(1, 5)))
+        return BlockEngine(int(rng.integers(1, min(5, m // 2 + 1))))  # of two neurons at least
     if name in ("data", "weights"):
         options["radius"] = ("auto", 0, 0.05, 1.0)[rng.integers(4)]
         suited = [kind for kind in kinds() if index_class(kind).suits(d)]

@@ -70,13 +70,19 @@ def train(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory to stay within, such as 12G; by default what is free.")
     ] = None,
+    worker_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", envvar="FIRESET_WORKER_TIMEOUT", help="With torchrun: give up a worker silent for so long."
+        ),
+    ] = "10m",
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train on a table and write a model file; with torchrun, on several workers."""
     from fireset.commands.train import train_table
-    from fireset.distributed.process_group import joined_group, restarted
+    from fireset.distributed.process_group import joined_group, parse_timeout, restarted
     from fireset.training.checkpoint import Checkpoints
     from fireset.training.memory import parse_memory
 
@@ -106,7 +112,7 @@ def train(
         settings["bias"] = bias
     if balance:
         settings["class_weight"] = "balanced"
-    with joined_group() as group:
+    with joined_group(parse_timeout(worker_timeout)) as group:
         again = (
             resume or group.all_reduce_max(int(restarted())) > 0
         )  # torchrun counts restarts on each machine by itself

@@ -9,6 +9,7 @@ what rate) are functions of these sums, and therefore the same everywhere.
 """
 
 import os
+import re
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -22,9 +23,11 @@ import numpy as np
 
 from fireset._util.errors import WORKER_LOST, InputError, WorkerLostError
 
-# How long a worker waits for the others in one exchange. A worker that died is noticed at once, by its closed
-# connection; only a machine that vanished without a word is waited for.
+# How long workers wait for each other in one exchange unless asked otherwise, and to begin with. A worker that died is
+# noticed at once, by its closed connection; only a machine that vanished without a word is waited for.
 TIMEOUT = timedelta(minutes=10)
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 _BITS = 62  # of an int64, less the sign and one for rounding
 
@@ -205,9 +208,22 @@ def _environment_problem() -> str:
     return ""
 
 
+def parse_timeout(text: str) -> timedelta:
+    """A time from the user's words: 90s, 10m, 1h, or a number of seconds."""
+    spelled = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smh]?)\s*", text.lower(), re.ASCII)
+    seconds = float(spelled[1]) * _SECONDS[spelled[2]] if spelled else 0.0
+    if not 1.0 <= seconds <= 1e7:
+        raise InputError(f"worker_timeout must be a time from 1s on, such as 90s or 10m, got {text!r}")
+    return timedelta(seconds=seconds)
+
+
 @contextmanager
-def joined_group() -> Iterator[ProcessGroup]:
-    """Join the workers that torchrun started, if it did, and leave them at the end of the block."""
+def joined_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
+    """Join the workers that torchrun started, if it did, and leave them at the end of the block.
+
+    Until all have come they are waited for ten minutes, or ``timeout`` if that is longer; from then on a worker that
+    does not answer for ``timeout`` in an exchange is given up.
+    """
     if not launched():
         yield current_group()
         return
@@ -217,13 +233,16 @@ def joined_group() -> Iterator[ProcessGroup]:
         from torch.distributed.rendezvous import rendezvous
     except ImportError:
         raise InputError("several workers need PyTorch: pip install 'fireset[torch]'") from None
-    with _worker_lost_in_one_line(), _ending_after(TIMEOUT + timedelta(seconds=30)):
-        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    longest = max(timeout, TIMEOUT)
+    with _worker_lost_in_one_line(), _ending_after(longest + timedelta(seconds=30)):
+        store, rank, size = next(rendezvous("env://", timeout=longest))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # torchrun keeps its store through a restart, and with it the addresses of workers that are gone.
             # (Documented as torch.distributed.PrefixStore, and not declared.)
             store = distributed.PrefixStore(f"attempt {_attempt()}", store)  # pyright: ignore[reportPrivateImportUsage]
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+        store.set(f"worker {rank} is here", "")
+        store.wait([f"worker {other} is here" for other in range(size)], longest)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     try:
         yield current_group()
     finally:
