@@ -22,6 +22,7 @@ from fireset.distributed.process_group import (
     current_group,
     joined_group,
     launched,
+    parse_timeout,
     restarted,
 )
 from fireset.distributed.shard import NetworkShard
@@ -285,6 +286,18 @@ class TestSingleProcess:
         with pytest.raises(InputError) as caught, joined_group():
             pass
         assert str(caught.value) == f"{message}; start the workers with torchrun, or unset RANK and WORLD_SIZE"
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"), [("90", 90), ("1s", 1), (" 90 S ", 90), ("1.5m", 90), ("10m", 600), ("2h", 7200)]
+    )
+    def test_how_long_to_wait(self, text, seconds):
+        assert parse_timeout(text).total_seconds() == seconds
+
+    @pytest.mark.parametrize("text", ["", "0", "0.5s", "-1", "10 minutes", "nan", "1e3", "9" * 400, "³s", "5000h"])
+    def test_a_time_that_is_none(self, text):
+        with pytest.raises(InputError) as caught:
+            parse_timeout(text)
+        assert str(caught.value) == f"worker_timeout must be a time from 1s to 2400h, such as 90s or 10m, got {text!r}"
 
     def test_no_torch_in_sight(self):
         code = "import sys; from fireset.training import plan; plan.current_group(); print('torch' in sys.modules)"

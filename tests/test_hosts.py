@@ -20,7 +20,7 @@ from fireset import ShiftedReLUNetwork
 from hosts import Hosts, wait_until
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(hosts.why_not()), reason=hosts.why_not())]
+pytestmark = pytest.mark.slow
 
 takes_long = pytest.mark.skipif("FIRESET_TEST_HOSTS" not in os.environ, reason="takes long; make test-hosts runs it")
 
@@ -30,6 +30,12 @@ TRAIN = (
 )
 TRAIN += " --solver gradient --max-iter 600 --every 20"
 PATIENCE = 240.0  # for what takes seconds on a machine with nothing else to do
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_namespaces():
+    if missing := hosts.why_not():
+        pytest.skip(missing)
 
 
 def write_table(folder: Path) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -66,21 +67,23 @@ class Tally:
         command += ["--count", str(count), "--minutes", str(seconds / 60)]
         path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path[1:]])
         environment = {**os.environ, "PYTHONPATH": path}
-        child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        begun = 0
-        last = seed
-        for line in child.stdout.splitlines():
-            facts = json.loads(line)
-            if "begun" in facts:
-                begun, last = begun + 1, facts["begun"]
-                continue
-            self.cases[kind] += 1
-            self.counts[kind].update(facts["counts"])
-            if facts["finding"]:
-                self._found(kind, last, facts["finding"])
-        if child.returncode:
-            reason = " ".join(child.stderr.split())[-1500:]
-            self._found(kind, last, f"the process ended with {child.returncode}: {reason}")
+        begun, last = 0, seed
+        with tempfile.TemporaryFile("w+") as errors:
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+            assert child.stdout is not None
+            for line in child.stdout:
+                facts = json.loads(line)
+                if "begun" in facts:
+                    begun, last = begun + 1, facts["begun"]
+                    continue
+                self.cases[kind] += 1
+                self.counts[kind].update(facts["counts"])
+                if facts["finding"]:
+                    self._found(kind, last, facts["finding"])
+            if child.wait():
+                errors.seek(0)
+                reason = " ".join(errors.read().split())[-1500:]
+                self._found(kind, last, f"the process ended with {child.returncode}: {reason}")
         return max(begun, 1)
 
     def _found(self, kind: str, seed: int, finding: str) -> None:
@@ -117,7 +120,7 @@ def main() -> None:
     while True:
         for kind in kinds:
             left = asked.count - (seeds[kind] - first) if asked.count else 1 << 30
-            seconds = min(TURN, max(1.0, until - time.monotonic())) if not asked.count else TURN
+            seconds = 1e9 if asked.count else min(TURN, max(1.0, until - time.monotonic()))
             if left > 0:
                 seeds[kind] += tally.run_child(kind, seeds[kind], left, seconds)
         passed = time.monotonic() - started

@@ -31,6 +31,7 @@ from fireset._util.files import file_digest, read_model, write_model
 from fireset.training.checkpoint import _checksum
 from fireset.training.solvers import GradientDescent
 
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
 SECONDS = 20
 SLACK = 64 << 20
 WARM_UP = 120  # files read without a limit, so that pools, arenas and kernels are there
@@ -272,8 +273,7 @@ def run_command(*arguments) -> None:
 @cache
 def victims() -> Victims:
     """Made once in a process, and warmed up."""
-    in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
-    folder = tempfile.TemporaryDirectory(dir=in_memory)
+    folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
     atexit.register(folder.cleanup)
     made = Victims(Path(folder.name))
     for k in range(WARM_UP):

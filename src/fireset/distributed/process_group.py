@@ -212,8 +212,8 @@ def parse_timeout(text: str) -> timedelta:
     """A time from the user's words: 90s, 10m, 1h, or a number of seconds."""
     spelled = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smh]?)\s*", text.lower(), re.ASCII)
     seconds = float(spelled[1]) * _SECONDS[spelled[2]] if spelled else 0.0
-    if not 1.0 <= seconds <= 1e7:
-        raise InputError(f"worker_timeout must be a time from 1s on, such as 90s or 10m, got {text!r}")
+    if not 1.0 <= seconds <= 2400 * 3600:
+        raise InputError(f"worker_timeout must be a time from 1s to 2400h, such as 90s or 10m, got {text!r}")
     return timedelta(seconds=seconds)
 
 
