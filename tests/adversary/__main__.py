@@ -60,6 +60,7 @@ class Tally:
         self.cases: Counter[str] = Counter()
         self.counts: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
         self.findings: list[str] = []
+        self._started = self._shown = time.monotonic()
 
     def run_child(self, kind: str, seed: int, count: int, seconds: float) -> int:
         """Some cases of a kind in a process of its own; returns how many. A child that crashes has found something."""
@@ -80,6 +81,7 @@ class Tally:
                 self.counts[kind].update(facts["counts"])
                 if facts["finding"]:
                     self._found(kind, last, facts["finding"])
+                self._show_progress()
             if child.wait():
                 errors.seek(0)
                 reason = " ".join(errors.read().split())[-1500:]
@@ -91,12 +93,20 @@ class Tally:
         repeat = f"make adversary ONLY={kind} SEED={seed} COUNT=1"
         print(f"FOUND by {kind}, seed {seed}: {finding}\n  to repeat it: {repeat}", flush=True)
 
-    def show(self, seconds: float) -> None:
+    def _show_progress(self) -> None:
+        now = time.monotonic()
+        if now > self._shown + TURN:
+            self._shown = now
+            passed = f"{now - self._started:.0f} s: {dict(self.cases)}, {len(self.findings)} findings"
+            print(passed, file=sys.stderr, flush=True)
+
+    def show(self) -> None:
         for kind in KINDS:
             if self.cases[kind]:
                 parts = ", ".join(f"{name} {count:,}" for name, count in sorted(self.counts[kind].items()))
                 print(f"{kind}: {self.cases[kind]:,} cases ({parts})")
-        print(f"{len(self.findings)} findings in {seconds / 60:.1f} minutes", flush=True)
+        minutes = (time.monotonic() - self._started) / 60
+        print(f"{len(self.findings)} findings in {minutes:.1f} minutes", flush=True)
 
 
 def main() -> None:
@@ -114,8 +124,8 @@ def main() -> None:
     first = asked.seed if asked.seed is not None else int(time.time())
     extent = f"{asked.count:,} cases of each kind" if asked.count else f"{asked.minutes:g} minutes"
     print(f"seeds from {first} on, {extent}", flush=True)
-    tally, started = Tally(), time.monotonic()
-    until = started + 60 * asked.minutes
+    tally = Tally()
+    until = time.monotonic() + 60 * asked.minutes
     seeds = dict.fromkeys(kinds, first)
     while True:
         for kind in kinds:
@@ -123,11 +133,9 @@ def main() -> None:
             seconds = 1e9 if asked.count else min(TURN, max(1.0, until - time.monotonic()))
             if left > 0:
                 seeds[kind] += tally.run_child(kind, seeds[kind], left, seconds)
-        passed = time.monotonic() - started
-        print(f"{passed:.0f} s: {dict(tally.cases)}, {len(tally.findings)} findings", file=sys.stderr, flush=True)
         if all(seed - first >= asked.count for seed in seeds.values()) if asked.count else time.monotonic() > until:
             break
-    tally.show(time.monotonic() - started)
+    tally.show()
     sys.exit(bool(tally.findings))
 
 

@@ -29,7 +29,7 @@ def attack(seed: int, counts: Counter) -> None:
     os.environ["OMP_NUM_THREADS"] = str(rng.choice((1, 2, 3)))
     name = str(rng.choice([*ENGINES, "data in blocks"]))
     problem = draw_problem(rng)
-    engine = draw_engine(name, *problem.weights.shape, rng)
+    engine = draw_engine(name, len(problem.weights), problem.X.shape[1], rng)
     settings: dict[str, Any] = {"momentum": problem.momentum, "nesterov": problem.nesterov, "loss": problem.loss}
     if name in BATCH_ENGINES and rng.random() < 0.5:
         settings["batch_size"] = int(rng.integers(1, len(problem.X) + 2))
