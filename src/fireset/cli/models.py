@@ -2,11 +2,13 @@
 
 import sys
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fireset._util.durations import parse_seconds
 from fireset._util.errors import INTERRUPTED, TERMINATED, InputError, OutputError
 from fireset.cli.app import (
     Bias,
@@ -25,7 +27,6 @@ from fireset.cli.app import (
     checked_seed,
     command_line,
     number_or_word,
-    seconds_of,
     whole_number_or_word,
 )
 from fireset.cli.output import readable, show, show_table
@@ -101,6 +102,12 @@ def train(
     grid: Annotated[
         str | None, typer.Option(metavar="NxR", help="With torchrun: N shares of the neurons, R shares of the rows.")
     ] = None,
+    worker_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", envvar="FIRESET_WORKER_TIMEOUT", help="With torchrun: give up a worker silent for so long."
+        ),
+    ] = "10m",
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -141,23 +148,14 @@ def train(
     if balance:
         settings["class_weight"] = "balanced"
     if explain:
-        _explain(
-            file,
-            target,
-            holdout,
-            loss,
-            settings,
-            as_json,
-            {
-                "task": task,
-                "drop": drop,
-                "categorical": categorical,
-                "impute": impute,
-                "drop_missing_target": drop_missing_target,
-            },
-        )
+        reading = {"task": task, "drop": drop, "categorical": categorical, "impute": impute}
+        reading["drop_missing_target"] = drop_missing_target
+        _explain(file, target, holdout, loss, settings, as_json, reading)
         return
-    with joined_group() as group, laid_out(**shape) if shape else nullcontext():
+    with (
+        joined_group(timedelta(seconds=parse_seconds("worker_timeout", worker_timeout, 1.0))) as group,
+        laid_out(**shape) if shape else nullcontext(),
+    ):
         again = (
             resume or group.all_reduce_max(int(restarted())) > 0
         )  # torchrun counts restarts on each machine by itself
@@ -174,7 +172,7 @@ def train(
             settings=settings,
             drop_missing_target=drop_missing_target,
             eval_file=eval_file,
-            seconds=seconds_of("--time", time),
+            seconds=None if time is None else parse_seconds("time", time),
             checkpoint=Checkpoints(checkpoint, every, resume=again) if checkpoint else None,
             memory=memory,
             certify=certify,

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import isfinite
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from fireset.training.plan import Plan, shard_of
 from fireset.training.problem import TrainingProblem
 from fireset.training.progress import Callback, Progress
 from fireset.training.result import TrainingResult
-from fireset.training.signals import interruptible, terminable
+from fireset.training.signals import Received, interruptible, terminable
 from fireset.training.solvers import Evaluation, Solver, SolverContext, make_solver
 from fireset.training.stopping import Stopping, StopReason, reason_of_rank, stop_rank
 
@@ -109,7 +108,7 @@ class Trainer:
         Stop when the loss there has not improved for ``patience`` iterations; the weights of the best iteration are
         kept. The rows ride along in the engine with residual 0, at the price of their fired pairs.
     checkpoint : Checkpoints, optional
-        Write checkpoints, and go on from one. SIGTERM then writes one more and ends training as "terminated".
+        Write checkpoints, and go on from one. SIGTERM then ends training as "terminated" with one more, in 5 seconds.
     memory : int or str, optional
         Bytes that this process may take, such as "12G"; by default what the system has free. Where the lists of the
         data engine would take more they are made in blocks, at the price of a pass over all pairs in each iteration.
@@ -272,13 +271,14 @@ class Trainer:
         self._solver.step(Evaluation(progress.record, progress.predictions, progress.residual))
 
     def _checkpoint_if_due(self) -> None:
-        iteration = len(self.history)
-        if self._folder is None or not self._folder.due(iteration) or iteration == self.resumed_at:
-            return
-        if self._save_checkpoint():
+        if self._at_checkpoint() and len(self.history) != self.resumed_at and self._save_checkpoint():
             # As after a crash: sums are added in the order that lists are in.
             self.engine.start(self._network, self.problem.X)
             self._solver.drop_caches()
+
+    def _at_checkpoint(self) -> bool:
+        """Whether one is due; a run that ends elsewhere cannot go on bit for bit."""
+        return self._folder is not None and self._folder.due(len(self.history))
 
     def _save_checkpoint(self) -> bool:
         """Weights that are not finite any more are nothing to go on from; the next iteration deals with them."""
@@ -324,7 +324,7 @@ class Trainer:
         """Iterate until a stopping rule, a callback or a signal ends it."""
         with (
             interruptible() as interrupted,
-            terminable() if self._folder else nullcontext(Event()) as terminated,
+            terminable() if self._folder else nullcontext(Received()) as terminated,
             self._guarded(),
         ):
             while True:
@@ -341,7 +341,7 @@ class Trainer:
                     return self.finish(reason)
 
     def _stop_reason(
-        self, progress: Progress, callbacks: Sequence[Callback], interrupted: Event, terminated: Event
+        self, progress: Progress, callbacks: Sequence[Callback], interrupted: Received, terminated: Received
     ) -> StopReason | None:
         """Why to stop now, the same on all workers."""
         asked = [bool(callback(progress)) for callback in callbacks]  # all are called, whoever asks to stop
@@ -354,7 +354,7 @@ class Trainer:
         )
         if interrupted.is_set():
             reason = StopReason.INTERRUPTED
-        elif terminated.is_set() and not reason:
+        elif terminated.is_set() and not reason and (terminated.overdue or self._at_checkpoint()):
             reason = StopReason.TERMINATED
         reason = reason_of_rank(self._plan.group.all_reduce_max(stop_rank(reason)))
         if reason in (None, StopReason.TERMINATED) and progress.record.iteration == self._stopping.max_iter:
