@@ -23,6 +23,7 @@ class DistributedEngine(Engine):
 
     name = "distributed"  # replaced by that of the inner engine
     summary = "any other engine, on several workers"
+    takes_sparse = True  # the inner engine says whether it does
 
     def __init__(self, inner: Engine, shard: NetworkShard):
         super().__init__()

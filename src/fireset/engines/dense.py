@@ -22,6 +22,7 @@ class DenseEngine(BatchEngine):
     name = "dense"
     summary = "every pair, in tiles: the reference"
     preprocesses = False
+    takes_sparse = True
 
     def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}

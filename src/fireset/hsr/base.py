@@ -17,6 +17,7 @@ from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map
 from fireset._util.readers_writer_lock import ReadersWriterLock
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
+from fireset.sparse_rows import Rows
 
 _MAX_IDS = 2**31 - 1  # ids are kept in 32 bits
 _PARALLEL_COPY_IDS = 1 << 18  # with more ids than this it is faster to copy them on several cores
@@ -94,7 +95,7 @@ class HalfSpaceIndex(ABC):
     dynamic: bool = False  # whether it is a ``DynamicIndex``
     _uses_blas = False
 
-    def __init__(self, points: np.ndarray):
+    def __init__(self, points: Rows):
         self.dtype = points.dtype
         self.n_features = points.shape[1]
         self.work = IndexWork()

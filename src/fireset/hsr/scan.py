@@ -5,15 +5,18 @@ them. Query O(n·d); add and delete O(n·d) for the whole batch, move O(d) for e
 """
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from fireset.hsr.base import Answers, DynamicIndex, Queries
+from fireset.sparse_rows import Rows, SparseRows, kernel_rows
 
 _MAX_BLOCK_QUERIES = 256  # with fewer, many points are read from memory too often for the work done on them
 _MIN_BLOCKS = 4  # so that several cores have work; a constant, so that results do not depend on their number
 _MIN_BLOCK_QUERIES = 16
 _TILE_PAIRS = 1 << 18  # inner products computed at a time: they are read again at once, and should still be in L2
+_SPARSE_TILE_PAIRS = 1 << 22  # of sparse points: each tile lays all coordinates of all queries out anew
 
 
 class ScanIndex(DynamicIndex):
@@ -22,12 +25,15 @@ class ScanIndex(DynamicIndex):
     kind = "scan"
     _uses_blas = True
 
-    def __init__(self, points: np.ndarray, copy: bool = True, largest_norm: float | None = None):
-        """``largest_norm``, of a caller who has looked: all points are finite, and none is longer than that."""
+    def __init__(self, points: Rows, copy: bool = True, largest_norm: float | None = None):
+        """``largest_norm``, of a caller who has looked: all points are finite, and none is longer than that.
+
+        Sparse points need it, and ``copy=False``; they stay as they are.
+        """
         super().__init__(points)
         self._is_borrowed = not copy  # ``_points`` is the caller's array, until the first change
         if largest_norm is not None:
-            self._points = points.copy() if copy else points
+            self._points: Any = points.copy() if copy and isinstance(points, np.ndarray) else points
             self._ids = np.arange(len(points), dtype=np.int32)
             self._next_id, self._largest_norm = len(points), largest_norm
             return
@@ -68,7 +74,8 @@ class ScanIndex(DynamicIndex):
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always is
         from fireset.kernels.scanning import join_tiles
 
-        tile_points = max(_MIN_BLOCK_QUERIES, _TILE_PAIRS // len(queries.normals))
+        pairs = _SPARSE_TILE_PAIRS if isinstance(self._points, SparseRows) else _TILE_PAIRS
+        tile_points = max(_MIN_BLOCK_QUERIES, pairs // len(queries.normals))
         n_tiles = max(1, -(-len(self) // tile_points))
         cuts = [len(self) * k // n_tiles for k in range(n_tiles + 1)]  # equal tiles: a small last one costs as much
         tiles = [self._answer_tile(queries, with_values, lo, hi) for lo, hi in pairwise(cuts)]
@@ -94,7 +101,7 @@ class ScanIndex(DynamicIndex):
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again below
             H = queries.normals @ points.T
         if self.dtype == np.float64:
-            refine_near_threshold(H, queries.normals, points, queries.thresholds, queries.bands)
+            refine_near_threshold(H, queries.normals, kernel_rows(points), queries.thresholds, queries.bands)
         counts = np.empty(len(H), np.int64)
         count_above(H, queries.thresholds, counts)
         positions = np.empty(counts.sum(), np.int32)

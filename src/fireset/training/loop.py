@@ -24,6 +24,7 @@ from fireset._util.parallel import one_blas_thread
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import same_rows
 from fireset.training.best_weights import BestWeights
 from fireset.training.checkpoint import CheckpointFolder, Checkpoints
 from fireset.training.clock import Clock
@@ -76,8 +77,8 @@ class Trainer:
 
     Parameters
     ----------
-    X : (n, d) array
-        Rows of norm 1. ``any_norm=True`` allows others: exactness is kept, but the paper's thresholds assume norm 1.
+    X : (n, d) array, or sparse matrix of SciPy
+        Rows of norm 1; sparse ones for the engines "dense" and "data". ``any_norm=True`` allows others: exactness is kept, but the paper's thresholds assume norm 1.
     y : (n,) or (n, c) array
     engine : str or Engine
         "auto", a name that ``fireset engines`` lists, or an engine object such as ``create("data", radius=0)``.
@@ -158,7 +159,7 @@ class Trainer:
         )
         self._loss.check_targets(self.problem.targets)
         self._plan = Plan.make(
-            shard, len(self.problem.X), engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
+            shard, self.problem.X, engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
         )
         self.engine = self._plan.engine
         self._clock = Clock()
@@ -313,7 +314,7 @@ class Trainer:
             raise InputError("a run with checkpoints keeps to its rows; leave checkpoint out, or make another Trainer")
         problem = TrainingProblem.check(self._network, X, y, sample_weight=sample_weight, any_norm=self._any_norm)
         self._loss.check_targets(problem.targets)
-        has_these_rows = np.array_equal(problem.X, self.problem.X)
+        has_these_rows = same_rows(problem.X, self.problem.X)
         self.problem, self._clock, self.start_seconds = problem, Clock(), 0.0
         self._context = self._new_context()
         with one_blas_thread():

@@ -10,6 +10,7 @@ from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import BatchEngine, Engine
 from fireset.engines.registry import choose, create
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import Rows, SparseRows, entries_per_row
 from fireset.training.memory import within_memory
 from fireset.training.precompile import compile_kernels
 from fireset.training.solvers.base import Solver
@@ -27,7 +28,7 @@ class Plan:
     def make(
         cls,
         shard: NetworkShard,
-        n_samples: int,
+        X: Rows,
         *,
         engine: str | Engine,
         solver: Solver,
@@ -36,21 +37,24 @@ class Plan:
     ) -> "Plan":
         """Choose the engine, fit it to the memory, and have its kernels compiled."""
         started = time.perf_counter()
-        network = shard.local
+        network, n_samples, sparse = shard.local, len(X), isinstance(X, SparseRows)
         if isinstance(engine, str):
             if engine == "auto":
-                engine = choose(network, n_samples, max_iter, shard.width)
-                engine = "rows" if solver.batch_size and engine != "dense" else engine
+                stored = entries_per_row(X) if sparse else None
+                engine = choose(network, n_samples, max_iter, shard.width, stored=stored)
+                if solver.batch_size and engine != "dense":
+                    engine = "dense" if sparse else "rows"
                 engine = "data" if solver.trains_outputs and engine != "dense" else engine
             engine = create(engine)
         _check_engine(engine, solver, shard)
+        engine.expect(X)
         engine = within_memory(
             engine, network, n_samples, solver_bytes=solver.extra_bytes(network, n_samples), asked=memory
         )
         if shard.group is not SINGLE_PROCESS:
             engine = DistributedEngine(engine, shard)
         index = engine.index_kind(network, n_samples)
-        compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1)
+        compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1, sparse=sparse)
         return cls(shard, engine, time.perf_counter() - started)
 
     @property

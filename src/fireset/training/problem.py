@@ -11,6 +11,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import Rows, SparseRows, stacked
 
 _LARGEST_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
 _LARGEST_PUSH = 1e-3  # of the largest number of the network's precision, for the same reason
@@ -22,7 +23,7 @@ class TrainingProblem:
 
     Attributes
     ----------
-    X : (n, d) array
+    X : (n, d) array or SparseRows
         In the network's precision.
     targets : (n, c) array
     weight : (n,) array
@@ -31,7 +32,7 @@ class TrainingProblem:
         1 for validation rows, 0 for the others.
     """
 
-    X: np.ndarray
+    X: Rows
     targets: np.ndarray
     weight: np.ndarray
     held_out: np.ndarray
@@ -59,7 +60,7 @@ class TrainingProblem:
         rows, held_targets = _check_pair(network, *validation, "validation ", any_norm)
         _check_sizes(held_targets, np.ones(len(rows)), network.dtype, "validation ")
         return cls(
-            np.concatenate([X, rows]),
+            stacked(X, rows),
             np.concatenate([targets, held_targets]),
             np.concatenate([weight, np.zeros(len(rows))]),
             np.concatenate([np.zeros(len(X)), np.ones(len(rows))]),
@@ -79,8 +80,11 @@ class TrainingProblem:
         }
 
 
-def fingerprint(array: np.ndarray) -> str:
+def fingerprint(array: Rows) -> str:
     """A short text that tells one array from another."""
+    if isinstance(array, SparseRows):
+        parts = [fingerprint(part) for part in (array.indptr, array.indices, array.numbers)]
+        return fingerprint(np.frombuffer(f"{array.shape} {parts}".encode(), np.uint8))
     array = np.ascontiguousarray(array)
     kind = f"{array.dtype.str} {array.shape} ".encode()
     total = hashlib.blake2b(kind, digest_size=8)
@@ -88,7 +92,7 @@ def fingerprint(array: np.ndarray) -> str:
     return total.hexdigest()
 
 
-def _check_pair(network, X, y, what: str, any_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+def _check_pair(network, X, y, what: str, any_norm: bool) -> tuple[Rows, np.ndarray]:
     X = network.check_rows(X, f"{what}X")
     if len(X) == 0:
         raise InputError(f"{what}X has no rows")
