@@ -284,7 +284,7 @@ class ShiftedReLUNetwork:
             for i in range(0, n_samples, per_tile):
                 yield slice(lo, min(lo + neurons_per_tile, stop)), slice(i, min(i + per_tile, n_samples))
 
-    def check_rows(self, X, name: str = "X") -> Rows:
+    def check_rows(self, X, name: str = "X") -> Any:
         """X in the network's precision, or an InputError that says what is wrong with it.
 
         A C-contiguous matrix; of a sparse one of SciPy, ``SparseRows``.

@@ -42,9 +42,7 @@ class SparseRows:
         except ValueError as error:
             raise InputError(f"{name} is no proper CSR matrix: {error}") from None
         indptr, indices, numbers = _canonical(X.indptr, X.indices, X.data)
-        arrays = ((indptr, np.int64), (indices, np.int32), (numbers, dtype))
-        # A read-only array would be another type to the kernels.
-        return cls(*(np.require(array, kind, ["C", "A", "W"]) for array, kind in arrays), X.shape[1])
+        return cls(_owned(indptr, np.int64), _owned(indices, np.int32), _owned(numbers, dtype), X.shape[1])
 
     @property
     def dtype(self) -> np.dtype:
@@ -102,7 +100,7 @@ class SparseRows:
         return largest * np.sqrt(np.bincount(rows, (sizes / largest) ** 2, len(self)))
 
     @property
-    def T(self) -> "TransposedRows":
+    def T(self) -> "TransposedRows":  # noqa: N802 - NumPy's name
         return TransposedRows(self)
 
     def __matmul__(self, other: "np.ndarray | TransposedRows") -> np.ndarray:
@@ -192,12 +190,16 @@ def first_not_finite(X: Rows) -> tuple[int, int, float] | None:
         if np.isfinite(X).all():
             return None
         row, column = np.argwhere(~np.isfinite(X))[0]
-        return int(row), int(column), X[row, column]
+        return int(row), int(column), float(X[row, column])
     wrong = X.indptr[0] + np.flatnonzero(~np.isfinite(X.numbers[X.indptr[0] : X.indptr[-1]]))
     if not len(wrong):
         return None
     row = int(np.searchsorted(X.indptr, wrong[0], side="right")) - 1
-    return row, int(X.indices[wrong[0]]), X.numbers[wrong[0]]
+    return row, int(X.indices[wrong[0]]), float(X.numbers[wrong[0]])
+
+
+def _owned(array: np.ndarray, dtype) -> np.ndarray:
+    return np.require(array, dtype, ["C", "A", "W"])  # a read-only array would be another type to the kernels
 
 
 def _canonical(indptr: np.ndarray, indices: np.ndarray, numbers: np.ndarray):

@@ -41,9 +41,7 @@ class BlockEngine(Engine):
         self.blocks = blocks
 
     @classmethod
-    def within_budget(
-        cls, network, n_samples: int, budget: float, *, sparse: bool = False
-    ) -> "BlockEngine | None":
+    def within_budget(cls, network, n_samples: int, budget: float, *, sparse: bool = False) -> "BlockEngine | None":
         """With as few blocks as fit ``budget`` bytes; None if even the smallest would not."""
         left = budget - _row_bytes(network, n_samples, sparse)
         each = _bytes_per_neuron(network, n_samples)
@@ -55,7 +53,9 @@ class BlockEngine(Engine):
         return engine
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        return _row_bytes(network, n_samples, self.sparse) + ceil(network.width / self.blocks) * _bytes_per_neuron(network, n_samples)
+        return _row_bytes(network, n_samples, self.sparse) + ceil(network.width / self.blocks) * _bytes_per_neuron(
+            network, n_samples
+        )
 
     def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - every list is made in every iteration
         return "scan"

@@ -20,7 +20,7 @@ _ARC, _ARC_SAMPLE = 250.0, 30.0  # for each neuron and each sample on a circle, 
 _MOST_LISTED = 2 << 27  # pairs: 12 bytes each, three gigabytes
 
 
-def step_costs(n: int, d: float, m: int, threshold: float, outputs: int, iterations: int) -> dict[str, float]:
+def step_costs(n: int, d: int, m: int, threshold: float, outputs: int, iterations: int) -> dict[str, float]:
     """Cost of one of ``iterations`` iterations with each engine that "auto" chooses from, preprocessing shared out.
 
     Where half of the pairs fire, lists of them are still faster than looking at all, but take memory: "data" is left
@@ -43,7 +43,7 @@ def step_costs(n: int, d: float, m: int, threshold: float, outputs: int, iterati
     return costs
 
 
-def boundary_leaves(n: int, d: float, threshold: float) -> float:
+def boundary_leaves(n: int, d: int, threshold: float) -> float:
     """Leaves that the boundary of a neuron cuts, of n samples on the sphere in d dimensions.
 
     A great sphere cuts about (1.25 + 0.32 d) L^(1 − 1/(d−1)) of L leaves, and one further out fewer of them: within 5 %

@@ -84,9 +84,9 @@ class DataSearchEngine(ListEngine):
         return choose(n_samples, network.n_features, dynamic=False, output=output, queries=queries)
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """The aligned samples, unless they are sparse, and, at most, the lists: with the first radius, or once radii have grown.
+        """The aligned samples and, at most, the lists: with the first radius, or once radii have grown.
 
-        While slots grow, half of the lists of one block of samples are there twice.
+        Sparse samples stay where they are. While slots grow, half of the lists of one block of samples are there twice.
         """
         item, fired = network.dtype.itemsize, n_samples * network.width * upper_tail(network.threshold)
         rows = 0.0 if self.sparse else n_samples * ceil(network.n_features * item / 64) * 64.0

@@ -53,12 +53,12 @@ def choose(
     max_iter: int,
     width: int | None = None,
     *,
-    stored: float | None = None,
+    stored: int | None = None,
 ) -> str:
     """The engine that "auto" stands for: the cheapest of dense, data and sums by ``fireset.engines.cost``.
 
     ``width`` is that of the whole network where this one is a worker's part of it: all workers must choose alike. For
-    sparse rows ``stored`` is the number of entries that a row has in the mean, and the choice is between dense and data.
+    sparse rows ``stored`` is how many entries a row has in the mean, and the choice is between dense and data.
     """
     costs = expected_costs(network, n_samples, max_iter, width, stored=stored)
     return min(costs, key=costs.__getitem__)
@@ -70,7 +70,7 @@ def expected_costs(
     max_iter: int,
     width: int | None = None,
     *,
-    stored: float | None = None,
+    stored: int | None = None,
 ) -> dict[str, float]:
     """Nanoseconds on one core that an iteration is expected to cost, by engine; for sparse rows, those that take them.
 

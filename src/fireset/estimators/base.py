@@ -21,6 +21,7 @@ from fireset.distributed.shard import initialize
 from fireset.engines.registry import create, engine_class
 from fireset.estimators.width import THRESHOLD, choose_width
 from fireset.network import ShiftedReLUNetwork, choose_threshold
+from fireset.sparse_rows import is_sparse
 from fireset.tables.columns import ColumnMap
 from fireset.tables.holdout import hold_out
 from fireset.tables.settings import FEWEST_ROWS, choose_settings
@@ -39,7 +40,7 @@ _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 class PreparedRows(NamedTuple):
     """A table as ``train`` wants it."""
 
-    rows: np.ndarray  # (n, d), norm 1
+    rows: Any  # (n, d), norm 1; CSR rows of a sparse table
     targets: np.ndarray  # (n, c)
     weight: np.ndarray  # (n,)
     codes: np.ndarray | None  # of the classes, to split by
@@ -75,6 +76,11 @@ class ShiftedReLUEstimator(BaseEstimator):
     n_features_in_: int
     network_: ShiftedReLUNetwork  # on several workers a NetworkShard, which predicts and saves alike
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _check_settings(self) -> None:
         if self.bias != "auto" and not (is_number(self.bias) and float(self.bias) > 0):
             raise InputError(f"bias must be 'auto' or a positive number, got {self.bias!r}")
@@ -95,13 +101,13 @@ class ShiftedReLUEstimator(BaseEstimator):
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses
         return "gradient" if descends else "gauss-newton"
 
-    def _begin(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True) -> None:
+    def _begin(self, X: Any, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True) -> None:
         """A new map and a new network; settings are chosen by these rows, or are the defaults."""
         self.solver_ = self._choose_solver()
         # A learning rate that was given is meant for the network of the paper.
         auto = _OUTPUT_SCALES[self.solver_] if self.learning_rate == "auto" else 1.0
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
-        width = self.width_for(len(X), X.shape[1], targets.shape[1])
+        width = self.width_for(X.shape[0], X.shape[1], targets.shape[1])
         # Half of an odd number of neurons has no twin.
         even = isinstance(width, Integral) and width % 2 == 0
         start = ("antisymmetric" if even else "paper") if self.start == "auto" else self.start
@@ -170,11 +176,11 @@ class ShiftedReLUEstimator(BaseEstimator):
             limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
         rows, targets, weight, codes = prepared
         validation = None
-        self.training_rows_ = np.arange(len(rows))
+        self.training_rows_ = np.arange(rows.shape[0])
         if self.early_stopping:
             seed = check_random_state(self.random_state).randint(2**31)
             share, asked = self.validation_fraction, "early_stopping with validation_fraction"
-            kept, held = hold_out(len(rows), share, seed=seed, option=asked, codes=codes)
+            kept, held = hold_out(rows.shape[0], share, seed=seed, option=asked, codes=codes)
             self.training_rows_ = kept
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
@@ -230,21 +236,23 @@ class ShiftedReLUEstimator(BaseEstimator):
                 stacklevel=4,
             )
 
-    def _step(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
+    def _step(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
         """One plain gradient step on one batch; the trainer is kept for the next one."""
         with one_blas_thread():  # entered once, not in each part of a step
             self._step_with_kept_trainer(X, targets, weight)
 
-    def _step_with_kept_trainer(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
+    def _step_with_kept_trainer(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
         rows = self.sphere_(X)
-        settings = (self.network_, self.engine, self.loss, self.learning_rate)
+        sparse = is_sparse(rows)
+        engine = "dense" if sparse and self.engine == "auto" else self.engine
+        settings = (self.network_, engine, self.loss, self.learning_rate, sparse)
         kept, trainer = getattr(self, "_batches", (None, None))
         if trainer is None or kept != settings:
             trainer = Trainer(
                 self.network_,
                 rows,
                 targets,
-                engine=create("rows", remembers=True) if self.engine in ("auto", "rows") else self.engine,
+                engine=create("rows", remembers=True) if engine in ("auto", "rows") else engine,
                 loss=self.loss,
                 learning_rate=self.learning_rate,
                 max_iter=1,
@@ -264,12 +272,12 @@ class ShiftedReLUEstimator(BaseEstimator):
 
     def _outputs(self, X) -> np.ndarray:
         check_is_fitted(self)
-        X = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return self.network_.predict(self.sphere_(X))
 
     def _check_weight(self, sample_weight, X) -> np.ndarray:
         if sample_weight is None:
-            return np.ones(len(X))
+            return np.ones(X.shape[0])
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.any():
             raise InputError("sample_weight must not be 0 everywhere")

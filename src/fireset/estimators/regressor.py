@@ -11,7 +11,8 @@ from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     """Regression by a very wide shifted-ReLU network, trained exactly on the neurons that fire.
 
-    Columns are standardized and rows mapped to the unit sphere (``SphereMap``); targets are standardized too.
+    Columns are standardized and rows mapped to the unit sphere (``SphereMap``); targets are standardized too. Columns
+    of a sparse table are scaled and not centred, and its rows stay sparse.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return tags
 
     def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
-        """Train on rows X (n, p) and targets y (n,) or (n, c); the keywords are those of ``fireset.train``."""
+        """Train on rows X (n, p), dense or sparse, and targets y (n,) or (n, c), with keywords of ``fireset.train``."""
         self._train(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
         return self
 
@@ -153,8 +154,9 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return predictions if self._many_targets else predictions[:, 0]
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset)
-        return np.asarray(X), np.asarray(y, np.float64), self._check_weight(sample_weight, X)
+        options = {"dtype": np.float64, "multi_output": True, "y_numeric": True, "accept_sparse": "csr"}
+        X, y = validate_data(self, X, y, reset=reset, **options)
+        return X, np.asarray(y, np.float64), self._check_weight(sample_weight, X)
 
     def _begin_regression(self, X, y, weight, *, whole: bool = True) -> None:
         self._many_targets = y.ndim == 2

@@ -175,7 +175,7 @@ def multiply_rows(W, rows, H):
 
 @vectorized
 def add_weighted_rows(factors, rows, totals):
-    """``totals[r] += Σ_i factors[r, i] x_i`` over sparse rows x_i; zeros among the factors, which most are, are skipped.
+    """``totals[r] += Σ_i factors[r, i] x_i`` over sparse rows x_i; factors of 0, which most are, are skipped.
 
     Cost: a look at all factors, and the stored entries of the rows whose factors are not 0.
     """

@@ -77,8 +77,8 @@ class Trainer:
 
     Parameters
     ----------
-    X : (n, d) array, or sparse matrix of SciPy
-        Rows of norm 1; sparse ones for the engines "dense" and "data". ``any_norm=True`` allows others: exactness is kept, but the paper's thresholds assume norm 1.
+    X : (n, d) array, or sparse matrix of SciPy (engines "dense" and "data")
+        Rows of norm 1. ``any_norm=True`` allows others: exactness is kept, but the paper's thresholds assume norm 1.
     y : (n,) or (n, c) array
     engine : str or Engine
         "auto", a name that ``fireset engines`` lists, or an engine object such as ``create("data", radius=0)``.
@@ -92,10 +92,8 @@ class Trainer:
     momentum, nesterov
         Heavy-ball or Nesterov momentum; 0 is the paper's plain descent. With learning_rate="auto" a growing loss
         first stops the momentum, then halves the rate.
-    batch_size : int, optional
-        Step on batches of so many rows; an iteration is then an epoch (``MiniBatchDescent``).
-    shuffle_seed : int
-        Decides which rows are in which batch.
+    batch_size, shuffle_seed
+        Step on batches of so many rows, drawn by the seed; an iteration is then an epoch (``MiniBatchDescent``).
     trained_outputs : bool
         Whether gradient descent trains the output layer, too; ``network.signs`` are real numbers then.
     ridge : "auto" or a number
