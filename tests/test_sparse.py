@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,15 +253,15 @@ def test_refusals():
 # Tables
 
 
-def sparse_table(rng, n=300, p=40, density=0.2) -> tuple[sp.csr_array, np.ndarray]:
+def sparse_table(rng, n=300, p=40, density=0.2) -> tuple[Any, np.ndarray]:
     X = sp.random_array((n, p), density=density, rng=rng, data_sampler=lambda size: rng.lognormal(0, 1, size)).tocsr()
     return X, np.asarray(X @ np.concatenate([np.ones(3), np.zeros(p - 3)])).ravel() + 0.1 * rng.standard_normal(n)
 
 
 def test_the_map_to_the_sphere_keeps_zeros():
     rng = np.random.default_rng(5)
-    X, _ = sparse_table(rng)
-    X = sp.csr_array(np.where(np.arange(X.shape[0])[:, None] == 7, 0.0, X.toarray()))
+    table, _ = sparse_table(rng)
+    X: Any = sp.csr_array(np.where(np.arange(300)[:, None] == 7, 0.0, table.toarray()))
     weight = rng.integers(0, 3, X.shape[0]).astype(float)
     columns = ColumnMap.learn(untidy(X.toarray(), rng), weight)
     j = 3
