@@ -24,6 +24,7 @@ class _WrappingEngine(Engine):
     """
 
     summary = "any other engine, on several workers"
+    takes_sparse = True  # the inner engine says whether it does
 
     def __init__(self, inner: Engine, group: ProcessGroup):
         super().__init__()

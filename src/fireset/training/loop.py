@@ -23,6 +23,7 @@ from fireset._util.parallel import one_blas_thread
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import same_rows
 from fireset.training.best_weights import BestWeights
 from fireset.training.checkpoint import CheckpointFolder, Checkpoints
 from fireset.training.clock import Clock
@@ -76,7 +77,7 @@ class Trainer:
 
     Parameters
     ----------
-    X : (n, d) array
+    X : (n, d) array, or sparse matrix of SciPy (engines "dense" and "data")
         Rows of norm 1. ``any_norm=True`` allows others: exactness is kept, but the paper's thresholds assume norm 1.
     y : (n,) or (n, c) array
     engine : str or Engine
@@ -91,10 +92,8 @@ class Trainer:
     momentum, nesterov
         Heavy-ball or Nesterov momentum; 0 is the paper's plain descent. With learning_rate="auto" a growing loss
         first stops the momentum, then halves the rate.
-    batch_size : int, optional
-        Step on batches of so many rows; an iteration is then an epoch (``MiniBatchDescent``).
-    shuffle_seed : int
-        Decides which rows are in which batch.
+    batch_size, shuffle_seed
+        Step on batches of so many rows, drawn by the seed; an iteration is then an epoch (``MiniBatchDescent``).
     trained_outputs : bool
         Whether gradient descent trains the output layer, too; ``network.signs`` are real numbers then.
     ridge : "auto" or a number
@@ -309,7 +308,7 @@ class Trainer:
             raise InputError("a run with checkpoints keeps to its rows; leave checkpoint out, or make another Trainer")
         whole = TrainingProblem.check(self._network, X, y, self._loss, sample_weight, any_norm=self._any_norm)
         problem = whole.share(self._plan.shard.grid.same_neurons)
-        has_these_rows = np.array_equal(problem.X, self.problem.X)
+        has_these_rows = same_rows(problem.X, self.problem.X)
         self.problem, self._clock, self.start_seconds = problem, Clock(), 0.0
         self._context = self._new_context()
         with one_blas_thread():

@@ -11,6 +11,7 @@ from fireset.distributed.worker_grid import current_grid
 from fireset.engines.base import BatchEngine, Engine
 from fireset.engines.registry import choose, create
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import SparseRows, entries_per_row
 from fireset.training.memory import within_memory
 from fireset.training.precompile import compile_kernels
 from fireset.training.problem import TrainingProblem
@@ -38,14 +39,18 @@ class Plan:
     ) -> "Plan":
         """Choose the engine, fit it to the memory, and have its kernels compiled."""
         started = time.perf_counter()
-        network, n_samples = shard.local, len(problem.X)
+        network, X, n_samples = shard.local, problem.X, len(problem.X)
+        sparse = isinstance(X, SparseRows)
         if isinstance(engine, str):
             if engine == "auto":
-                engine = choose(network, problem.n_rows, max_iter, shard.width)  # alike on all workers
-                engine = "rows" if solver.batch_size and engine != "dense" else engine
+                stored = entries_per_row(X) if sparse else None
+                engine = choose(network, problem.n_rows, max_iter, shard.width, stored=stored)  # alike on all workers
+                if solver.batch_size and engine != "dense":
+                    engine = "dense" if sparse else "rows"
                 engine = "data" if solver.trains_outputs and engine != "dense" else engine
             engine = create(engine)
         _check_engine(engine, solver, shard)
+        engine.expect(X)
         # The gradient of this worker's rows, and that of all rows.
         gradients = 2.0 if problem.row_group.size > 1 else 0.0
         engine = within_memory(
@@ -60,7 +65,7 @@ class Plan:
         if problem.row_group.size > 1:
             engine = RowSharesEngine(engine, problem.row_group)
         index = engine.index_kind(network, n_samples)
-        compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1)
+        compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1, sparse=sparse)
         return cls(shard, engine, time.perf_counter() - started)
 
     @property

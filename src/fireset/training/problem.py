@@ -13,6 +13,7 @@ from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import Rows, SparseRows, stacked
 from fireset.training.losses import Loss
 
 _LARGEST_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
@@ -27,7 +28,7 @@ class TrainingProblem:
 
     Attributes
     ----------
-    X : (n, d) array
+    X : (n, d) array or SparseRows
         In the network's precision.
     targets : (n, c) array
     weight : (n,) array
@@ -38,7 +39,7 @@ class TrainingProblem:
         The workers that have all rows between them; by default this process.
     """
 
-    X: np.ndarray
+    X: Rows
     targets: np.ndarray
     weight: np.ndarray
     held_out: np.ndarray
@@ -69,7 +70,7 @@ class TrainingProblem:
         rows, held_targets = _check_pair(network, *validation, loss, "validation ", any_norm)
         _check_sizes(held_targets, np.ones(len(rows)), network.dtype, "validation ")
         return cls(
-            np.concatenate([X, rows]),
+            stacked(X, rows),
             np.concatenate([targets, held_targets]),
             np.concatenate([weight, np.zeros(len(rows))]),
             np.concatenate([np.zeros(len(X)), np.ones(len(rows))]),
@@ -140,8 +141,11 @@ def _range_of(group: ProcessGroup, count: int) -> np.ndarray:
     return np.arange(count * group.rank // group.size, count * (group.rank + 1) // group.size)
 
 
-def fingerprint(array: np.ndarray) -> str:
+def fingerprint(array: Rows) -> str:
     """A short text that tells one array from another."""
+    if isinstance(array, SparseRows):
+        parts = [fingerprint(part) for part in (array.indptr, array.indices, array.numbers)]
+        return fingerprint(np.frombuffer(f"{array.shape} {parts}".encode(), np.uint8))
     array = np.ascontiguousarray(array)
     kind = f"{array.dtype.str} {array.shape} ".encode()
     total = hashlib.blake2b(kind, digest_size=8)
@@ -149,7 +153,7 @@ def fingerprint(array: np.ndarray) -> str:
     return total.hexdigest()
 
 
-def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[Rows, np.ndarray]:
     X = network.check_rows(X, f"{what}X")
     if len(X) == 0:
         raise InputError(f"{what}X has no rows")

@@ -1,5 +1,7 @@
 """The step size η: a number, the theorem's, or one that is known to descend."""
 
+from typing import Any
+
 import numpy as np
 
 from fireset._util.checks import is_number
@@ -63,7 +65,7 @@ def _from_fire_sets(network, engine: Engine, loss: Loss, problem: TrainingProble
     return 1.0 / (loss.step_curvature(network.n_outputs) * top) if top > 0 else 1.0
 
 
-def _from_theory(network, X: np.ndarray) -> float:
+def _from_theory(network, X: Any) -> float:
     from fireset.theory.kernel import shifted_ntk
     from fireset.theory.spectrum import smallest_eigenvalue
 
