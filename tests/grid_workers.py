@@ -15,8 +15,11 @@ from fireset.distributed.worker_grid import current_grid, grid
 
 ROWS, HELD_OUT, WIDTH, FEATURES = 121, 7, 2001, 8  # none of them even
 RUNS = {"plain": {"engine": "data"}, "momentum": {"engine": "data", "momentum": 0.9, "nesterov": True}}
-COMMAND = {"task": "auto", "loss": "squared_error", "holdout": 0.2, "drop": [], "categorical": [], "impute": False}
-COMMAND |= {"settings": {"width": 501, "max_iter": 20, "tol": 0, "dtype": "float64", "random_state": 0}}
+COMMAND = {
+    "loss": "squared_error",
+    "holdout": 0.2,
+    "settings": {"width": 501, "max_iter": 20, "tol": 0, "dtype": "float64", "random_state": 0},
+}
 COLUMNS = ("loss", "validation_loss", "fired_pairs", "inner_products", "learning_rate")
 
 

@@ -147,9 +147,9 @@ def train(
         settings["bias"] = bias
     if balance:
         settings["class_weight"] = "balanced"
+    reading: dict[str, Any] = {"task": task, "drop": drop or [], "categorical": categorical or [], "impute": impute}
+    reading["drop_missing_target"] = drop_missing_target
     if explain:
-        reading = {"task": task, "drop": drop, "categorical": categorical, "impute": impute}
-        reading["drop_missing_target"] = drop_missing_target
         _explain(file, target, holdout, loss, settings, as_json, reading)
         return
     with (
