@@ -13,7 +13,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: demo test test-slow test-all test-hosts test-python coverage chromium hooks lint format picture circuits docs bench \
-	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-memory bench-quantum bench-theory bench-compare bench-distributed adversary fuzz clean clean-kernels
+	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-predict bench-memory bench-quantum bench-theory bench-compare bench-distributed adversary fuzz clean clean-kernels
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -100,6 +100,9 @@ bench-accuracy: $(VENV)/.test
 
 bench-nn: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_nn.py
+
+bench-predict: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_predict.py
 
 bench-memory: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_memory.py

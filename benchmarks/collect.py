@@ -14,6 +14,7 @@ PARTS = {
     "accuracy": "make bench-accuracy",
     "step": "make bench-step",
     "nn": "make bench-nn",
+    "predict": "make bench-predict",
     "sums": "make bench-sums",
     "index": "make bench-index",
 }

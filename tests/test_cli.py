@@ -25,6 +25,7 @@ from fireset.tables.reader import read_table
 from fireset.training.losses import LOSSES
 
 ENGINES = ", ".join(str(engine["name"]) for engine in describe())
+OURS = "give a file that fireset train or fireset.save wrote"
 SMALL = ("--width", "60", "--max-iter", "5")
 
 
@@ -154,7 +155,7 @@ class TestRefusedTables:
         assert refused("train", f"{long}.csv", "--target", "y") == f"cannot open {long}.csv: File name too long"
         for command in (("train", "table.csv", "--target", "y"), ("predict", "nowhere", "table.csv")):
             assert refused(*command, "--out", long) == f"cannot write {long}: File name too long"
-        assert refused("info", long).endswith("(File name too long)")
+        assert refused("info", long).endswith(f"(File name too long); {OURS}")
 
     def test_one_line_even_if_the_name_has_two(self, refused):
         assert refused("info", "two\nlines") == r"no such model file: two\nlines"
@@ -359,7 +360,7 @@ class TestRefusedPredictions:
         ShiftedReLUNetwork.initialize(10, 4).save("bare")
         for command in (("info",), ("predict", "table.csv")):
             for name, message in {
-                "foreign": "foreign is not a fireset model (a safetensors file without fireset's header)",
+                "foreign": f"foreign is not a fireset model (a safetensors file without fireset's header); {OURS}",
                 "newer": "newer has format version 2; this fireset reads up to 1: upgrade fireset",
                 "broken": "broken is damaged: its header cannot be read",
             }.items():
@@ -452,7 +453,7 @@ class TestThereAndBack:
         assert err.count("\n") == 1
         code, out, err = run("predict", model, "table.csv", "--out", "p.csv")
         assert (code, out) == (0, "")
-        assert err.endswith(", 40 predictions in p.csv\n")
+        assert err.endswith(", 40 predictions in p.csv\nnext: fireset info model says what the model looks at\n")
         assert pl.read_csv("p.csv")["prediction"].to_list() == expected
         told = json.loads(works("predict", model, "table.csv", "--out", "p.csv", "--json"))
         assert (told["rows"], told["accuracy"], told["out"]) == (40, accuracy, "p.csv")

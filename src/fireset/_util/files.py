@@ -20,6 +20,8 @@ from fireset._util.errors import InputError
 FORMAT_VERSION = 1
 _KEY = "fireset"
 
+_OURS = "give a file that fireset train or fireset.save wrote"
+
 
 def check_writable(path: str | os.PathLike) -> None:
     """Refuse a place that cannot be written, before hours of work go into the file. Leaves no trace."""
@@ -128,13 +130,15 @@ def _opened_model(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_KEY)
             if text is None:
-                raise InputError(f"{path} is not a fireset model (a safetensors file without fireset's header)")
+                raise InputError(
+                    f"{path} is not a fireset model (a safetensors file without fireset's header); {_OURS}"
+                )
             yield file, _description(path, text)
     except InputError:
         raise
     # AttributeError: a type that NumPy lacks; ValueError: a shape that it cannot have
     except (SafetensorError, OSError, TypeError, KeyError, AttributeError, ValueError) as error:
-        raise InputError(f"{path} is not a fireset model, or is damaged ({_reason(error)})") from error
+        raise InputError(f"{path} is not a fireset model, or is damaged ({_reason(error)}); {_OURS}") from error
 
 
 def _description(path: Path, text: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The command that compares on a table: engines, which is the paper's question, or models."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -87,6 +88,10 @@ def compare(
         print(f"\n{found['verdict']}")
         if "report" in found:
             print(f"\nreport  {found['report']}")
+        other = "" if models else " --models"
+        about = "engines" if models else "other models"
+        command = f"fireset compare{other} {quote(str(file))} --target {quote(target)}"
+        print(f"\nnext: fireset train {quote(str(file))} --target {quote(target)}; or {command} for {about}")
     if found["interrupted"]:
         raise typer.Exit(INTERRUPTED)
 

@@ -4,6 +4,7 @@ import sys
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -150,7 +151,7 @@ def train(
     reading: dict[str, Any] = {"task": task, "drop": drop or [], "categorical": categorical or [], "impute": impute}
     reading["drop_missing_target"] = drop_missing_target
     if explain:
-        _explain(file, target, holdout, loss, settings, as_json, reading)
+        _explain(file, target, holdout, _loss(loss, quantiles, huber_delta), settings, as_json, reading)
         return
     with (
         joined_group(timedelta(seconds=parse_seconds("worker_timeout", worker_timeout, 1.0))) as group,
@@ -179,7 +180,8 @@ def train(
         )
         if group.rank == 0:
             told_apart = () if as_json else ("certificate", "not_written")
-            show({key: value for key, value in summary.items() if key not in told_apart}, as_json)
+            told = {key: value for key, value in summary.items() if key not in told_apart}
+            show(told if as_json else told | _after_training(summary, file, target), as_json)
             if "certificate" in summary and not as_json:
                 show_certificate(summary["certificate"])
     if "not_written" in summary:
@@ -190,6 +192,14 @@ def train(
     ends = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
     if summary["stop_reason"] in ends:
         raise typer.Exit(ends[summary["stop_reason"]])
+
+
+def _after_training(summary: dict[str, Any], file: Path, target: str) -> dict[str, str]:
+    """What to do next."""
+    if "model" in summary:
+        return {"next": f"fireset predict {quote(summary['model'])} NEW_TABLE --out predictions.csv"}
+    again = f"fireset train {quote(str(file))} --target {quote(target)} --checkpoint {quote(summary['checkpoint'])}"
+    return {"next": f"{again} --resume, and the options of before"}
 
 
 def _explain(
@@ -209,7 +219,8 @@ def _explain(
         return
     show_table(["column", "kind", "missing", "importance", ""], found.column_rows())
     print()
-    show({key: value for key, value in found.summary.items() if key != "importances"}, as_json)
+    told = {key: value for key, value in found.summary.items() if key != "importances"}
+    show({**told, "next": f"fireset train {quote(str(file))} --target {quote(target)}"}, as_json)
 
 
 def _loss(name: str, quantiles: str | None, huber_delta: float | None) -> "str | Loss":
@@ -267,6 +278,8 @@ def predict(
         notes.append(f"{summary['rows']:,} predictions in {out}")
     if notes:
         print(", ".join(notes), file=sys.stderr)
+    if out is not None:
+        print(f"next: fireset info {quote(str(model))} says what the model looks at", file=sys.stderr)
 
 
 @app.command()
@@ -277,4 +290,6 @@ def info(
     """Say what is in a model file."""
     from fireset.commands.info import describe_model
 
-    show(describe_model(model), as_json)
+    known = describe_model(model)
+    usable = {"next": f"fireset predict {quote(str(model))} TABLE --out predictions.csv"} if "task" in known else {}
+    show(known if as_json else known | usable, as_json)

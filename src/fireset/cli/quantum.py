@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -66,4 +67,5 @@ def quantum(
 
         title = f"Grover's search for the fire sets of {file.name}"
         page.write_page(report, title, quantum_sections(costs), settings={"command": command_line(context)})
-    show(costs.to_dict() if as_json else quantum_summary(costs), as_json)
+    step = f"fireset compare {quote(str(file))} --target {quote(target)} says which engine is fastest on this machine"
+    show(costs.to_dict() if as_json else {**quantum_summary(costs), "next": step}, as_json)

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -74,6 +75,7 @@ def theory(
         print(heading)
         show_table([f"  {table.columns[0]}", *table.columns[1:]], [[f"  {row[0]}", *row[1:]] for row in table.rows])
         print()
+    print(f"next: fireset train {quote(str(file))} --target {quote(target)} --certify holds a run against these claims")
 
 
 def show_certificate(certificate: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -32,7 +33,9 @@ def engines(
         if target is None:
             raise InputError("--explain needs --target COLUMN, the column to predict")
         reading = {"task": task, "drop": drop or [], "categorical": categorical or [], "impute": impute}
-        show(explain_engines(explain, target, width=width, max_iter=max_iter, **reading), as_json)
+        found = explain_engines(explain, target, width=width, max_iter=max_iter, **reading)
+        step = f"fireset train {quote(str(explain))} --target {quote(target)} --width {width} --engine {found['auto']}"
+        show(found if as_json else {**found, "next": step}, as_json)
         return
 
     if as_json:
@@ -44,6 +47,7 @@ def engines(
     print(f"{'auto':15} {'':12} chooses among them by the size of the problem")
     print("\nA neuron fires for a row when their inner product is above the threshold; only then it has to be trained.")
     print("exact: finds all pairs that fire, and trains the same network as dense; approximate: misses some of them.")
+    print("\nnext: fireset engines --explain TABLE --target COLUMN says what an iteration of each takes there")
 
 
 @app.command()
@@ -63,7 +67,8 @@ def warmup(as_json: Json = False) -> None:
     for kind in kinds():
         for dtype in ("float32", "float64"):
             compile_index(kind, dtype)
-    show({"compile_seconds": perf_counter() - started}, as_json)
+    compiled = {"compile_seconds": perf_counter() - started}
+    show(compiled if as_json else {**compiled, "next": "fireset train TABLE --target COLUMN"}, as_json)
 
 
 @app.command()
@@ -77,4 +82,5 @@ def demo(
     """Train on handwritten digits; compare with a dense run."""
     from fireset.commands.demo import run_demo
 
-    show(run_demo(width=width, out=out, seed=checked_seed(seed), verbose=not quiet), as_json)
+    found = run_demo(width=width, out=out, seed=checked_seed(seed), verbose=not quiet)
+    show(found if as_json else {**found, "next": "fireset train TABLE --target COLUMN, on a table of yours"}, as_json)

@@ -44,8 +44,8 @@ def predict_table(
     table = read_table(file)
     for name in keep or []:
         require_column(name, table.columns, "--keep")
-    _warn_of_unused_columns(model, [name for name in table.columns if name not in (keep or [])])
     predictions = estimator.predict(table)
+    _warn_of_unused_columns(model, [name for name in table.columns if name not in (keep or [])])
     columns: dict[str, list] = {name: table[name].to_list() for name in keep or []}
     loss = get_loss(estimator.loss)
     if isinstance(loss, Quantile):

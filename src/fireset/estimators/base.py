@@ -311,7 +311,12 @@ class ShiftedReLUEstimator(BaseEstimator):
             if not reset and self._by_name:
                 return self._with_targets(self._rows_of_array(X), y, checks)
             impute = self.missing == "impute"
-            numbers, y = validate_data(self, X, y, reset=reset, **_accepted(X, impute), **checks)
+            try:
+                numbers, y = validate_data(self, X, y, reset=reset, **_accepted(X, impute), **checks)
+            except ValueError as error:
+                if "could not convert string" not in str(error):
+                    raise
+                raise InputError(f"{error}; X must hold numbers, or be a DataFrame, whose texts are encoded") from None
             if reset:
                 if self.categorical is not None and len(self.categorical):
                     raise InputError("categorical names columns of a DataFrame, and X is an array; give a DataFrame")
