@@ -362,7 +362,8 @@ class ShiftedReLUEstimator(BaseEstimator):
         return self.sphere_(self._rows(X))
 
     def _outputs(self, X) -> np.ndarray:
-        check_is_fitted(self)
+        if not hasattr(self, "network_"):  # looking at all attributes takes as long as the network does
+            check_is_fitted(self)
         return self.network_.predict(self.rows_on_sphere(X))
 
     def _check_weight(self, sample_weight, X) -> np.ndarray:

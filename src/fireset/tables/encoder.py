@@ -215,7 +215,7 @@ class TableEncoder:
             refused=np.array([column.fill is None for column in numbers]),
         )
 
-    @property
+    @cached_property
     def takes_arrays(self) -> bool:
         """Whether all columns are numbers, so that an array says all there is to say."""
         return all(isinstance(column, NumberColumn) for column in self.columns)
