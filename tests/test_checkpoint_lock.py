@@ -106,11 +106,16 @@ class TestOneProcess:
         first = trainer(tmp_path)
         first.step()
         read, write = os.pipe()
+        begun, begin = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(write)
+            os.close(begin)
             os.read(read, 1)  # until the parent closes its end
             os._exit(0)
+        os.close(begin)
+        os.read(begun, 1)  # until the child has closed its end, and with it the files that it was born with
+        os.close(begun)
         try:
             with pytest.raises(InputError, match=IN_USE):  # the child has not released it, either
                 trainer(tmp_path)
@@ -140,7 +145,7 @@ class TestTwoProcesses:
     def _in_a_folder_with_a_table(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         X = np.random.default_rng(0).standard_normal((40, 3))
-        pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(X[:, 0])).write_csv("table.csv")
+        pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(np.sin(X[:, 0]))).write_csv("table.csv")
 
     @pytest.mark.parametrize("resume", [(), ("--resume",)])
     def test_the_second_gets_one_line_and_a_killed_one_leaves_no_lock(self, resume):
