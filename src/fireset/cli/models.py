@@ -1,4 +1,4 @@
-"""Commands that make and use models: train, predict, info."""
+"""Commands that make and use models: train, predict, info, export."""
 
 import sys
 from pathlib import Path
@@ -238,3 +238,15 @@ def info(
     from fireset.commands.info import describe_model
 
     show(describe_model(model), as_json)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A file that `fireset train` wrote.")],
+    out: Annotated[Path, typer.Argument(help="The file to write, named .onnx.")],
+    as_json: Json = False,
+) -> None:
+    """Write a model as an ONNX graph, which runs without fireset."""
+    from fireset.commands.export import export_model
+
+    show(export_model(model, out), as_json)

@@ -56,6 +56,7 @@ def _add_network(graph: Graph, rows: str, network: ShiftedReLUNetwork) -> str:
     shift = graph.constant("threshold", -network.threshold, network.dtype)
     excess = graph.add("Gemm", rows, weights, shift, name="excess", transB=1)
     fired = graph.add("Relu", excess, name="activations")
-    sums = graph.add("MatMul", fired, graph.constant("signs", network.signs, network.dtype), name="sums")
+    # Not MatMul: onnxruntime would fuse it with the division, whose divisor it then rounds to float32.
+    sums = graph.add("Gemm", fired, graph.constant("signs", network.signs, network.dtype), name="sums")
     divisor = graph.constant("divisor", network.divisor)
     return graph.add("Div", graph.cast(sums, np.float64, "wide_sums"), divisor, name="f")

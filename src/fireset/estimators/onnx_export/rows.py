@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fireset.estimators.onnx_export.graph import ML, Graph
-from fireset.tables.column_kinds import OTHER_CATEGORY, PERIODS, CategoryColumn, DateColumn, NumberColumn
+from fireset.tables.column_kinds import OTHER_CATEGORY, PERIODS, PHASE_STEP, CategoryColumn, DateColumn, NumberColumn
 from fireset.tables.columns import CLIP, BentColumn, ColumnMap
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.sphere import SphereMap
@@ -37,13 +37,13 @@ def add_encoder(graph: Graph, encoder: TableEncoder, inputs: list[str], by_name:
         places = list(range(starts[j], starts[j] + len(column.feature_names)))
         if isinstance(column, NumberColumn):
             numbers.append((starts[j], column))
-            given += inputs[j : j + 1]  # of an array the first only, which is all of it
+            given += [inputs[j]] if by_name else []
         elif isinstance(column, DateColumn):
             parts.append((_date(graph, inputs[j], column), places))
         else:
             parts.append((_categories(graph, inputs[j], column), places))
     if numbers:
-        value = graph.joined(given if by_name else inputs, "numbers")
+        value = graph.joined(given or inputs, "numbers")  # an array is all of them already
         parts = _numbers(graph, value, numbers) + parts
     return _in_order(graph, parts, "features")
 
@@ -92,10 +92,17 @@ def _date(graph: Graph, days: str, column: DateColumn) -> str:
         since = graph.add("Mod", days, length, name=f"{name}/remainder", fmod=1)
         turn = graph.constant(f"{name}/turn", 2.0 * np.pi / PERIODS[period])
         angle = graph.add("Mul", since, turn, name=f"{name}/angle")
-        values += [graph.add(wave, angle, name=f"{name}/{wave}") for wave in ("Sin", "Cos")]
+        values += [_rounded_wave(graph, wave, angle, f"{name}/{wave}") for wave in ("Sin", "Cos")]
     if column.indicator:
         values.append(graph.cast(missing, np.float64, f"{column.name}/indicator"))
     return graph.joined(values, f"{column.name}/features")
+
+
+def _rounded_wave(graph: Graph, wave: str, angle: str, name: str) -> str:
+    """As ``DateColumn.phases`` rounds it."""
+    step = graph.constant(f"{name}/step", PHASE_STEP)
+    steps = graph.add("Div", graph.add(wave, angle, name=f"{name}/exact"), step, name=f"{name}/steps")
+    return graph.add("Mul", graph.add("Round", steps, name=f"{name}/whole_steps"), step, name=name)
 
 
 def _categories(graph: Graph, text: str, column: CategoryColumn) -> str:
