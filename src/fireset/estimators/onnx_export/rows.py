@@ -92,16 +92,19 @@ def _date(graph: Graph, days: str, column: DateColumn) -> str:
         since = graph.add("Mod", days, length, name=f"{name}/remainder", fmod=1)
         turn = graph.constant(f"{name}/turn", 2.0 * np.pi / PERIODS[period])
         angle = graph.add("Mul", since, turn, name=f"{name}/angle")
-        values += [_rounded_wave(graph, wave, angle, f"{name}/{wave}") for wave in ("Sin", "Cos")]
+        # The cosine by the sine, which earlier versions of onnxruntime have in float64, too.
+        quarter = graph.constant(f"{name}/quarter", np.pi / 2)
+        ahead = graph.add("Add", angle, quarter, name=f"{name}/angle_ahead")
+        values += [_rounded_sine(graph, angle, f"{name}/sine"), _rounded_sine(graph, ahead, f"{name}/cosine")]
     if column.indicator:
         values.append(graph.cast(missing, np.float64, f"{column.name}/indicator"))
     return graph.joined(values, f"{column.name}/features")
 
 
-def _rounded_wave(graph: Graph, wave: str, angle: str, name: str) -> str:
+def _rounded_sine(graph: Graph, angle: str, name: str) -> str:
     """As ``DateColumn.phases`` rounds it."""
     step = graph.constant(f"{name}/step", PHASE_STEP)
-    steps = graph.add("Div", graph.add(wave, angle, name=f"{name}/exact"), step, name=f"{name}/steps")
+    steps = graph.add("Div", graph.add("Sin", angle, name=f"{name}/exact"), step, name=f"{name}/steps")
     return graph.add("Mul", graph.add("Round", steps, name=f"{name}/whole_steps"), step, name=name)
 
 
