@@ -6,15 +6,16 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import polars as pl
 import pytest
 
 import fireset
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.distributed.process_group import current_group
+from fireset.distributed.shard import NetworkShard
 from fireset.estimators.onnx_export import graph as onnx_graph
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
 
 WRITTEN = Path(__file__).parent / "data" / "format-1"
 # Of the spread of the outputs. A float32 network rounds each of its neurons, and its outputs are κ/√m times their sum:
@@ -80,7 +81,9 @@ def a_table(n: int = 240) -> pl.DataFrame:
     towns = ["Rome", "Oslo", "7", "true", "Bône"]
     return pl.DataFrame(
         {
-            "built": [None if h % 19 == 0 else datetime.datetime(1970, 1, 1) + datetime.timedelta(hours=h) for h in hours],
+            "built": [
+                None if h % 19 == 0 else datetime.datetime(1970, 1, 1) + datetime.timedelta(hours=h) for h in hours
+            ],
             "town": [None if i % 11 == 0 else towns[i % 5] for i in range(n)],
             "code": [f"c{i % 7 if i % 3 else i}" for i in range(n)],  # many of them rare
             "rooms": [None if i % 13 == 0 else i % 7 for i in range(n)],
@@ -211,6 +214,15 @@ def test_numbers_and_truth_values_among_the_categories_have_two_spellings():
     assert len(set(results.values())) == 4
 
 
+def test_the_empty_text_may_be_a_category():
+    table = pl.DataFrame({"word": ["", "a", None, "b"] * 20, "x": np.random.default_rng(0).standard_normal(80)})
+    y = (table["word"] == "").fill_null(False).cast(pl.Float64).to_numpy()
+    estimator = ShiftedReLURegressor(width=200, random_state=0, dtype="float64").fit(table, y)
+    assert estimator.encoder_.columns[0].categories == ("", "(missing)", "a", "b")
+    given = {"word": table["word"].fill_null("(missing)").to_numpy().astype(object)[:, None]}
+    assert_same(estimator, table, inputs_of(estimator, table) | given)
+
+
 def test_names_that_others_have_too():
     """A column named as an output, one named as a value inside, and one without a name."""
     rng = np.random.default_rng(0)
@@ -247,6 +259,7 @@ def test_the_model_says_what_it_is():
     assert kinds["town"] == "category"
     assert kinds["rooms"] == kinds["sold"] == "number"
     assert {opset.domain: opset.version for opset in model.opset_import} == {"": 17, "ai.onnx.ml": 3}
+    assert model.ir_version == 8
 
 
 def test_weights_are_stored_once_in_their_precision():
@@ -272,6 +285,23 @@ def test_networks_that_no_file_can_hold_are_refused(monkeypatch):
     estimator = ShiftedReLURegressor(width=1000, random_state=0).fit(X, X[:, 3])
     monkeypatch.setattr(onnx_graph, "LARGEST", 10_000)
     with pytest.raises(ValueError, match=r"^the network takes .* GB, and an ONNX file holds .* smaller width$"):
+        estimator.to_onnx()
+
+
+def test_a_part_of_a_network_is_refused():
+    X = an_array()
+    estimator = ShiftedReLURegressor(width=50, random_state=0).fit(X, X[:, 3])
+    estimator.network_ = NetworkShard.of(estimator.network_, current_group())
+    with pytest.raises(ValueError, match="needs the whole network"):
+        estimator.to_onnx()
+
+
+@pytest.mark.parametrize("labels", [[2**63, 2**63 + 1], [b"a", b"b"]])
+def test_labels_that_a_graph_does_not_have_are_refused(labels):
+    X = an_array()
+    estimator = ShiftedReLUClassifier(width=50, random_state=0).fit(X, X[:, 3] > 1)
+    estimator.classes_ = np.array(labels)
+    with pytest.raises(ValueError, match=r"^export needs classes"):
         estimator.to_onnx()
 
 

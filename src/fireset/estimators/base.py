@@ -349,10 +349,10 @@ class ShiftedReLUEstimator(BaseEstimator):
     def to_onnx(self, target: str = "y") -> "ModelProto":
         """The fitted estimator as one ONNX graph, from the columns of the table to predictions (extra ``onnx``).
 
-        Inputs are X (rows, columns) after a fit on an array, float64, and one (rows, 1) for each used column after a fit
-        on a table, by its name: numbers as float64, categories as text, dates as float64 days since 1970-01-01 UTC; NaN
-        and "" are missing. Outputs are "prediction", or "label" and "probabilities". ``target`` goes into the metadata.
-        The graph looks at all m neurons: 2·n·m·d operations and n·m numbers of memory for n rows.
+        After a fit on an array the input is X (rows, columns), float64; after a fit on a table there is one, (rows, 1),
+        for each used column, by its name: numbers as float64, categories as text, dates as float64 days since
+        1970-01-01 UTC. NaN and "" are missing. Outputs are "prediction", or "label" and "probabilities". ``target`` is
+        for the metadata. The graph looks at all m neurons: 2·n·m·d operations and n·m numbers of memory for n rows.
         """
         from fireset.estimators.onnx_export import to_model
 

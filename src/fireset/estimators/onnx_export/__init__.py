@@ -6,14 +6,15 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.base import is_classifier
 
 from fireset._util.errors import InputError
+from fireset.estimators.classifier import ShiftedReLUClassifier
 from fireset.estimators.onnx_export.graph import Graph
 from fireset.estimators.onnx_export.outputs import add_classes, add_predictions
 from fireset.estimators.onnx_export.rows import add_doubts, add_encoder, add_inputs, add_sphere
+from fireset.estimators.regressor import ShiftedReLURegressor
 from fireset.network import ShiftedReLUNetwork
-from fireset.tables.column_kinds import CategoryColumn, DateColumn
+from fireset.tables.column_kinds import CategoryColumn, DateColumn, NumberColumn
 
 if TYPE_CHECKING:
     import onnx
@@ -24,6 +25,7 @@ _DESCRIPTION = (
     "A shifted-ReLU network with the map of its inputs. Numbers: NaN is missing. Categories: text, the empty one is "
     "missing. Dates: days since 1970-01-01 UTC, NaN is missing."
 )
+_KINDS: dict[type, str] = {NumberColumn: "number", CategoryColumn: "category", DateColumn: "date"}
 
 
 def to_model(estimator: ShiftedReLUEstimator, target: str) -> onnx.ModelProto:
@@ -36,13 +38,16 @@ def to_model(estimator: ShiftedReLUEstimator, target: str) -> onnx.ModelProto:
     features = add_encoder(graph, encoder, inputs, by_name)
     u = _add_network(graph, add_sphere(graph, features, estimator.sphere_), network)
     u = graph.add("Add", u, add_doubts(graph, features), name="outputs")
-    task = "classification" if is_classifier(estimator) else "regression"
-    (add_classes if task == "classification" else add_predictions)(graph, u, estimator)  # pyright: ignore
-    metadata = {"task": task, "target": target, "feature_names": json.dumps(encoder.feature_names)}
+    metadata = {"target": target, "feature_names": json.dumps(encoder.feature_names)}
+    if isinstance(estimator, ShiftedReLUClassifier):
+        add_classes(graph, u, estimator)
+        metadata["task"] = "classification"
+    elif isinstance(estimator, ShiftedReLURegressor):
+        add_predictions(graph, u, estimator)
+        metadata["task"] = "regression"
     if by_name:
-        kinds = {CategoryColumn: "category", DateColumn: "date"}
         described = [
-            {"input": name, "column": column.name, "kind": kinds.get(type(column), "number")}  # pyright: ignore
+            {"input": name, "column": column.name, "kind": _KINDS[type(column)]}
             for name, column in zip(inputs, encoder.columns, strict=True)
         ]
         metadata["inputs"] = json.dumps(described)
