@@ -29,7 +29,7 @@ def run_graph(model, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # its threads would spin where those of the next fit want to work
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, inputs)
+    return [np.asarray(value) for value in session.run(None, inputs)]
 
 
 def inputs_of(estimator, table: pl.DataFrame) -> dict[str, np.ndarray]:
