@@ -2,8 +2,9 @@
 
     python benchmarks/bench_index.py [--quick] [--only PART]
 
-Parts: queries (faiss, NumPy, BallTree), builds (scipy's cKDTree), changes, static (work beyond the output), exact (10⁶
-queries against brute force). Results go to benchmarks/results/ as JSON and Markdown.
+Parts: queries (faiss, NumPy, BallTree), one (one normal beside NumPy), top (faiss, usearch), builds (scipy's cKDTree),
+changes, static (work beyond the output), exact (10⁶ queries against brute force). Results go to benchmarks/results/ as
+JSON and Markdown.
 """
 
 import json
@@ -18,6 +19,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import faiss  # noqa: E402 - after the thread counts
 import numpy as np  # noqa: E402
+import usearch  # noqa: E402
+from index_tools import alternating, gaussian, paper_threshold, sphere, table, timed  # noqa: E402
+from one_and_top import one_table, run_one, run_top, top_table  # noqa: E402
 from parts import run_parts  # noqa: E402
 from scipy.spatial import cKDTree  # noqa: E402
 from sklearn.neighbors import BallTree  # noqa: E402
@@ -27,7 +31,6 @@ from fireset.kernels.firing import deciding_dot  # noqa: E402
 
 QUERIES = 500
 ROUNDS = 5
-TURN = 0.25  # seconds
 CASES = {  # (points, dimensions): what is asked for, times faster than faiss
     (1_000_000, 3): 60.0,
     (100_000, 3): 20.0,
@@ -40,40 +43,6 @@ CASES = {  # (points, dimensions): what is asked for, times faster than faiss
     (1_000_000, 16): 1.0,
 }
 MOST_FOR_A_BALL_TREE = 4_000_000  # coordinates: beyond, it takes minutes
-
-
-def gaussian(n: int, d: int, dtype="float32", seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((n, d)).astype(dtype)
-
-
-def sphere(n: int, d: int, dtype="float32", seed: int = 1) -> np.ndarray:
-    rows = gaussian(n, d, "float64", seed)
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(dtype)
-
-
-def paper_threshold(n: int) -> float:
-    return float(np.sqrt(0.4 * np.log(n)))
-
-
-def timed(function) -> float:
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
-
-
-def alternating(contenders: dict, rounds: int) -> dict[str, float]:
-    """Median over the turns of each one's mean seconds in a turn; taken in turns, a noisy moment hits all of them."""
-    for function in contenders.values():
-        function()
-    seconds = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, function in contenders.items():
-            time.sleep(0.1)  # threads of BLAS and OpenMP go on spinning for a while, on cores that the next one needs
-            calls = [timed(function)]
-            while sum(calls) < TURN:  # as timeit does: what is short is called more often
-                calls.append(timed(function))
-            seconds[name].append(float(np.mean(calls)))
-    return {name: float(np.median(all_of_it)) for name, all_of_it in seconds.items()}
 
 
 def numpy_scan(points: np.ndarray, normals: np.ndarray, threshold: float) -> list[np.ndarray]:
@@ -288,12 +257,6 @@ def run_exact(quick: bool) -> list[dict]:
     return rows
 
 
-def table(*columns: str, rows: list[list[str]]) -> list[str]:
-    """A Markdown table, numbers to the right."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
-    return ["", *lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
-
-
 def to_markdown(results: dict) -> str:
     lines = [f"# Half-space reporting, {results['date']}", "", results["machine"], ""]
     if results.get("queries"):
@@ -303,6 +266,14 @@ def to_markdown(results: dict) -> str:
             *queries_table(results["queries"]),
             "Work of the partition tree for each query, and unit vectors beside scikit-learn's BallTree (µs):",
             *work_table(results["queries"]),
+        ]
+    if results.get("one"):
+        lines += ["One normal at a time beside `np.flatnonzero(points @ normal > b)`, µs:", *one_table(results["one"])]
+    if results.get("top"):
+        lines += [
+            f"The k points of largest inner product, {QUERIES} normals at a time, µs per normal; usearch's graph is "
+            "not exact, and its recall is given:",
+            *top_table(results["top"]),
         ]
     if results.get("builds"):
         lines += ["Building, seconds:", *builds_table(results["builds"])]
@@ -373,6 +344,8 @@ def static_table(static: list[dict]) -> list[str]:
 
 PARTS = {
     "queries": run_queries,
+    "one": run_one,
+    "top": run_top,
     "builds": run_builds,
     "changes": run_changes,
     "growth": run_growth,
@@ -383,4 +356,4 @@ PARTS = {
 
 if __name__ == "__main__":
     faiss.omp_set_num_threads(int(THREADS))
-    run_parts("index", PARTS, to_markdown, f"faiss {faiss.__version__}")
+    run_parts("index", PARTS, to_markdown, f"faiss {faiss.__version__}", f"usearch {usearch.__version__}")

@@ -22,6 +22,7 @@ from fireset.commands.scores import scores
 from fireset.engines import describe
 from fireset.model import Model
 from fireset.tables.reader import read_table
+from fireset.training.losses import LOSSES
 
 ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 SMALL = ("--width", "60", "--max-iter", "5")
@@ -178,13 +179,25 @@ class TestRefusedSettings:
             ("--task guess", "task must be one of auto, classification, regression; got 'guess'"),
             (
                 "--task regression --target a --loss log_loss",
-                "loss must be squared_error for regression, got 'log_loss'; or give --task classification",
+                "loss must be one of squared_error, absolute_error, huber, quantile, poisson for regression; got "
+                "'log_loss', which is for classification",
             ),
             (
                 "--task regression",
                 "target column 'y' holds the text 'right' in row 1; regression needs a number in every row",
             ),
-            ("--loss hinge", "loss must be one of squared_error, log_loss; got 'hinge'"),
+            ("--loss hinge", f"loss must be one of {', '.join(LOSSES)}; got 'hinge'"),
+            ("--quantiles 0.1", "--quantiles is for --loss quantile, got --loss squared_error"),
+            (
+                "--loss quantile --quantiles low",
+                "--quantiles must be numbers with commas between them, such as 0.1,0.5,0.9; got 'low'",
+            ),
+            ("--huber-delta 1", "--huber-delta is for --loss huber, got --loss squared_error"),
+            (
+                "--task classification --loss poisson",
+                "loss must be one of squared_error, log_loss for classification; got 'poisson', "
+                "which is for regression",
+            ),
             ("--holdout 1.5", "holdout must be at least 0 and below 1, got 1.5"),
             ("--holdout nan", "holdout must be at least 0 and below 1, got nan"),
             ("--holdout 0.99", "--holdout 0.99 leaves none of the 40 rows to train on; give a smaller share"),
@@ -601,9 +614,12 @@ class TestOutput:
         pl.DataFrame({"x": rng.random(30_000), "y": rng.random(30_000), "z": rng.random(30_000)}).write_csv("plane.csv")
         told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--json"))
         assert (told["rows"], told["coordinates"], told["outputs"], told["width"]) == (30_000, 3, 1, 10_000)
-        costs = {name: told[f"{name}_seconds"] for name in ("dense", "data", "sums")}
+        costs = {name: told[f"{name}_seconds_per_iteration"] for name in ("dense", "data", "sums")}
         assert told["auto"] == min(costs, key=costs.__getitem__) == "sums"
         assert "sums" in works("engines", "--explain", "plane.csv", "--target", "z")
+        told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--drop", "x", "--json"))
+        assert told["coordinates"] == 2
+        assert "dense time per iteration" in works("engines", "--explain", "plane.csv", "--target", "z")
         message = "--explain needs --target COLUMN, the column to predict"
         assert refused("engines", "--explain", "plane.csv") == message
 
@@ -745,7 +761,13 @@ class TestCheckpoints:
         write_table(table())
         told = refused("train", "table.csv", "--target", "y", "-q", "--width", "2000000000", "--memory", "4G")
         assert told.startswith("width 2,000,000,000 with 4 inputs needs 89.4 GiB for the weights, their safe copy and ")
-        assert told.endswith("; give a smaller width, or more workers or memory")
+        assert re.search(r"; give a width of at most about \d[\d,]*, or more workers or memory$", told)
+
+    def test_a_smaller_width_is_not_advised_where_it_does_not_help(self, refused):
+        write_table(table())
+        told = refused("train", "table.csv", "--target", "y", "-q", "--width", "2000", "--memory", "20M")
+        assert "; a smaller width does not help: the program has " in told
+        assert re.search(r"; give memory of at least [\d.]+ [MG]iB$", told)
 
     def test_go_on_and_refuse_another_run(self, works, refused):
         write_table(table())

@@ -15,10 +15,12 @@ from sklearn.datasets import load_digits
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork
 from fireset.commands import compare as comparing
+from fireset.commands.budget import Budget
 from fireset.commands.compare import chosen_names, compare, compare_table
-from fireset.commands.contenders import EngineContender, PeerContender, Problem
+from fireset.commands.contenders import EngineContender, PeerContender, Problem, steady_rate
 from fireset.commands.peers import PEERS, installed
-from fireset.commands.verdict import Crossover, Row, Scaling, contest, crossover, verdict
+from fireset.commands.schedule import Expected, left_out
+from fireset.commands.verdict import Crossover, Kind, Row, Scaling, contest, crossover, verdict
 from fireset.engines import describe
 
 
@@ -126,11 +128,11 @@ def small_problem(dtype="float64", n=80, d=6, width=400) -> Problem:
     rng = np.random.default_rng(0)
     X = sphere(rng, n, d).astype(dtype)
     network = ShiftedReLUNetwork.initialize(width, d, 2, dtype=dtype)
-    return Problem(X, rng.standard_normal((n, 2)), network, comparing._rate(network, X))
+    return Problem(X, rng.standard_normal((n, 2)), network, steady_rate(network, X))
 
 
 def run_small(names, iterations=6, interrupted=None):
-    return compare(small_problem(), names, iterations, interrupted=interrupted or threading.Event())
+    return compare(small_problem(), names, iterations, Budget(600), interrupted=interrupted or threading.Event())
 
 
 @pytest.mark.slow
@@ -227,7 +229,7 @@ def test_without_a_dense_run_there_is_no_reference(monkeypatch):
 def test_a_run_that_diverges_says_when():
     problem = small_problem()
     wild = Problem(problem.X, problem.y, problem.network, 1e6)
-    found = compare(wild, ["dense", "data"], 6, interrupted=threading.Event())
+    found = compare(wild, ["dense", "data"], 6, Budget(600), interrupted=threading.Event())
     for each in found.rows:
         assert each.reason is not None
         assert each.reason.startswith("diverged in iteration ")
@@ -328,7 +330,7 @@ def test_table_for_people(digits, run, monkeypatch):
     assert lines[0].startswith("contender ")
     assert [line.split()[0] for line in lines[1:4]] == ["dense", "data", "pytorch"]
     assert lines[4] == "pytorch: needs about 0.0 GB for all pairs; 0.0 GB are free"
-    assert lines[6].split(":")[0] in ("Yes", "No", "Not within 2 iterations")
+    assert lines[-1].split(":")[0] in ("Yes", "No", "Not within 2 iterations")
 
 
 @pytest.mark.slow
@@ -336,7 +338,7 @@ def test_ctrl_c_still_gives_table_and_report(digits):
     page = digits.with_name("page.html")
     command = [sys.executable, "-m", "fireset", "compare", digits, "--target", "y", "--engines", "data", "--json"]
     process = subprocess.Popen(
-        [*command, "--width", "600", "--iterations", "100000000", "--report", str(page)],
+        [*command, "--width", "600", "--iterations", "100000000", "--budget", "1h", "--report", str(page)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -402,13 +404,69 @@ def test_peers_do_the_dense_step(peer):
     ],
 )
 def test_refusals(digits, change, message):
-    asked = {"target": "y", "engines": None, "width": 50, "iterations": 2, "dtype": "float32", **change}
+    asked = {"target": "y", "engines": None, "width": 50, "iterations": 2, "dtype": "float32", "budget": 60.0, **change}
     with pytest.raises(InputError) as error:
         compare_table(digits, **asked, seed=0, report=None, verbose=False)
     assert str(error.value).startswith(message[:40])
 
 
 def test_a_report_does_not_overwrite_the_table(digits):
-    asked = {"engines": None, "width": 50, "iterations": 2, "dtype": "float32"}
+    asked = {"engines": None, "width": 50, "iterations": 2, "dtype": "float32", "budget": 60.0}
     with pytest.raises(InputError, match=r"^--report .* would overwrite the input .*; choose another name$"):
         compare_table(digits, "y", **asked, seed=0, report=digits, verbose=False)
+
+
+class TestBudget:
+    def test_the_slowest_are_left_out_and_the_question_stays(self):
+        expected = {name: Expected(0.0, step) for name, step in (("dense", 3.0), ("data", 2.0), ("rows", 0.3))}
+        expected["pytorch"] = Expected(0.0, 9.0)
+        kinds: dict[str, Kind] = {"dense": "dense", "data": "preprocessed", "rows": "preprocessed", "pytorch": "dense"}
+        assert left_out(expected, kinds, 30, 1000.0) == {}
+        some = left_out(expected, kinds, 30, 130.0)  # 13 steps of each, in 60 % of it
+        assert list(some) == ["pytorch"]
+        assert some["pytorch"].startswith("not started: 10 iterations would take about 117 s, too long for the 2 min")
+        assert set(left_out(expected, kinds, 30, 1e-3)) == {"pytorch", "data"}
+
+    def test_a_small_budget_ends_the_run_at_the_same_iteration_for_all(self, monkeypatch):
+        steps = EngineContender.step
+
+        def slow(self):
+            time.sleep(0.02)
+            return steps(self)
+
+        run_small(["dense", "data"], iterations=1)  # compiled now
+        monkeypatch.setattr(EngineContender, "step", slow)
+        started = time.monotonic()
+        found = compare(small_problem(), ["dense", "data"], 10_000, Budget(3.0), interrupted=threading.Event())
+        assert time.monotonic() - started < 30
+        assert 0 < found.done < 10_000
+        assert [len(run.steps) for run in found.runs] == [found.done] * 2
+        assert found.notes == [
+            f"{found.done} of 10000 iterations were done: the budget of 3.0 s did not allow more; give a larger "
+            "--budget, or fewer --engines"
+        ]
+        assert found.rows[0].final_loss == pytest.approx(found.rows[1].final_loss, rel=1e-6)
+
+    def test_means_are_of_the_steps_that_all_have_done(self, monkeypatch):
+        """Ctrl-C between the turns of two engines: the first one's further steps do not count."""
+        stop, steps = threading.Event(), EngineContender.step
+
+        def step(self):
+            taken = steps(self)
+            self.count = getattr(self, "count", 0) + 1
+            if self.name == "dense" and self.count == 8:  # two for the memory; the third turn of three ends with 11
+                stop.set()
+            return taken
+
+        monkeypatch.setattr(EngineContender, "step", step)
+        found = run_small(["dense", "data"], iterations=30, interrupted=stop)
+        assert found.interrupted
+        assert [len(run.steps) for run in found.runs] == [found.done] * 2
+        assert found.rows[0].fired_pairs == found.rows[1].fired_pairs
+        assert found.rows[0].final_loss == pytest.approx(found.rows[1].final_loss, rel=1e-9)
+
+    def test_many_rows_have_the_rate_of_some(self, monkeypatch):
+        problem = small_problem(n=400)
+        whole = steady_rate(problem.network, problem.X)
+        monkeypatch.setattr("fireset.commands.contenders._RATE_ROWS", 100)
+        assert steady_rate(problem.network, problem.X) == pytest.approx(whole, rel=0.3)

@@ -1,5 +1,8 @@
 """Losses: the residual is the derivative of the value, and the curvature bounds the second derivative."""
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,9 +10,25 @@ from hypothesis import strategies as st
 
 from fireset import InputError
 from fireset.training import losses
-from fireset.training.losses import LogLoss, SquaredError, get_loss, probabilities
+from fireset.training.losses import (
+    AbsoluteError,
+    Huber,
+    LogLoss,
+    Poisson,
+    Quantile,
+    SquaredError,
+    check_task,
+    describe_loss,
+    get_loss,
+    probabilities,
+    restore_loss,
+)
+from fireset.training.losses.quantile import pinball
+from fireset.training.losses.spread import quantiles, spreads
 
-LOSSES = [get_loss(name) for name in losses.LOSSES]
+# One level of the pinball loss serves any number of outputs, as the others do. Kinks are wide enough for differences.
+LOSSES = [get_loss(name) for name in losses.LOSSES if name not in ("quantile", "absolute_error")]
+LOSSES += [Quantile(0.3, smoothing=0.1), AbsoluteError(smoothing=0.1)]
 
 
 @st.composite
@@ -35,7 +54,9 @@ def test_residual_is_the_derivative_of_the_value(loss, situation):
         bump[place] = h
         rise = loss.value(u + bump, targets, weight) - loss.value(u - bump, targets, weight)
         numerical[place] = rise / (2 * h)
-    np.testing.assert_allclose(loss.residual(u, targets, weight), numerical, rtol=1e-5, atol=1e-7)
+    # Where the second derivative jumps within h, the difference quotient is off by up to h times the curvature.
+    jump = 0.0 if isinstance(loss, Poisson) else h * loss.curvature(1) * weight.max()
+    np.testing.assert_allclose(loss.residual(u, targets, weight), numerical, rtol=1e-5, atol=1e-7 + jump)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -137,3 +158,115 @@ def test_good_targets_pass():
 def test_unknown_loss():
     with pytest.raises(InputError, match=rf"^loss must be one of {', '.join(losses.LOSSES)}; got 'hinge'$"):
         get_loss("hinge")
+
+
+MAJORIZED = [SquaredError(), Huber(0.7), AbsoluteError(0.05), Quantile(0.2, smoothing=0.05), Quantile((0.1, 0.5, 0.9))]
+
+
+@pytest.mark.parametrize("loss", MAJORIZED, ids=str)
+@settings(max_examples=80)
+@given(seed=st.integers(0, 2**32), size=st.sampled_from([0.01, 1.0, 30.0]))
+def test_curvatures_make_a_parabola_above_the_loss(loss, seed, size):
+    rng = np.random.default_rng(seed)
+    u, v, targets = rng.standard_normal((3, 4, 3)) * size
+    weight = rng.random(4) * rng.integers(0, 3, 4)
+    above = loss.value(u, targets, weight) + np.sum(loss.residual(u, targets, weight) * (v - u))
+    above += 0.5 * np.sum(loss.curvatures(u, targets, weight) * (v - u) ** 2)
+    assert loss.value(v, targets, weight) <= above + 1e-9 * max(1.0, abs(above))
+
+
+@settings(max_examples=80)
+@given(seed=st.integers(0, 2**32))
+def test_the_parabola_of_poisson_lies_above_up_to_the_target(seed):
+    """Beyond the larger of prediction and target no parabola can: e^v outgrows them all."""
+    rng = np.random.default_rng(seed)
+    loss, one = Poisson(), np.ones(1)
+    u, targets = 2 * rng.standard_normal((1, 1)), rng.poisson(3.0, (1, 1)) * 1.0
+    largest = max(u.item(), np.log(max(targets.item(), 1e-300)))
+    v = largest - rng.exponential(2.0, (1, 1))
+    above = loss.value(u, targets, one) + np.sum(loss.residual(u, targets, one) * (v - u))
+    above += 0.5 * np.sum(loss.curvatures(u, targets, one) * (v - u) ** 2)
+    assert loss.value(v, targets, one) <= above + 1e-9 * max(1.0, abs(above))
+
+
+def test_robust_losses_by_hand():
+    y, one = np.zeros((1, 1)), np.ones(1)
+    for r, size in ((2.0, 2.0), (-2.0, 2.0), (0.0, 0.005), (0.01, 0.01)):
+        assert AbsoluteError().value(y + r, y, one) == pytest.approx(size)
+    assert Huber(1.0).value(y + 3, y, one) == 2.5
+    assert Huber(5.0).value(y + 3, y, one) == 4.5
+    assert Quantile(0.9).value(y - 2, y, one) == pytest.approx(1.8)  # predicted too low: dear
+    assert Quantile(0.9).value(y + 2, y, one) == pytest.approx(0.2)
+    assert pinball(np.array([2.0]), np.array([[0.0, 4.0]]), (0.9, 0.9)) == pytest.approx([1.8, 0.2])
+
+
+def test_half_of_the_poisson_deviance():
+    from sklearn.metrics import mean_poisson_deviance
+
+    rng = np.random.default_rng(0)
+    u, y, weight = rng.standard_normal((9, 1)), rng.poisson(1.0, (9, 1)) * 1.0, rng.random(9)
+    deviance = mean_poisson_deviance(y[:, 0], np.exp(u[:, 0]), sample_weight=weight) * weight.sum()
+    assert Poisson().value(u, y, weight) == pytest.approx(0.5 * deviance)
+    assert np.isfinite(Poisson().residual(np.full((1, 1), 1e4), np.ones((1, 1)), np.zeros(1))).all()
+
+
+def test_targets_and_levels_that_make_no_sense():
+    for wrong, message in (
+        (
+            lambda: Poisson().check_targets(np.array([[1.0], [-2.0]])),
+            "y must be at least 0 for loss='poisson', got -2;",
+        ),
+        (lambda: Quantile((0.1, 0.9)).check_targets(np.ones((3, 1))), "a quantile loss of 2 levels needs a network of"),
+        (lambda: Quantile((0.9, 0.1)), "levels of quantiles must ascend, got (0.9, 0.1)"),
+        (lambda: Quantile(1.0), "levels of quantiles must be numbers between 0 and 1, got 1.0"),
+        (lambda: Quantile("0.5"), "levels of quantiles must be numbers between 0 and 1, got '0.5'"),
+        (lambda: Quantile(()), "levels of quantiles must be numbers between 0 and 1, got ()"),
+        (lambda: Quantile((0.1, 0.9)).standardization(np.ones((3, 2)), np.ones(3)), "several quantiles need a single"),
+        (lambda: Huber(0), "delta must be a positive number, got 0"),
+        (lambda: AbsoluteError(-1.0), "smoothing must be a positive number, got -1.0"),
+        (lambda: check_task("poisson", "classification"), "loss must be one of squared_error, log_loss for class"),
+    ):
+        with pytest.raises(InputError) as caught:
+            wrong()
+        assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("loss", [*MAJORIZED, LogLoss(), Poisson()], ids=str)
+def test_losses_are_equal_by_what_they_are_made_with(loss):
+    assert pickle.loads(pickle.dumps(loss)) == loss == replace(loss)
+    assert restore_loss(describe_loss(loss)) == loss
+    assert eval(repr(loss), vars(losses)) == loss
+    assert hash(loss) == hash(replace(loss))
+    assert loss != object()
+
+
+def test_a_model_file_refuses_losses_it_does_not_know():
+    class OwnError(SquaredError):
+        name = "own"
+
+    with pytest.raises(
+        InputError, match=r"^a model file knows the losses .*, not OwnError; pickle the estimator instead$"
+    ):
+        describe_loss(OwnError())
+    with pytest.raises(InputError, match=r"^loss 'huber' is not made with 'beta'$"):
+        restore_loss({"name": "huber", "beta": 1.0})
+
+
+@given(seed=st.integers(0, 2**32), level=st.floats(0.01, 0.99))
+def test_weights_of_quantiles_are_as_good_as_copies_of_rows(seed, level):
+    rng = np.random.default_rng(seed)
+    y, copies = rng.integers(0, 6, (7, 2)) * 1.0, rng.integers(0, 4, 7)
+    copies[0] += 1
+    found = quantiles(y, copies * 1.0, level)
+    assert np.array_equal(found, np.quantile(np.repeat(y, copies, axis=0), level, axis=0, method="inverted_cdf"))
+
+
+def test_smoothing_is_relative_to_a_spread_that_outliers_leave_alone():
+    y = np.random.default_rng(0).standard_normal((1000, 1))
+    spoilt = y.copy()
+    spoilt[:50] = 1e6
+    assert spreads(y, np.ones(1000))[0] == pytest.approx(1.0, abs=0.1)
+    assert spreads(spoilt, np.ones(1000))[0] == pytest.approx(1.0, abs=0.15)
+    assert spreads(np.zeros((5, 1)), np.ones(5)) == [1.0]
+    assert AbsoluteError().for_targets(100 * y, np.ones(1000)).smoothing == pytest.approx(1.0, abs=0.1)
+    assert Quantile().for_targets(100 * y, np.ones(1000)).smoothing == pytest.approx(1.0, abs=0.1)

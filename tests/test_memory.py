@@ -60,7 +60,7 @@ class TestWithin:
     def test_enough_changes_nothing(self, problem):
         network, X = problem
         engine = create("data")
-        assert within_memory(engine, network, len(X), solver_bytes=1.6e6, asked="2G") is engine
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 1.6e6, asked="2G") is engine
 
     def test_less_makes_blocks_and_the_same_network(self, problem):
         network, X = problem
@@ -122,7 +122,7 @@ class TestWithin:
         engine = create("data")
         enough = 3e6 + create("data", radius=0.5).memory_bytes(network, len(X)) + network.weights.nbytes
         monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: enough)  # noqa: ARG005
-        engine = within_memory(engine, network, len(X), solver_bytes=0.0, asked=None)
+        engine = within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None)
         assert isinstance(engine, DataSearchEngine)
         assert 0.3 < engine.largest_radius <= 0.6
         engine.start(network, X)
@@ -134,20 +134,20 @@ class TestWithin:
         network, X = problem
         engine = create("data")
         monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
-        assert within_memory(engine, network, len(X), solver_bytes=0.0, asked=None) is not engine
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None) is not engine
         assert engine.largest_radius == 1.5
 
     def test_no_memory_is_no_memory_whatever_fires(self, problem):
         _, X = problem
         network = ShiftedReLUNetwork.initialize(20_000, 20, threshold=50.0)
         with pytest.raises(InputError, match=r"^training needs about"):
-            within_memory(create("data"), network, len(X), solver_bytes=0.0, asked="1M")
+            within_memory(create("data"), network, len(X), solver_bytes=lambda _: 0.0, asked="1M")
 
     def test_a_radius_that_was_asked_for_is_kept(self, problem, monkeypatch):
         network, X = problem
         engine = create("data", radius=0.7)
         monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
-        assert within_memory(engine, network, len(X), solver_bytes=0.0, asked=None) is not engine
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None) is not engine
         assert engine.largest_radius == 0.7
 
 

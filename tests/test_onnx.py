@@ -10,12 +10,14 @@ import onnx
 import onnxruntime
 import polars as pl
 import pytest
+from scipy.sparse import csr_array
 
 import fireset
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
-from fireset.distributed.process_group import current_group
+from fireset.distributed.worker_grid import current_grid
 from fireset.distributed.shard import NetworkShard
 from fireset.estimators.onnx_export import graph as onnx_graph
+from fireset.training.losses import Quantile, SquaredError
 
 WRITTEN = Path(__file__).parent / "data" / "format-1"
 # Of the spread of the outputs. A float32 network rounds each of its neurons, and its outputs are κ/√m times their sum:
@@ -137,6 +139,31 @@ def test_several_targets():
     assert_same(estimator, X, {"X": X})
     one = ShiftedReLURegressor(width=300, random_state=0, dtype="float64").fit(X, y[:, :1])
     assert run_graph(one.to_onnx(), {"X": X})[0].shape == (len(X), 1)
+
+
+@pytest.mark.parametrize("loss", ["absolute_error", "huber", "poisson", "quantile", Quantile(0.7)])
+def test_other_losses(loss):
+    X = an_array()
+    estimator = ShiftedReLURegressor(width=1000, loss=loss, random_state=0, dtype="float64").fit(X, X[:, 3])
+    assert_same(estimator, X, {"X": X})
+    X[0, 0] = np.inf
+    assert np.isnan(run_graph(estimator.to_onnx(), {"X": X[:1]})[0]).all()
+
+
+def test_crossing_quantiles_are_sorted():
+    X = an_array()
+    estimator = ShiftedReLURegressor(width=300, loss="quantile", random_state=0, dtype="float64").fit(X, X[:, 3])
+    estimator.network_.signs[:] = estimator.network_.signs[:, ::-1].copy()
+    crossing = estimator._outputs(X)
+    assert (np.diff(crossing, axis=1) < 0).any()
+    assert_same(estimator, X, {"X": X})
+
+
+def test_a_fit_on_sparse_rows_takes_arrays():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 6)) * (rng.random((200, 6)) < 0.3)
+    estimator = ShiftedReLURegressor(width=300, random_state=0, dtype="float64").fit(csr_array(X), X[:, 0])
+    assert_same(estimator, X, {"X": X})
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -291,7 +318,7 @@ def test_networks_that_no_file_can_hold_are_refused(monkeypatch):
 def test_a_part_of_a_network_is_refused():
     X = an_array()
     estimator = ShiftedReLURegressor(width=50, random_state=0).fit(X, X[:, 3])
-    estimator.network_ = NetworkShard.of(estimator.network_, current_group())
+    estimator.network_ = NetworkShard.of(estimator.network_, current_grid())
     with pytest.raises(ValueError, match="needs the whole network"):
         estimator.to_onnx()
 
@@ -305,11 +332,14 @@ def test_labels_that_a_graph_does_not_have_are_refused(labels):
         estimator.to_onnx()
 
 
-def test_losses_that_export_does_not_know_are_refused():
+def test_links_that_export_does_not_know_are_refused():
+    class SquaresError(SquaredError):
+        def predictions(self, u):
+            return u**2
+
     X = an_array()
-    estimator = ShiftedReLUClassifier(width=50, random_state=0).fit(X, X[:, 3] > 1)
-    estimator.loss = "hinge"
-    with pytest.raises(ValueError, match="trained with 'hinge'"):
+    estimator = ShiftedReLURegressor(width=50, loss=SquaresError(), random_state=0).fit(X, X[:, 3])
+    with pytest.raises(ValueError, match=r"^export does not know what squared_error predicts"):
         estimator.to_onnx()
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from conftest import sphere
 from fireset.hsr import build
-from fireset.hsr.base import sort_answers
 from fireset.hsr.partition_tree import _nodes_needed
 from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT
+from fireset.kernels.sorting import sort_answers
 
 
 def check(index) -> None:
@@ -168,12 +168,12 @@ def test_answers_longer_than_the_buffer(dtype, monkeypatch):
 
 
 @settings(max_examples=50)
-@given(st.lists(st.integers(0, 400), max_size=30), st.integers(0, 2**32))
-def test_answers_are_sorted_one_by_one(counts, seed):
+@given(st.lists(st.integers(0, 400), max_size=30), st.integers(1, 2**31 - 1), st.integers(0, 2**32))
+def test_answers_are_sorted_one_by_one(counts, n_ids, seed):
     counts = np.array(counts, np.int64)
-    ids = np.random.default_rng(seed).integers(0, 2**31 - 1, counts.sum()).astype(np.int32)
+    ids = np.random.default_rng(seed).integers(0, n_ids, counts.sum()).astype(np.int32)
     expected = [np.sort(part) for part in np.split(ids, np.cumsum(counts))[:-1]]
-    sort_answers(ids, counts)
+    sort_answers(ids, counts, n_ids)
     assert np.array_equal(ids, np.concatenate([np.empty(0, np.int32), *expected]))
 
 

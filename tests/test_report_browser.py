@@ -4,21 +4,24 @@ Chromium is a Debian package, which ``make test-slow`` installs where it may; wi
 never in CI. Screenshots are kept in out/ to be looked at.
 """
 
+import re
 import shutil
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from playwright.sync_api import sync_playwright
 
 from conftest import CI, sphere
 from fireset import ShiftedReLUNetwork
-from fireset.commands import compare as comparing
+from fireset.commands.budget import Budget
 from fireset.commands.compare import compare
 from fireset.commands.compare_report import write_comparison
-from fireset.commands.contenders import Problem
+from fireset.commands.contenders import Problem, steady_rate
+from fireset.commands.train import train_table
 
 CHROMIUM = shutil.which("chromium")
 WANTED = "the report is tested in Chromium, and there is none on the path; as root: apt-get install chromium"
@@ -54,12 +57,35 @@ def page_file(tmp_path_factory) -> Path:
     rng = np.random.default_rng(0)
     X = sphere(rng, 100, 8)
     network = ShiftedReLUNetwork.initialize(500, 8, dtype="float64")
-    problem = Problem(X, rng.standard_normal((100, 1)), network, comparing._rate(network, X))
-    found = compare(problem, ["dense", "data", "hashing"], 12, interrupted=threading.Event())
+    problem = Problem(X, rng.standard_normal((100, 1)), network, steady_rate(network, X))
+    found = compare(problem, ["dense", "data", "hashing"], 12, Budget(600), interrupted=threading.Event())
     path = tmp_path_factory.mktemp("report") / "page.html"
     write_comparison(path, found, {"file": EVIL, "width": 500, "iterations": 12})
     KEPT.mkdir(exist_ok=True)
     return path
+
+
+@pytest.fixture(scope="module")
+def run_page(tmp_path_factory) -> Path:
+    """The report of a training run: seven classes with hostile and long names, columns likewise."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 3))
+    codes = np.clip(np.round(X[:, 0] * 2 + 3 + 0.3 * rng.standard_normal(400)), 0, 6).astype(int)
+    labels = [f"{EVIL} number {k} {'of many words ' * 12}" for k in range(6)] + ["x" * 200]
+    folder = tmp_path_factory.mktemp("run")
+    file = folder / "table.csv"
+    columns = pl.DataFrame(X, schema=[EVIL, "</script><script>alert(1)</script>" * 5, "c"])
+    columns.with_columns(y=pl.Series([labels[k] for k in codes])).write_csv(file)
+    train_table(
+        file,
+        "y",
+        out=folder / "m.safetensors",
+        loss="squared_error",
+        holdout=0.3,
+        settings={"width": 1000, "random_state": 0, "verbose": False},
+        report=folder / "page.html",
+    )
+    return folder / "page.html"
 
 
 class Visit:
@@ -111,6 +137,43 @@ def test_looks(browser, page_file, size, scheme):
         ink = page.evaluate("getComputedStyle(document.querySelector('#plot-0 .xtick text')).fill")
         assert ink == ("rgb(31, 35, 40)" if scheme == "light" else "rgb(230, 237, 243)")
         page.screenshot(path=KEPT / f"report-{size}-{scheme}.png", full_page=True)
+
+
+def luminance(color: list[float]) -> float:
+    """As WCAG defines it, of red, green and blue from 0 to 1."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_training_page_looks(browser, run_page, size, scheme):
+    with Visit(browser, run_page, size, scheme) as visit:
+        page = visit.page
+        page.screenshot(path=KEPT / f"run-{size}-{scheme}.png", full_page=True)
+        width = SIZES[size]["width"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for summary in page.locator("summary").all():
+            summary.click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for plot in page.locator(".plot").all():
+            drawing = plot.locator(".main-svg").first.bounding_box()
+            assert drawing["x"] >= 0
+            assert drawing["x"] + drawing["width"] <= width
+        assert page.locator("table.matrix tbody tr").count() == 7
+        names = page.locator("table.matrix tbody th")
+        assert all(name.bounding_box()["width"] < width / 2 for name in names.all())
+        shades = page.evaluate(
+            "[...document.querySelectorAll('.match, .mismatch')].map(e => getComputedStyle(e).backgroundColor)"
+        )
+        paper, ink = (
+            ([1, 1, 1], [31, 35, 40]) if scheme == "light" else ([13 / 255, 17 / 255, 23 / 255], [230, 237, 243])
+        )
+        for shade in shades:
+            *mixed, alpha = (float(part) for part in re.findall(r"[\d.]+(?:e-?\d+)?", shade.removeprefix("color(srgb")))
+            below = luminance([alpha * c + (1 - alpha) * p for c, p in zip(mixed, paper, strict=True)])
+            levels = sorted([luminance([c / 255 for c in ink]), below])
+            assert (levels[1] + 0.05) / (levels[0] + 0.05) >= 4.5, shade
 
 
 def test_colours_follow_the_reader(browser, page_file):

@@ -14,7 +14,7 @@ from fireset.tables.cells import one_line, quoted
 from fireset.tables.columns import BentColumn, ColumnMap
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.sphere import SphereMap
-from fireset.training.losses import get_loss
+from fireset.training.losses import Quantile, check_task, describe_loss, get_loss, restore_loss
 
 _TASKS = ("classification", "regression")
 
@@ -47,10 +47,11 @@ class Model:
         arrays = _sphere_arrays(estimator.sphere_)
         if isinstance(estimator, ShiftedReLUClassifier):
             description["classes"] = estimator.classes_.tolist()
-            description["loss"] = estimator.loss
+            description["loss"] = describe_loss(get_loss(estimator.loss))["name"]
             description["calibration"] = estimator.calibration_.to_dict()
             arrays["offset"] = estimator.offset_
         else:
+            description["loss"] = describe_loss(get_loss(estimator.loss))
             arrays |= {"target_mean": estimator.target_mean_, "target_scale": estimator.target_scale_}
             if estimator._many_targets:
                 description["targets"] = len(estimator.target_mean_)
@@ -84,15 +85,17 @@ class Model:
         if network.n_features != columns + 1:
             raise InputError(f"{columns} columns do not go with a network of {network.n_features} inputs")
         if task == "classification":
-            get_loss(description["loss"])  # refuses an unknown one
+            check_task(description["loss"], task)
             estimator = ShiftedReLUClassifier(loss=description["loss"])
             classes = description["classes"]
             estimator.classes_ = _labels(classes)
             estimator.calibration_ = _calibration(description.get("calibration", {}))
             outputs = 1 if len(classes) == 2 else len(classes)
         else:
-            estimator = ShiftedReLURegressor()
-            outputs = description.get("targets", 1)
+            # Files of earlier versions do not name it.
+            loss = check_task(restore_loss(description.get("loss", "squared_error")), task)
+            estimator = ShiftedReLURegressor(loss=loss.name if loss == get_loss(loss.name) else loss)
+            outputs = len(loss.levels) if isinstance(loss, Quantile) else description.get("targets", 1)
             estimator.target_mean_ = _numbers(arrays["target_mean"], outputs)
             estimator.target_scale_ = _numbers(arrays["target_scale"], outputs)
             estimator._many_targets = "targets" in description

@@ -4,6 +4,8 @@ A floating-point inner product of length d, summed in any order, with or without
 ``d u ‖w‖ ‖x‖ / (1 − d u)`` with ``u = eps/2`` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
 """
 
+from typing import Any
+
 import numpy as np
 
 _SMALL = 1e-140  # squares of smaller numbers lose digits to underflow
@@ -15,11 +17,24 @@ def dot_slack(n_features: int, dtype, weight_norms, sample_norm):
     ``eps`` in place of ``u`` pays for both sides' rounding, and ``+ 8`` for the rounding of the norms themselves. The
     last term stands for products lost to underflow.
     """
-    info = np.finfo(dtype)
     with np.errstate(over="ignore"):
         largest = np.asarray(weight_norms, np.float64) * sample_norm
-        slack = (n_features + 8) * float(info.eps) * largest + 1e-30
-    return np.where(largest < float(info.max) / 4, slack, np.inf)  # a sum that may overflow says nothing
+        slack = _slack(n_features, dtype, largest)
+    return np.where(largest < _largest_safe(dtype), slack, np.inf)  # a sum that may overflow says nothing
+
+
+def one_dot_slack(n_features: int, dtype, weight_norm: float, sample_norm: float) -> float:
+    """``dot_slack`` of one row, in a microsecond."""
+    largest = weight_norm * sample_norm
+    return _slack(n_features, dtype, largest) if largest < _largest_safe(dtype) else np.inf
+
+
+def _slack(n_features: int, dtype, largest):
+    return (n_features + 8) * float(np.finfo(dtype).eps) * largest + 1e-30
+
+
+def _largest_safe(dtype) -> float:
+    return float(np.finfo(dtype).max) / 4
 
 
 def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
@@ -32,11 +47,13 @@ def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
     return dot_slack(n_features, dtype, weight_norms, sample_norm).astype(dtype)
 
 
-def row_norms(rows: np.ndarray) -> np.ndarray:
-    """Euclidean norms of the rows, in float64, without a float64 copy of the whole matrix.
+def row_norms(rows: Any) -> np.ndarray:
+    """Euclidean norms of the rows of a matrix, in float64, without a float64 copy of it; sparse rows know their own.
 
     Rows whose squares overflow or vanish are scaled first: bounds on rounding are made of norms, and must not vanish.
     """
+    if not isinstance(rows, np.ndarray):
+        return rows.norms()
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
         extreme = np.flatnonzero((norms < _SMALL) | (norms == np.inf))

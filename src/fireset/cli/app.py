@@ -1,5 +1,6 @@
 """The typer application, and the arguments that several commands share."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +51,31 @@ def _root(
     pass
 
 
+def given_options(context: typer.Context) -> set[str]:
+    """Names of the parameters that the user has given, rather than left at their defaults."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def command_line(context: typer.Context) -> str:
+    """The command that repeats this one, with all that was given, quoted for a shell."""
+    given, arguments, options = given_options(context), [], []
+    for parameter in context.command.params:
+        if parameter.name not in given:
+            continue
+        value = context.params[parameter.name]
+        option = max(parameter.opts, key=len)
+        if parameter.param_type_name == "argument":
+            arguments.append(str(value))
+        elif isinstance(value, bool):  # --impute and --no-impute
+            options.append(option if value else max(parameter.secondary_opts, key=len))
+        else:  # as one word: a value may begin with a dash
+            options += [f"{option}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
+    if any(argument.startswith("-") for argument in arguments):
+        return shlex.join(["fireset", context.command.name or "", *options, "--", *arguments])
+    return shlex.join(["fireset", context.command.name or "", *arguments, *options])
+
+
 def checked_seed(seed: int) -> int:
     if not 0 <= seed < 2**32:
         raise InputError(f"seed must be at least 0 and below 2**32, got {seed}")
@@ -72,18 +98,3 @@ def number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str:
         return float(text)
     except ValueError:
         raise InputError(f"{name} must be {', '.join(words)} or a number, got {text!r}") from None
-
-
-def seconds_of(name: str, text: str | None) -> float | None:
-    """A time such as 90, 60s, 5m or 2h, in seconds."""
-    if text is None:
-        return None
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    bare, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
-    try:
-        seconds = float(bare) * unit
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"{name} must be a time such as 60s, 5m or 2h, got {text!r}")
-    return seconds

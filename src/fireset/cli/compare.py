@@ -1,11 +1,11 @@
-"""The command that answers the paper's question on a table: compare."""
+"""The command that compares on a table: engines, which is the paper's question, or models."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fireset._util.errors import INTERRUPTED
+from fireset._util.errors import INTERRUPTED, InputError
 from fireset.cli.app import (
     Categorical,
     Drop,
@@ -18,21 +18,34 @@ from fireset.cli.app import (
     Task,
     app,
     checked_seed,
+    command_line,
+    given_options,
 )
 from fireset.cli.output import show, show_table
+
+_LEGEND = """\
+dense contenders compute every pair of row and neuron, preprocessed ones look only for the pairs that fire, approximate
+ones miss some of those (recall is the share that they find). 'differs from dense': how far the trained weights are from
+the dense engine's, as a share of how far training has moved them; 1e-6 is rounding."""
+_OF_ENGINES = ("engines", "width", "iterations", "dtype")
 
 
 @app.command()
 def compare(
+    context: typer.Context,
     file: Table,
     target: Target,
+    models: Annotated[
+        bool, typer.Option("--models", help="Compare fireset with other models, rather than its engines.")
+    ] = False,
     engines: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Engines, pytorch and jax; all but simulations by default."),
     ] = None,
     width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
-    iterations: Annotated[int, typer.Option(help="Steps of each engine.")] = 30,
+    iterations: Annotated[int, typer.Option(help="Steps of each engine, at most.")] = 30,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time to stay within, such as 60s or 5m.")] = "60s",
     report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
     task: Task = "auto",
     drop: Drop = None,
@@ -42,36 +55,64 @@ def compare(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run every engine on the same table and network: does preprocessing help here?"""
-    from fireset.commands.compare import compare_table
+    """Run every engine on the same table and network: does preprocessing help here? Or, with --models, which model?"""
+    from fireset._util.durations import parse_seconds
 
-    found = compare_table(
-        file,
-        target,
-        engines=engines,
-        width=width,
-        iterations=iterations,
-        dtype=dtype,
-        seed=checked_seed(seed),
-        report=report,
-        verbose=not quiet,
-        task=task,
-        drop=drop or [],
-        categorical=categorical or [],
-        impute=impute,
-    )
+    shared: dict[str, Any] = {
+        "budget": parse_seconds("budget", budget),
+        "seed": checked_seed(seed),
+        "report": report,
+        "verbose": not quiet,
+        "command": command_line(context),
+        "task": task,
+        "drop": drop or [],
+        "categorical": categorical or [],
+        "impute": impute,
+    }
+    if models:
+        from fireset.commands.compare_models import compare_models_table
+
+        wrong = [name for name in _OF_ENGINES if name in given_options(context)]
+        if wrong:
+            raise InputError(f"--{wrong[0]} is for the comparison of engines; leave it out, or leave --models out")
+        found = compare_models_table(file, target, **shared)
+    else:
+        from fireset.commands.compare import compare_table
+
+        found = compare_table(file, target, engines=engines, width=width, iterations=iterations, dtype=dtype, **shared)
     if as_json:
         show(found, as_json)
     else:
-        from fireset.commands.compare_report import COLUMNS, cells
-
-        rows = found["contenders"]
-        show_table([heading for heading, _, _ in COLUMNS], [cells(row) for row in rows], numbers=True)
-        for row in rows:
-            if row["reason"]:
-                print(f"{row['name']}: {row['reason']}")
+        (_show_models if models else _show_engines)(found)
         print(f"\n{found['verdict']}")
         if "report" in found:
             print(f"\nreport  {found['report']}")
     if found["interrupted"]:
         raise typer.Exit(INTERRUPTED)
+
+
+def _show_engines(found: dict[str, Any]) -> None:
+    from fireset.commands.compare_report import COLUMNS, cells
+
+    rows = found["contenders"]
+    show_table([heading for heading, _, _ in COLUMNS], [cells(row) for row in rows], numbers=True)
+    for row in rows:
+        if row["reason"]:
+            print(f"{row['name']}: {row['reason']}")
+    for note in found["notes"]:
+        print(note)
+    print(f"\n{_LEGEND}")
+
+
+def _show_models(found: dict[str, Any]) -> None:
+    from fireset.commands.compare_models import SCORES
+    from fireset.commands.compare_models_report import cells, headings
+    from fireset.commands.model_contenders import MODELS
+
+    scores = SCORES[found["task"]]
+    show_table(headings(scores), [cells(model, scores) for model in found["models"]], numbers=True)
+    for model in found["models"]:
+        if model["note"]:
+            print(f"{MODELS[model['name']].label}: {model['note']}")
+    for note in found["notes"]:
+        print(note)

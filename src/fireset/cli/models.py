@@ -1,11 +1,14 @@
 """Commands that make and use models: train, predict, info, export."""
 
 import sys
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fireset._util.durations import parse_seconds
 from fireset._util.errors import INTERRUPTED, TERMINATED, InputError, OutputError
 from fireset.cli.app import (
     Bias,
@@ -22,16 +25,20 @@ from fireset.cli.app import (
     Task,
     app,
     checked_seed,
+    command_line,
     number_or_word,
-    seconds_of,
     whole_number_or_word,
 )
 from fireset.cli.output import readable, show, show_table
 from fireset.cli.theory import show_certificate
 
+if TYPE_CHECKING:
+    from fireset.training.losses import Loss
+
 
 @app.command()
 def train(
+    context: typer.Context,
     file: Table,
     target: Target,
     out: Annotated[
@@ -40,7 +47,19 @@ def train(
     task: Task = "auto",
     width: Annotated[str, typer.Option(help="Number of neurons; auto by the size of the table.")] = "auto",
     engine: Engine = "auto",
-    loss: Annotated[str, typer.Option(help="squared_error, or log_loss for probabilities.")] = "squared_error",
+    loss: Annotated[
+        str,
+        typer.Option(
+            help="squared_error; log_loss for probabilities; absolute_error or huber where targets have outliers; "
+            "quantile; poisson for counts."
+        ),
+    ] = "squared_error",
+    quantiles: Annotated[
+        str | None, typer.Option(metavar="LEVELS", help="Of quantile: levels such as 0.1,0.5,0.9, the default.")
+    ] = None,
+    huber_delta: Annotated[
+        float | None, typer.Option(help="Of huber: errors from which on it is linear, in spreads of the target; 1.35.")
+    ] = None,
     max_iter: Annotated[int, typer.Option(help="Iterations at most, each over all rows.")] = 300,
     tol: Annotated[str, typer.Option(help="auto, or stop when the loss gains less than this; 0 never.")] = "auto",
     solver: Annotated[str, typer.Option(help="auto, gauss-newton or gradient.")] = "auto",
@@ -80,6 +99,15 @@ def train(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory to stay within, such as 12G; by default what is free.")
     ] = None,
+    grid: Annotated[
+        str | None, typer.Option(metavar="NxR", help="With torchrun: N shares of the neurons, R shares of the rows.")
+    ] = None,
+    worker_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", envvar="FIRESET_WORKER_TIMEOUT", help="With torchrun: give up a worker silent for so long."
+        ),
+    ] = "10m",
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -87,12 +115,15 @@ def train(
     """Train on a table and write a model file; with torchrun, on several workers."""
     from fireset.commands.train import train_table
     from fireset.distributed.process_group import joined_group, restarted
+    from fireset.distributed.worker_grid import grid as laid_out
+    from fireset.distributed.worker_grid import parse_grid
     from fireset.training.checkpoint import Checkpoints
     from fireset.training.memory import parse_memory
 
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint DIR, the folder of the checkpoints")
     parse_memory(memory)  # a misspelled size is refused before the table is read
+    shape = parse_grid(grid) if grid is not None else None
 
     settings: dict[str, Any] = {
         "width": whole_number_or_word("width", width, ("auto",)),
@@ -116,24 +147,15 @@ def train(
         settings["bias"] = bias
     if balance:
         settings["class_weight"] = "balanced"
+    reading: dict[str, Any] = {"task": task, "drop": drop or [], "categorical": categorical or [], "impute": impute}
+    reading["drop_missing_target"] = drop_missing_target
     if explain:
-        _explain(
-            file,
-            target,
-            holdout,
-            loss,
-            settings,
-            as_json,
-            {
-                "task": task,
-                "drop": drop,
-                "categorical": categorical,
-                "impute": impute,
-                "drop_missing_target": drop_missing_target,
-            },
-        )
+        _explain(file, target, holdout, loss, settings, as_json, reading)
         return
-    with joined_group() as group:
+    with (
+        joined_group(timedelta(seconds=parse_seconds("worker_timeout", worker_timeout, 1.0))) as group,
+        laid_out(**shape) if shape else nullcontext(),
+    ):
         again = (
             resume or group.all_reduce_max(int(restarted())) > 0
         )  # torchrun counts restarts on each machine by itself
@@ -141,22 +163,19 @@ def train(
             file,
             target,
             out=out,
-            task=task,
-            loss=loss,
+            reading=reading,
+            loss=_loss(loss, quantiles, huber_delta),
             holdout=holdout,
-            drop=drop or [],
-            categorical=categorical or [],
-            impute=impute,
             settings=settings,
-            drop_missing_target=drop_missing_target,
             eval_file=eval_file,
-            seconds=seconds_of("--time", time),
+            seconds=None if time is None else parse_seconds("time", time),
             checkpoint=Checkpoints(checkpoint, every, resume=again) if checkpoint else None,
             memory=memory,
             certify=certify,
             report=report,
             history=history,
             tensorboard=tensorboard,
+            command=command_line(context),
         )
         if group.rank == 0:
             told_apart = () if as_json else ("certificate", "not_written")
@@ -177,7 +196,7 @@ def _explain(
     file: Path,
     target: str,
     holdout: float,
-    loss: str,
+    loss: "str | Loss",
     settings: dict[str, Any],
     as_json: bool,
     reading: dict[str, Any],
@@ -191,6 +210,27 @@ def _explain(
     show_table(["column", "kind", "missing", "importance", ""], found.column_rows())
     print()
     show({key: value for key, value in found.summary.items() if key != "importances"}, as_json)
+
+
+def _loss(name: str, quantiles: str | None, huber_delta: float | None) -> "str | Loss":
+    """The loss that the options describe."""
+    from fireset.training.losses import Huber, Quantile
+
+    if quantiles is not None:
+        if name != "quantile":
+            raise InputError(f"--quantiles is for --loss quantile, got --loss {name}")
+        try:
+            levels = tuple(float(level) for level in quantiles.split(","))
+        except ValueError:
+            raise InputError(
+                f"--quantiles must be numbers with commas between them, such as 0.1,0.5,0.9; got {quantiles!r}"
+            ) from None
+        return Quantile(levels)
+    if huber_delta is not None:
+        if name != "huber":
+            raise InputError(f"--huber-delta is for --loss huber, got --loss {name}")
+        return Huber(huber_delta)
+    return name
 
 
 @app.command()

@@ -58,6 +58,10 @@ _NAMES = {
     for key, name in {
         "r2": "R²",
         "rmse": "RMSE",
+        "mae": "MAE",
+        "pinball": "pinball loss",
+        "coverage": "share below each quantile",
+        "poisson_deviance": "Poisson deviance",
         "majority_accuracy": "share of the most frequent class",
         "hardly_found": "found less than half the time",
     }.items()

@@ -18,12 +18,14 @@ from fireset.cli.app import (
     Task,
     app,
     checked_seed,
+    command_line,
 )
 from fireset.cli.output import show
 
 
 @app.command()
 def quantum(
+    context: typer.Context,
     file: Table,
     target: Target,
     task: Task = "auto",
@@ -62,5 +64,6 @@ def quantum(
     if page is not None:
         from fireset.commands.quantum_report import quantum_sections
 
-        page.write_page(report, f"Grover's search for the fire sets of {file.name}", quantum_sections(costs))
+        title = f"Grover's search for the fire sets of {file.name}"
+        page.write_page(report, title, quantum_sections(costs), settings={"command": command_line(context)})
     show(costs.to_dict() if as_json else quantum_summary(costs), as_json)

@@ -19,6 +19,7 @@ from fireset.cli.app import (
     Task,
     app,
     checked_seed,
+    command_line,
     number_or_word,
 )
 from fireset.cli.output import show, show_table
@@ -26,6 +27,7 @@ from fireset.cli.output import show, show_table
 
 @app.command()
 def theory(
+    context: typer.Context,
     file: Table,
     target: Target,
     task: Task = "auto",
@@ -64,7 +66,7 @@ def theory(
         progress=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
     )
     if report is not None:
-        write_theory_page(report, file, found, settings)
+        write_theory_page(report, file, found, {"command": command_line(context), **settings})
     if as_json:
         show(found.summary, as_json)
         return

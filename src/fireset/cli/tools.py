@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fireset._util.errors import InputError
-from fireset.cli.app import Json, Quiet, Seed, app, checked_seed
+from fireset.cli.app import Categorical, Drop, Impute, Json, Quiet, Seed, Task, app, checked_seed
 from fireset.cli.output import show
 
 
@@ -17,9 +17,13 @@ def engines(
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column to predict, with --explain.")] = None,
     width: Annotated[int, typer.Option(help="Number of neurons, with --explain.")] = 10_000,
     max_iter: Annotated[int, typer.Option(help="Iterations, with --explain.")] = 300,
+    task: Task = "auto",
+    drop: Drop = None,
+    categorical: Categorical = None,
+    impute: Impute = True,
     as_json: Json = False,
 ) -> None:
-    """List the engines: the ways to find who fires. With --explain, what each is expected to cost on a table."""
+    """List the engines: the ways to find who fires. With --explain, what an iteration of each will take."""
     from fireset.engines import describe
 
     if explain is not None:
@@ -27,7 +31,8 @@ def engines(
 
         if target is None:
             raise InputError("--explain needs --target COLUMN, the column to predict")
-        show(explain_engines(explain, target, width=width, max_iter=max_iter), as_json)
+        reading = {"task": task, "drop": drop or [], "categorical": categorical or [], "impute": impute}
+        show(explain_engines(explain, target, width=width, max_iter=max_iter, **reading), as_json)
         return
 
     if as_json:
@@ -37,6 +42,8 @@ def engines(
         kind = "exact" if engine["exact"] else "approximate"
         print(f"{engine['name']:15} {kind:12} {engine['summary']}")
     print(f"{'auto':15} {'':12} chooses among them by the size of the problem")
+    print("\nA neuron fires for a row when their inner product is above the threshold; only then it has to be trained.")
+    print("exact: finds all pairs that fire, and trains the same network as dense; approximate: misses some of them.")
 
 
 @app.command()

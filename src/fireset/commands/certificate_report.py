@@ -22,7 +22,7 @@ def claims_table(certificate: dict[str, Any]) -> Table:
         elif not marks:
             verdict = "holds" if claim["holds"] else "fails, though its assumptions are met"
         else:
-            verdict = f"{'holds, not proved here' if claim['holds'] else 'fails, as it may'} [{marks}]"
+            verdict = f"{'holds, not proved here' if claim['holds'] else 'fails, not promised here'} [{marks}]"
         rows.append((claim["statement"], bound, measured, verdict))
     return Table(("claim", "bound", "measured", "verdict"), rows)
 

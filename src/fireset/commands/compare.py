@@ -8,7 +8,6 @@ workers of one contender spin on for a while, and would sit on a core that the n
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,14 @@ import numpy as np
 
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
-from fireset.commands.contenders import Contender, Problem, TimedStep, make_contender, peak_memory
+from fireset.commands.budget import Budget, shown_seconds
+from fireset.commands.comparison import Comparison, Run
+from fireset.commands.contenders import Problem, make_contender, peak_memory, steady_rate
 from fireset.commands.overwrite_check import spare_inputs
 from fireset.commands.peers import PEERS, installed
+from fireset.commands.schedule import foretell, left_out, pilot_problem
 from fireset.commands.stages import StageBar
-from fireset.commands.verdict import Crossover, Row, Scaling, contest, crossover, verdict
+from fireset.commands.verdict import Kind, Row, Scaling, contest, crossover
 from fireset.engines.registry import ENGINES, engine_class
 from fireset.estimators import PAPER, estimator_for
 from fireset.network import ShiftedReLUNetwork
@@ -37,50 +39,10 @@ _HOPELESS = 1e6  # times the first loss
 _DOUBLINGS = 5  # widths below the one asked for, to find the crossover
 _SMALLEST_WIDTH = 64
 _SHORT_RUN = 5  # timed steps at each of these widths
-
-
-@dataclass
-class Run:
-    """One contender's part: its row of the table, and what every step of it saw."""
-
-    row: Row
-    contender: Contender | None = None
-    steps: list[TimedStep] = field(default_factory=list)
-    last_loss: float | None = None  # after all steps
-    reached: int = 0  # steps that ended with a finite loss and no error
-
-    @property
-    def alive(self) -> bool:
-        return self.contender is not None and self.row.reason is None
-
-    def losses(self) -> list[float]:
-        return [taken.loss for taken in self.steps] + ([] if self.last_loss is None else [self.last_loss])
-
-
-@dataclass
-class Comparison:
-    """All that a comparison found."""
-
-    problem: Problem
-    iterations: int  # asked for
-    runs: list[Run]
-    scaling: list[Scaling] = field(default_factory=list)
-    crossing: Crossover | None = None
-    interrupted: bool = False
-
-    @property
-    def rows(self) -> list[Row]:
-        return [run.row for run in self.runs]
-
-    def sentence(self) -> str:
-        return verdict(self.rows, self.problem.network.width, self.iterations, self.crossing)
-
-    def trained(self) -> np.ndarray | None:
-        """The weights of the dense engine, or of the first exact one that ran, as they are now."""
-        for run in sorted(self.runs, key=lambda run: run.row.name != "dense"):
-            if run.contender is not None and run.steps and run.row.kind in ("dense", "preprocessed"):
-                return run.contender.weights()
-        return None
+_FOR_WIDTHS = 0.25  # of the budget that the race leaves for these runs
+_FIRST = ("dense", "data", "rows")  # to be compiled, where that may take the time of the others
+_OVER = "the budget was over"
+_ENTRY = 0.4  # of the budget that must be left for a contender to be compiled
 
 
 def compare_table(
@@ -91,26 +53,30 @@ def compare_table(
     width: int,
     iterations: int,
     dtype: str,
+    budget: float,
     seed: int,
     report: Path | None,
     verbose: bool,
+    command: str | None = None,
     **reading: Any,
 ) -> dict[str, Any]:
     """Read a table, run the contenders, write the report if asked for; returns what to show."""
+    clock = Budget(budget)
     names = chosen_names(engines)
     whole_number("iterations", iterations, 1)
     if report is not None:
         spare_inputs(report, file, flag="--report")
         check_report(report)
-    table = TableProblem.read(file, target, **reading)
-    estimator = estimator_for(table.task, **{**PAPER, "width": width, "dtype": dtype, "random_state": seed})
-    prepared = estimator.prepare(table.X, table.y)
-    network = estimator.network_
-    X = network.check_rows(prepared.rows)
-    with interruptible() as interrupted, StageBar("comparing", shown=verbose) as bar:
+    with interruptible() as interrupted, StageBar("comparing", shown=verbose, left=clock.expected) as bar:
+        bar.say("reading the table")
+        table = TableProblem.read(file, target, **reading)
+        estimator = estimator_for(table.task, **{**PAPER, "width": width, "dtype": dtype, "random_state": seed})
+        prepared = estimator.prepare(table.X, table.y)
+        network = estimator.network_
+        X = network.check_rows(prepared.rows)
         bar.say("choosing the learning rate")
-        problem = Problem(X, prepared.targets, network, _rate(network, X))
-        found = compare(problem, names, iterations, seed=seed, interrupted=interrupted, say=bar.say)
+        problem = Problem(X, prepared.targets, network, steady_rate(network, X))
+        found = compare(problem, names, iterations, clock, seed=seed, interrupted=interrupted, say=bar.say)
     summary: dict[str, Any] = {
         "task": table.task,
         "samples": len(X),
@@ -121,6 +87,8 @@ def compare_table(
         "dtype": str(network.dtype),
         "learning_rate": problem.rate,
         "iterations": iterations,
+        "iterations_done": found.done,
+        "budget_seconds": budget,
         "interrupted": found.interrupted,
         "contenders": [row.to_dict() for row in found.rows],
         "scaling": [
@@ -128,13 +96,22 @@ def compare_table(
             for s in found.scaling
         ],
         "crossover": None if found.crossing is None else {"how": found.crossing.how, "width": found.crossing.width},
+        "notes": found.notes,
         "verdict": found.sentence(),
     }
     if report is not None:
         from fireset.commands.compare_report import write_comparison
 
         facts = {k: v for k, v in summary.items() if isinstance(v, (str, int, float)) and k != "verdict"}
-        settings = {"file": file.name, "target": target, "seed": seed, "engines": names, **reading, **facts}
+        settings = {
+            "command": command,
+            "file": file.name,
+            "target": target,
+            "seed": seed,
+            "engines": names,
+            **reading,
+            **facts,
+        }
         write_comparison(report, found, settings)
         summary["report"] = str(report)
     return summary
@@ -144,20 +121,24 @@ def compare(
     problem: Problem,
     names: list[str],
     iterations: int,
+    budget: Budget,
     *,
     seed: int = 0,
     interrupted: threading.Event,
     say: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Run the contenders of these names ``iterations`` steps each, and the crossover's short runs.
+    """Run the contenders of these names ``iterations`` steps each, and the crossover's short runs, within the budget.
 
-    When ``interrupted`` is set, what has been measured until then is returned.
+    Who is too slow for it is left out; then all do as many steps as there is time for. When ``interrupted`` is set,
+    what has been measured until then is returned.
     """
-    found = Comparison(problem, iterations, [_entered(name) for name in names])
+    found = Comparison(problem, iterations, budget, [_entered(name) for name in names])
+    _choose(found, seed, interrupted, say)
     for run in found.runs:
         if interrupted.is_set():
             break
-        say(f"{run.row.name}: compiling and measuring memory")
+        if run.alive:
+            say(f"{run.row.name}, measuring its memory")
         _attempt(run, lambda run=run: _prepare(run, problem))
     if not interrupted.is_set():
         _race(found, interrupted, say)
@@ -217,29 +198,80 @@ def _prepare(run: Run, problem: Problem) -> None:
     assert run.contender is not None
     started = time.perf_counter()
     run.contender.compile(problem)
-    run.row.compile_seconds = time.perf_counter() - started
+    run.row.compile_seconds = (run.row.compile_seconds or 0.0) + time.perf_counter() - started
     run.row.peak_megabytes = peak_memory(run.contender, problem)
     started = time.perf_counter()
     run.contender.start(problem)
     run.row.preprocessing_seconds = time.perf_counter() - started if run.contender.preprocesses else 0.0
 
 
+def _choose(found: Comparison, seed: int, interrupted: threading.Event, say: Callable[[str], None]) -> None:
+    """Have everyone compiled and tried on a small problem; who would take too long is a row with its reason."""
+    budget = found.budget
+    pilot = pilot_problem(found.problem, seed)
+    for run in sorted(found.runs, key=lambda run: run.row.name not in _FIRST):
+        if interrupted.is_set():
+            return
+        if run.alive and budget.left() < _ENTRY * budget.seconds and run.row.name not in _FIRST:
+            run.row.reason = (
+                f"not started: of the budget of {shown_seconds(budget.seconds)} only {shown_seconds(budget.left())} "
+                "were left when its turn came to be compiled, which is done once on a machine; run 'fireset warmup', "
+                "or give a larger --budget"
+            )
+        if run.alive:
+            say(f"{run.row.name}, compiling")
+        _attempt(run, lambda run=run: _try(run, pilot, found.problem))
+    expected = {run.row.name: run.expected for run in found.runs if run.alive and run.expected is not None}
+    kinds: dict[str, Kind] = {run.row.name: run.row.kind for run in found.runs}
+    reasons = left_out(expected, kinds, found.iterations, budget.left())
+    for run in found.runs:
+        run.row.reason = reasons.get(run.row.name, run.row.reason)
+    _foresee(found, found.iterations)
+
+
+def _try(run: Run, pilot: Problem, problem: Problem) -> None:
+    started = time.perf_counter()
+    run.expected = foretell(run.row.name, pilot, problem)
+    run.row.compile_seconds = time.perf_counter() - started - run.expected.pilot_seconds
+
+
+def _foresee(found: Comparison, iterations: int) -> None:
+    """How long so many further iterations of all, and the runs at other widths, will take."""
+    alive = [run.expected for run in found.runs if run.alive and run.expected is not None]
+    race = sum(each.run(iterations) for each in alive)
+    widths = sum(2 * each.short_run(_SHORT_RUN) for each in alive)
+    budget = found.budget
+    found.budget.expect(min(race, max(0.0, budget.left() - _FOR_WIDTHS * budget.seconds)) + widths)
+
+
 def _race(found: Comparison, interrupted: threading.Event, say: Callable[[str], None]) -> None:
     """All steps, in turns; after each turn, how far everyone is from the dense engine's weights."""
     first = found.problem.network.weights.astype(np.float64)
-    done = 0
-    turn = min(_LONGEST_TURN, -(-found.iterations // _TURNS))
+    budget = found.budget
+    done, turn = 0, min(_LONGEST_TURN, -(-found.iterations // _TURNS))
+    round_seconds = sum(run.expected.step for run in found.runs if run.alive and run.expected is not None)
+    turn = max(1, min(turn, int(0.1 * budget.seconds / max(round_seconds, 1e-9))))
     while done < found.iterations:
+        started = time.perf_counter()
         turn = min(turn, found.iterations - done)
         for run in found.runs:
-            say(f"{done}/{found.iterations} iterations, {run.row.name}'s turn")
-            time.sleep(_REST if run.alive else 0)
+            if run.alive:
+                say(f"{done}/{found.iterations} iterations, {run.row.name}'s turn")
+                time.sleep(_REST)
             for _ in range(turn):
                 if interrupted.is_set():
                     return
                 _attempt(run, lambda run=run: _step(run))
         done += turn
         _measure_distances(found.runs, first, done)
+        each = (time.perf_counter() - started) / turn
+        if done < found.iterations and budget.left() - turn * each < _FOR_WIDTHS * budget.seconds:
+            found.notes.append(
+                f"{done} of {found.iterations} iterations were done: the budget of {shown_seconds(budget.seconds)} did "
+                "not allow more; give a larger --budget, or fewer --engines"
+            )
+            break
+        _foresee(found, found.iterations - done)
     for run in found.runs:
         if interrupted.is_set():
             return
@@ -276,9 +308,14 @@ def _measure_distances(runs: list[Run], first: np.ndarray, done: int) -> None:
 
 
 def _fill_rows(found: Comparison) -> None:
-    """The means, and the loss of all after as many steps as all have done."""
+    """The means, and the loss: of the steps that all have done, and of no others."""
     ran = [run for run in found.runs if run.alive]
-    common = min((len(run.losses()) for run in ran), default=0)
+    found.done = min((len(run.steps) for run in ran), default=0)
+    ended = all(run.last_loss is not None for run in ran)
+    for run in ran:
+        if len(run.steps) > found.done or not ended:
+            run.last_loss = None
+        del run.steps[found.done :]
     dense = next((run for run in ran if run.row.name == "dense"), None)
     for run in ran:
         row, steps = run.row, run.steps
@@ -291,7 +328,7 @@ def _fill_rows(found: Comparison) -> None:
             row.recall = float(np.mean(recalls))
         elif row.kind in ("dense", "preprocessed") and row.name not in PEERS:
             row.recall = 1.0  # by the definition of exact, which the tests check in every iteration
-        row.final_loss = run.losses()[common - 1]
+        row.final_loss = run.losses()[-1]
     if dense is not None and dense.row.seconds_per_iteration is not None:
         for run in ran:
             if run.row.seconds_per_iteration:
@@ -304,14 +341,21 @@ def _scale(found: Comparison, names: list[str], seed: int, interrupted: threadin
     widths = sorted({widest >> k for k in range(_DOUBLINGS + 1) if widest >> k >= _SMALLEST_WIDTH} | {widest})
     curves = {run.row.name: Scaling(run.row.name, run.row.kind) for run in found.runs if run.row.name in names}
     for width in widths:
+        if found.budget.left() <= 0:
+            for curve in curves.values():
+                curve.gaps[width] = _OVER
+            continue
         X, y, given = found.problem.X, found.problem.y, found.problem.network
         network = ShiftedReLUNetwork.initialize(
             width, given.n_features, given.n_outputs, seed=seed, dtype=str(given.dtype)
         )
-        problem = Problem(X, y, network, _rate(network, X))
+        problem = Problem(X, y, network, steady_rate(network, X))
         for name in names:
             if interrupted.is_set():
                 break
+            if not _affordable(found, name, width):
+                curves[name].gaps[width] = _OVER
+                continue
             say(f"width {width:,}, {name}")
             try:
                 seconds = _short_run(name, problem)
@@ -320,7 +364,21 @@ def _scale(found: Comparison, names: list[str], seed: int, interrupted: threadin
                 continue
             curves[name].widths.append(width)
             curves[name].seconds.append(seconds)
+    for run in found.runs:  # where no time was left for the width asked for, there is the race
+        curve = curves.get(run.row.name)
+        if curve is not None and run.row.seconds_per_iteration and widest in curve.gaps:
+            del curve.gaps[widest]
+            curve.widths.append(widest)
+            curve.seconds.append(run.row.seconds_per_iteration)
     found.scaling = [curve for curve in curves.values() if len(curve.widths) > 1]
+
+
+def _affordable(found: Comparison, name: str, width: int) -> bool:
+    """Whether there is time for a short run at this width."""
+    expected = next(run.expected for run in found.runs if run.row.name == name)
+    if expected is None:
+        return found.budget.left() > 0
+    return expected.short_run(_SHORT_RUN) * width / found.problem.network.width < found.budget.left()
 
 
 def _short_run(name: str, problem: Problem) -> float:
@@ -330,17 +388,6 @@ def _short_run(name: str, problem: Problem) -> float:
     contender.step()  # first touches of memory are nobody's step
     time.sleep(_REST)
     return float(np.median([contender.step().seconds for _ in range(_SHORT_RUN)]))
-
-
-def _rate(network: ShiftedReLUNetwork, X: np.ndarray) -> float:
-    """η = 1/(2 λ_max) of the fire-set kernel, half of what ``learning_rate="auto"`` starts with; the same for all.
-
-    Training may turn back when the loss has grown; here everyone keeps to one rate, while λ_max grows with what fires.
-    """
-    from fireset.engines.tangent import largest_eigenvalue
-
-    top = largest_eigenvalue(X, network.signs, network.fire_sets(X))
-    return 0.5 / top if top > 0 else 1.0
 
 
 def _reason(error: Exception) -> str:

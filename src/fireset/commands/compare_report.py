@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fireset.commands.compare import Comparison, Run
+from fireset.commands.comparison import Comparison, Run
 from fireset.commands.contenders import RECALL_ROWS
 from fireset.commands.report_parts import fire_maps, fired_section, part_of, shown_neurons
 from fireset.commands.verdict import Row
@@ -40,7 +40,7 @@ COLUMNS: list[tuple[str, str, Shown]] = [
     ("recall", "recall", _number(".4g")),
     ("peak MB", "peak_megabytes", _number(",.0f")),
     ("final loss", "final_loss", _number(".8g")),
-    ("off dense", "distance_to_dense", _number(".1e")),
+    ("differs from dense", "distance_to_dense", _number(".1e")),
 ]
 
 
@@ -61,6 +61,7 @@ def _answer(found: Comparison) -> Section:
     if found.interrupted:
         paragraphs.append("The comparison was interrupted; this page shows what had been measured until then.")
     failed = [f"{row.name}: {row.reason}" for row in found.rows if row.reason]
+    paragraphs += [f"{note[0].upper()}{note[1:]}." for note in found.notes]
     paragraphs += [f"Not measured, or not to the end: {'; '.join(failed)}."] if failed else []
     table = Table([heading for heading, _, _ in COLUMNS], [cells(row) for row in found.rows])
     return Section("The answer", paragraphs, [table])
@@ -77,8 +78,9 @@ def _method(found: Comparison) -> Section:
             "Inner products and fired pairs are per iteration. Compiling and preprocessing (prepare) are not part of "
             "one. Peak memory is what starting and two steps add to the resident memory of the process, a copy of the "
             "weights included. The final loss is that of the outputs as a contender computes them: an approximate "
-            "engine's leave out what it misses. The distance to the dense run (off dense) is ‖W − W_dense‖ beside the "
-            "way ‖W_dense − W(0)‖ that the dense run has gone, the largest after any turn.",
+            "engine's leave out what it misses. The column 'differs from dense' has how far the trained weights "
+            "are from those of the dense engine, ‖W − W_dense‖, as a share of how far training has moved those, "
+            "‖W_dense − W(0)‖: the largest share after any turn. 0 is the same; 1e-6 is rounding.",
         ],
     )
 
@@ -94,7 +96,10 @@ def _losses(found: Comparison) -> Section:
     ends = "; ".join(f"{run.row.name} {run.row.final_loss:.6g}" for run in ran if run.row.final_loss is not None)
     return Section(
         "Loss",
-        ["Exact engines do the same steps: over iterations their curves lie on one another. Over time they part."],
+        [
+            "Exact engines compute the same steps, so that after the same number of iterations they have the same "
+            "loss, and their curves lie on one another. Against time they differ: a faster engine gets there sooner."
+        ],
         figures=[
             Figure(
                 "Loss against time",

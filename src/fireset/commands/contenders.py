@@ -21,8 +21,9 @@ from fireset.training.precompile import compile_kernels
 from fireset.training.progress import Progress
 
 RECALL_ROWS = 200  # on which recall is measured, at most; looking at every pair would cost a dense forward pass each
+_RATE_ROWS = 4000  # from which the step size is chosen, at most
 _PEER_ARRAYS = 4  # n × m arrays that autograd has at a time: pre-activations, activations, and a gradient for each
-_WARM_STEPS = 2
+WARM_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def peak_memory(contender: Contender, problem: Problem) -> float | None:
     if not peak.reset():
         return None
     contender.start(problem)
-    for _ in range(_WARM_STEPS):
+    for _ in range(WARM_STEPS):
         contender.step()
     most = peak.read()
     return None if most is None else max(0.0, (most - before) / 1e6)
@@ -156,3 +157,16 @@ def _give_back_memory() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
         if trim is not None:
             trim(0)
+
+
+def steady_rate(network: ShiftedReLUNetwork, X: np.ndarray) -> float:
+    """η = 1/(2 λ_max) of the fire-set kernel, half of what ``learning_rate="auto"`` starts with; the same for all.
+
+    Training may turn back when the loss has grown; here everyone keeps to one rate, while λ_max grows with what fires.
+    Of many rows some are looked at, spread over the table: λ_max of k of n rows is about k/n of that of all.
+    """
+    from fireset.engines.tangent import largest_eigenvalue
+
+    some = X[:: -(-len(X) // _RATE_ROWS)]
+    top = largest_eigenvalue(some, network.signs, network.fire_sets(some)) * len(X) / len(some)
+    return 0.5 / top if top > 0 else 1.0

@@ -9,6 +9,7 @@ from fireset.tables.cells import one_line
 from fireset.tables.column_notes import describe_columns
 from fireset.tables.problem import TableProblem
 from fireset.tables.settings import MOST_ROWS
+from fireset.training.losses import Loss
 
 # Seconds of a fit at the defaults, from the fits that docs/benchmarks.md lists: they are within a factor of 2 of
 #     a + b min(n, 1000) + c n (1 + k/8),   n rows, k outputs:
@@ -46,16 +47,15 @@ def explain_training(
     target: str,
     *,
     holdout: float,
-    loss: str,
+    loss: str | Loss,
     settings: dict[str, Any],
     reading: dict[str, Any],
 ) -> Explained:
     """Read the table, choose the settings, and say what a fit is expected to give and to take."""
     problem = TableProblem.read(file, target, **reading)
     kept, _ = problem.hold_out(holdout, settings["random_state"])
-    encoding = {"missing": "impute" if problem.impute else "error", "categorical": problem.categorical}
     # Choosing needs no network, and two neurons are drawn at once.
-    estimator = estimator_for(problem.task, loss, **{**settings, **encoding, "width": 2, "verbose": False})
+    estimator = estimator_for(problem.task, loss, **{**settings, **problem.encoding, "width": 2, "verbose": False})
     prepared = estimator.prepare(problem.features[kept], problem.y[kept])
     outputs = prepared.targets.shape[1]
     chosen = estimator.settings_

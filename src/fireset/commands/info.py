@@ -7,6 +7,7 @@ from typing import Any
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.model import Model
 from fireset.network import ShiftedReLUNetwork, shard_files
+from fireset.training.losses import get_loss
 
 
 def describe_model(path: Path) -> dict[str, Any]:
@@ -31,6 +32,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         }
         if isinstance(model.estimator, ShiftedReLUClassifier):
             known["classes"] = model.estimator.classes_.tolist()
+        known["trained_for"] = str(get_loss(model.estimator.loss))
         shown = (
             "solver",
             "bias",
@@ -49,6 +51,10 @@ def describe_model(path: Path) -> dict[str, Any]:
             "held_out_hardly_found",
             "held_out_r2",
             "held_out_rmse",
+            "held_out_mae",
+            "held_out_pinball",
+            "held_out_coverage",
+            "held_out_poisson_deviance",
         )
         known |= {name: model.training[name] for name in shown if name in model.training}
     return known

@@ -24,6 +24,7 @@ from fireset.tables.cells import (
 )
 from fireset.tables.reader import read_table
 from fireset.tables.target import regression_values
+from fireset.training.losses import Quantile, get_loss
 
 if TYPE_CHECKING:
     import polars as pl
@@ -46,7 +47,12 @@ def predict_table(
     _warn_of_unused_columns(model, [name for name in table.columns if name not in (keep or [])])
     predictions = estimator.predict(table)
     columns: dict[str, list] = {name: table[name].to_list() for name in keep or []}
-    columns["prediction"] = predictions.tolist()
+    loss = get_loss(estimator.loss)
+    if isinstance(loss, Quantile):
+        named = zip(loss.levels, predictions.reshape(table.height, -1).T, strict=True)
+        columns |= {f"q{level:g}": column.tolist() for level, column in named}
+    else:
+        columns["prediction"] = predictions.tolist()
     if proba and isinstance(estimator, ShiftedReLUClassifier):
         for label, column in zip(estimator.classes_.tolist(), estimator.predict_proba(table).T, strict=True):
             columns[f"p({label})"] = column.tolist()
@@ -59,7 +65,7 @@ def predict_table(
 def score_table(model: Model, table: "pl.DataFrame", predictions: np.ndarray) -> dict[str, Any]:
     """How good predictions for a table are that has the answers, too; a warning where they cannot be used."""
     try:
-        return scores(model.task, _comparable(model, table[model.target]), predictions)
+        return scores(model.task, _comparable(model, table[model.target]), predictions, model.estimator.loss)
     except InputError as error:  # the predictions do not need the answers
         warnings.warn(f"no score: {error}", stacklevel=2)
         return {}

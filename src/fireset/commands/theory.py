@@ -206,7 +206,11 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ("δ", _number(s["separation"]), f"separation, {nearest}"),
         ("λ", "0" if s["lambda_is_zero"] else _number(s["lambda"]), "smallest eigenvalue of H^cts"),
         ("", _number(s["lambda_lower_bound"]), "the theorem's lower bound, e^(−b²/2) δ/(100 n²)"),
-        ("", _number(s["lambda_hermite_bound"]), "a sharper one, from the Hermite series (0: says nothing)"),
+        (
+            "",
+            _number(s["lambda_hermite_bound"]),
+            "a sharper lower bound, from the Hermite series; 0 where it gives none",
+        ),
         ("", _number(s["lambda_upper_bound"]), "the theorem's upper bound, e^(−b²/2)"),
         ("λ_max", _number(s["lambda_max"]), "largest eigenvalue"),
     ]
@@ -214,14 +218,14 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         data.append(("", _number(s["lambda_trained_bias"]), "λ if thresholds were trained, too"))
     asked = [
         ("η", _number(s["theorem_learning_rate"]), "learning rate, λ/(4n²)"),
-        ("", _number(s["theorem_sparse_learning_rate"]), "with sparsity put to use, λ/(16 p² n²)"),
+        ("", _number(s["theorem_sparse_learning_rate"]), "larger, as few neurons fire: λ/(16 p² n²), p their share"),
         ("R", _number(s["theorem_radius"]), "radius within which neurons have to stay, λ/(12n)"),
-        ("", _number(s["theorem_safe_radius"]), "with which the last step of the proof holds, λ/(16n)"),
+        ("", _number(s["theorem_safe_radius"]), "the smaller one that the last step of the proof needs, λ/(16n)"),
         ("T", _number(s["theorem_iterations"]), f"iterations, λ⁻² n² ln(n/ε), ε = {ACCURACY:g}"),
         (
             "",
             _number(s["theorem_iterations_at_rate"]),
-            f"by the proved rate, (1 − ηλ/2)^t = ε², ε = {ACCURACY:g}",
+            f"as the proof has it, until (1 − ηλ/2)^t = ε², ε = {ACCURACY:g}",
         ),
         ("m", _number(s["theorem_width"]), "neurons, so that D < R: 2304 λ⁻⁴ n³ ‖err(0)‖²"),
         ("", _number(s["lemma_width"]), f"the convergence lemma, constant 1, ρ = {FAILURE:g}"),
@@ -234,11 +238,16 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ("fired", f"{s['fired_fraction']:.2%}", "of all pairs are expected to fire"),
         ("", f"{s['fired_bound_fraction']:.2%}", "the sparsity lemma's bound, 2 e^(−b²/2)"),
         ("D", _number(s["movement_bound"]), "bound on how far a neuron moves, at this width"),
-        ("η", _number(s["practical_learning_rate"]), "learning rate that descends, 1/λ_max"),
+        ("η", _number(s["practical_learning_rate"]), "learning rate at which the loss falls, 1/λ_max"),
         ("T", _number(s["practical_iterations"]), f"iterations until the slowest part of the error is {ACCURACY:.0%}"),
     ]
     practice += _score_rows(s)
-    meanings = {"dense": "every pair", "weights": "Algorithm 1", "data": "Algorithm 2", "quantum": "either of the two"}
+    meanings = {
+        "dense": "every pair of row and neuron",
+        "weights": "Algorithm 1 of the paper",
+        "data": "Algorithm 2 of the paper",
+        "quantum": "either of the two, on a quantum computer",
+    }
     costs = [(name, _number(value), meanings[name]) for name, value in s["operations"].items()]
     return [
         ("The data and their kernel", Table(columns, data)),

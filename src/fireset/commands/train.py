@@ -15,6 +15,7 @@ from fireset.commands.predict import score_table
 from fireset.commands.run_outputs import Records
 from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
+from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
 from fireset.model import Model
 from fireset.tables.cells import require_column
@@ -24,6 +25,7 @@ from fireset.tables.reader import read_table
 from fireset.tables.unfolding import COMPRESSED
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
+from fireset.training.losses import Loss, Quantile, get_loss
 from fireset.training.memory import check_weights
 from fireset.training.stopping import StopReason
 from fireset.training.time_limit import TimeLimit
@@ -37,14 +39,10 @@ def train_table(
     target: str,
     *,
     out: Path | None,
-    task: str,
-    loss: str,
+    loss: str | Loss,
     holdout: float,
-    drop: list[str],
-    categorical: list[str],
-    impute: bool,
     settings: dict[str, Any],
-    drop_missing_target: bool = False,
+    reading: dict[str, Any] | None = None,
     eval_file: Path | None = None,
     seconds: float | None = None,
     checkpoint: Checkpoints | None = None,
@@ -53,12 +51,15 @@ def train_table(
     report: Path | None = None,
     history: Path | None = None,
     tensorboard: Path | None = None,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
+    ``reading`` goes to ``TableProblem.read``, ``settings`` to the estimator.
     Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
     is held against the paper's claims; what was found is under "certificate". What besides the model could not be
-    written is under "not_written". ``eval_file`` is another table to score on; after ``seconds`` training stops.
+    written is under "not_written". ``eval_file`` is another table to score on; after ``seconds`` training stops;
+    ``command`` is what the user has typed, for the page.
     """
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
@@ -70,25 +71,26 @@ def train_table(
     )
     if checkpoint is not None:
         checkpoint.check_free(current_group())
-    reading: dict[str, Any] = {"task": task, "drop": drop, "categorical": categorical, "impute": impute}
-    problem = TableProblem.read(file, target, drop_missing_target=drop_missing_target, **reading)
+    reading = {"task": "auto", "drop": [], **(reading or {})}
+    if reading["task"] == "auto" and "classification" not in get_loss(loss).tasks:
+        reading["task"] = "regression"  # counts, say, which would be taken for classes
+    problem = TableProblem.read(file, target, **reading)
     further = None if eval_file is None else _answered(eval_file, target)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)
     first = current_group().rank == 0  # the others leave no records
     places = {"history": history, "tensorboard": tensorboard} if first else {"history": None, "tensorboard": None}
-    records = Records(file, target, report=report, **places)
+    records = Records(file, target, report=report, command=command, **places)
     if certify:  # what is held against the paper's claims is the paper's setting, where nothing else was asked for
         settings |= {name: value for name, value in PAPER.items() if settings.get(name, "auto") == "auto"}
-    encoding = {"missing": "impute" if impute else "error", "categorical": categorical}
-    estimator = estimator_for(problem.task, loss, **settings, **encoding)
+    estimator = estimator_for(problem.task, loss, **settings, **problem.encoding)
     if checkpoint is not None:
-        options = {"target": target, **reading, "holdout": holdout, "loss": loss, "bias": "auto", **settings}
+        options = {"target": target, **reading, "holdout": holdout, "loss": str(loss), "bias": "auto", **settings}
         checkpoint = replace(checkpoint, options={"table": file.name, **_options(options)})
     columns = describe_columns(problem.encoder, problem.features)
     kept, held = problem.hold_out(holdout, settings["random_state"])
     _check_memory(estimator, problem, memory)
-    if first and settings["verbose"]:
+    if first and settings.get("verbose"):
         tell("\n".join(columns_in_words(columns)))
     certificate = Certificate() if certify else None
     limit = None if seconds is None else TimeLimit(seconds)
@@ -103,14 +105,14 @@ def train_table(
     if estimator.result_.stop_reason is StopReason.TERMINATED and checkpoint:
         return {**summary, "checkpoint": str(checkpoint.folder)}
     summary |= _held_out_scores(problem, estimator, held)
-    training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": loss, **settings}}
+    training = {**summary, "file": file.name, "dropped": reading["drop"], "settings": {"loss": str(loss), **settings}}
     model = Model(problem.task, target, estimator, {**training, "table_columns": columns})
     model.save(out)
     summary |= {} if further is None else _evaluated(model, further)
     row_numbers = kept[estimator.training_rows_] + 1  # in the table, counted from 1 as all messages about it count
     certified = {"certificate": certificate.report(row_numbers).to_dict()} if certificate else {}
     sections = certificate_sections(certified["certificate"]) if certified else []
-    written = records.written(estimator, rows, training, sections)
+    written = records.written(estimator, problem, (kept, held), {**training, "model": out.name}, sections)
     return {**summary, **written, "model": str(out), **certified}
 
 
@@ -143,10 +145,13 @@ def _check_memory(
     estimator: ShiftedReLUClassifier | ShiftedReLURegressor, problem: TableProblem, memory: str | None
 ) -> None:
     """Before the network is drawn: its weights must fit."""
-    outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
+    loss = get_loss(estimator.loss)
+    outputs = len(loss.levels) if isinstance(loss, Quantile) else 1
+    if problem.classes and len(problem.classes) > 2:
+        outputs = len(problem.classes)
     columns = len(problem.encoder.feature_names)
     width = estimator.width_for(len(problem.y), columns, outputs)
-    share = -(-width // current_group().size)
+    share = -(-width // current_grid().same_rows.size)
     check_weights(share, columns + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
 
 
@@ -176,6 +181,8 @@ def _summary(
     summary |= _chosen(estimator)
     if current_group().size > 1:
         summary["workers"] = current_group().size
+    if current_grid().same_neurons.size > 1:
+        summary["grid"] = str(current_grid())
     if result.blocks > 1:
         summary["blocks"] = result.blocks
     summary |= {name: value for name, value in result.details.items() if value is not None}
@@ -188,7 +195,8 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str
     """The settings that were chosen for the table, and what they promised."""
     settings = estimator.settings_
     chosen: dict[str, Any] = {"bias": settings.bias, "column_scale_rounds": settings.rounds}
-    if settings.forecast is not None:
+    # Of least squares: what it promises is no R² of another loss's fit.
+    if settings.forecast is not None and get_loss(estimator.loss).name in ("squared_error", "log_loss"):
         score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
         chosen[f"forecast_{score}"] = settings.forecast
     if settings.notes:
@@ -206,7 +214,7 @@ def _held_out_scores(
     answers = problem.y[held]
     if isinstance(estimator, ShiftedReLUClassifier):
         answers = estimator.classes_[answers]
-    scored = scores(problem.task, answers, estimator.predict(problem.features[held]))
+    scored = scores(problem.task, answers, estimator.predict(problem.features[held]), estimator.loss)
     return {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.items()}}
 
 

@@ -52,7 +52,7 @@ class CorrelationEngine(Engine):
     """
 
     name = "correlation"
-    summary = "every inner product kept in max-trees (Alman et al. 2023), for comparison: n x m numbers in memory"
+    summary = "keeps a number for every pair of row and neuron, in trees (Alman et al. 2023); for comparison"
 
     def __init__(self, layout: str = "data", memory_limit: float = 4 * 2**30):
         super().__init__()

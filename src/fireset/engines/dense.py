@@ -20,8 +20,9 @@ class DenseEngine(BatchEngine):
     """Looks at every pair. Memory: one bit for each, at most 1 GiB, and a gradient as large as the weights."""
 
     name = "dense"
-    summary = "every pair, in tiles: the reference"
+    summary = "computes every pair of row and neuron: what all others are held against"
     preprocesses = False
+    takes_sparse = True
 
     def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}

@@ -83,7 +83,7 @@ class QuantumWeightsEngine(GroverEngine):
     """Version 1: for every sample a search over the m neurons, in every iteration; Õ(Σ_i √(m k_i)) oracle calls."""
 
     name = "quantum-weights"
-    summary = "Version 1, simulated: Grover's search of the weights for each sample"
+    summary = "a simulation: a quantum computer searches the neurons for each row (Version 1)"
 
     def _first_lists(self) -> None:
         self._found: csr_array | None = None
@@ -108,7 +108,7 @@ class QuantumDataEngine(GroverEngine):
     """
 
     name = "quantum-data"
-    summary = "Version 2, simulated: Grover's search of the data for each neuron that moved"
+    summary = "a simulation: a quantum computer searches the rows for each neuron that moved (Version 2)"
 
     def _first_lists(self) -> None:
         m = self.network.width

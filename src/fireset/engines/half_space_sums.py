@@ -35,7 +35,7 @@ class HalfSpaceSumsEngine(Engine):
 
     name = "sums"
     compiled_dimensions = (1, 2)  # samples on a circle have kernels of their own
-    summary = "few coordinates, any threshold: sums over half-spaces, for less than the pairs that fire"
+    summary = "for tables of few columns: adds up whole groups of rows at once"
 
     def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - always the same
         return "partition-tree"

@@ -54,7 +54,7 @@ class HashingEngine(ListEngine):
     """
 
     name = "hashing"
-    summary = "active neurons from hash tables as in SLIDE, for comparison: misses some that fire"
+    summary = "looks neurons up in hash tables, as SLIDE does, and misses some that fire; for comparison"
     exact = False
 
     def __init__(

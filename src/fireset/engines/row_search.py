@@ -29,7 +29,7 @@ class RowSearchEngine(BatchEngine):
     """
 
     name = "rows"
-    summary = "lists of neurons by row, for mini-batches"
+    summary = "keeps a list of neurons for each row; also for training on batches of rows"
 
     def __init__(self, remembers: bool = False):
         super().__init__()

@@ -51,7 +51,7 @@ class WeightSearchEngine(ListEngine):
     """
 
     name = "weights"
-    summary = "Algorithm 1: search the weights for each sample, in an index that follows them within a radius"
+    summary = "searches the neurons for each row, in an index that follows them as they move (Algorithm 1)"
 
     def __init__(self, radius: float | str = "auto", index: str = "auto"):
         super().__init__()

@@ -6,6 +6,7 @@ from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows
 from fireset.estimators.classifier import ShiftedReLUClassifier
 from fireset.estimators.regressor import ShiftedReLURegressor
+from fireset.training.losses import Loss, check_task
 
 # The settings of the paper, for whoever is after its claims and not after the best fit.
 PAPER: dict[str, Any] = {
@@ -20,12 +21,13 @@ PAPER: dict[str, Any] = {
 __all__ = ["PAPER", "PreparedRows", "ShiftedReLUClassifier", "ShiftedReLURegressor", "estimator_for"]
 
 
-def estimator_for(task: str, loss: str = "squared_error", **settings) -> ShiftedReLUClassifier | ShiftedReLURegressor:
+def estimator_for(
+    task: str, loss: str | Loss = "squared_error", **settings
+) -> ShiftedReLUClassifier | ShiftedReLURegressor:
     """The estimator for "classification" or "regression", not fitted yet."""
+    check_task(loss, task)
     if task == "classification":
         return ShiftedReLUClassifier(loss=loss, **settings)
-    if loss != "squared_error":
-        raise InputError(f"loss must be squared_error for regression, got {loss!r}; or give --task classification")
     if settings.get("class_weight") is not None:
         raise InputError("class_weight is for classification; leave --balance out, or give --task classification")
-    return ShiftedReLURegressor(**settings)
+    return ShiftedReLURegressor(loss=loss, **settings)

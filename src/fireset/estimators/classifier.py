@@ -8,7 +8,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.calibration import Calibration
-from fireset.training.losses import probabilities
+from fireset.training.losses import Loss, check_task, get_loss, probabilities
 
 
 class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
@@ -16,7 +16,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
 
     Parameters
     ----------
-    loss : "squared_error" or "log_loss"
+    loss : "squared_error", "log_loss" or Loss
         Squared error on codes ±1 (one output for two classes, else one for each class), as in the paper; or log loss.
         Both give probabilities; those of squared error are calibrated on leave-one-out scores (``calibration_``).
     class_weight : None, "balanced" or dict
@@ -30,7 +30,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self,
         width: int | str = "auto",
         *,
-        loss="squared_error",
+        loss: str | Loss = "squared_error",
         class_weight=None,
         threshold="auto",
         engine="auto",
@@ -84,7 +84,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.verbose = verbose
 
     def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
-        """Train on rows X (n, p) and labels y (n,); the keywords are those of ``fireset.train``."""
+        """Train on rows X (n, p), dense or sparse, and labels y (n,); the keywords are those of ``fireset.train``."""
         self._train(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
         return self
 
@@ -126,19 +126,24 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
     def predict_proba(self, X) -> np.ndarray:
         """Probability of each class, (n, classes); the largest is that of the label that ``predict`` gives."""
         outputs = self._outputs(X)
-        if self.loss == "squared_error":
+        if self._loss_name == "squared_error":
             return self.calibration_(outputs + self.offset_)
         p = probabilities(outputs)
         return np.hstack([1 - p, p]) if p.shape[1] == 1 else p
 
+    @property
+    def _loss_name(self) -> str:
+        return get_loss(self.loss).name
+
     def _checked(self, X, y, sample_weight, *, reset: bool):
+        check_task(self.loss, "classification")
         X, y = self._encoded(X, y, reset=reset)
         if reset:  # later labels must be among the classes of the first ones, which ``_codes`` sees to
             check_classification_targets(y)
         weight = self._check_weight(sample_weight, X)
         if self.class_weight is not None:
             weight = weight * compute_sample_weight(self.class_weight, y)
-        return np.asarray(X), np.asarray(y), weight
+        return X, np.asarray(y), weight
 
     def _begin_classification(self, X, y, classes, weight, *, whole: bool = True) -> None:
         """``whole`` says that these are all rows, by which to centre and to choose, and not the first batch."""
@@ -148,14 +153,14 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.offset_ = np.zeros(1 if len(classes) == 2 else len(classes))
         targets = self._to_targets(self._codes(y))
         centre = np.average(targets, axis=0, weights=weight)
-        if whole and self.loss == "squared_error":
+        if whole and self._loss_name == "squared_error":
             self.offset_ = centre
         self._begin(X, targets - centre, weight, choose=whole)
         self.calibration_ = self._calibrate(self._codes(y), weight)
 
     def _calibrate(self, codes: np.ndarray, weight: np.ndarray) -> Calibration:
         settings = self.settings_
-        if self.loss != "squared_error" or settings.left_out is None or settings.chosen_rows is None:
+        if self._loss_name != "squared_error" or settings.left_out is None or settings.chosen_rows is None:
             return Calibration()
         rows = settings.chosen_rows
         return Calibration.learn(settings.left_out + self.offset_, codes[rows], weight[rows])
@@ -171,4 +176,4 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
 
     def _to_targets(self, codes) -> np.ndarray:
         one_hot = codes[:, None] == (np.ones(1) if len(self.classes_) == 2 else np.arange(len(self.classes_)))
-        return one_hot.astype(np.float64) if self.loss == "log_loss" else 2.0 * one_hot - 1.0 - self.offset_
+        return one_hot.astype(np.float64) if self._loss_name == "log_loss" else 2.0 * one_hot - 1.0 - self.offset_

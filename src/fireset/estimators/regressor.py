@@ -1,21 +1,29 @@
 """Regression."""
 
+from dataclasses import replace
+
 import numpy as np
 from sklearn.base import RegressorMixin
 
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
+from fireset.tables.settings import TableSettings
+from fireset.training.losses import Loss, Quantile, check_task, get_loss
 
 
 class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     """Regression by a very wide shifted-ReLU network, trained exactly on the neurons that fire.
 
-    Columns are standardized and rows mapped to the unit sphere (``SphereMap``); targets are standardized too.
+    Columns are standardized and rows mapped to the unit sphere (``SphereMap``); targets are standardized too, as suits
+    the loss (``Loss.standardization``). Columns of a sparse table are scaled and not centred, and its rows stay sparse.
 
     Parameters
     ----------
     width : "auto" or int
         Number of neurons m. "auto" is 20,000, more for many targets, fewer for very many rows (``choose_width``).
+    loss : str or Loss
+        "squared_error", "absolute_error", "huber", "quantile" or "poisson"; or an object, ``Huber(delta=0.5)`` or
+        ``Quantile((0.05, 0.95))`` of ``fireset.training.losses``, say, or one of your own (docs/losses.md).
     threshold : "auto", "paper" or float
         b of σ_b(z) = max(z − b, 0); "auto" is 1.5, "paper" √(0.4 ln m).
     engine : str
@@ -75,6 +83,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self,
         width: int | str = "auto",
         *,
+        loss: str | Loss = "squared_error",
         threshold="auto",
         engine="auto",
         solver="auto",
@@ -100,6 +109,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         verbose=False,
     ):
         self.width = width
+        self.loss = loss
         self.threshold = threshold
         self.engine = engine
         self.solver = solver
@@ -124,15 +134,13 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    loss = "squared_error"
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
     def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
-        """Train on rows X (n, p) and targets y (n,) or (n, c); the keywords are those of ``fireset.train``."""
+        """Train on rows X (n, p), dense or sparse, and targets y (n,) or (n, c), with keywords of ``fireset.train``."""
         self._train(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
         return self
 
@@ -156,24 +164,62 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return self
 
     def predict(self, X) -> np.ndarray:
-        """Predicted targets, (n,) or (n, c)."""
-        predictions = self._outputs(X) * self.target_scale_ + self.target_mean_
+        """Predicted targets, (n,) or (n, c). Several quantiles are (n, levels), sorted in each row.
+
+        Sorting keeps them from crossing, and never makes the pinball loss larger (Chernozhukov, Fernández-Val and
+        Galichon, "Quantile and Probability Curves Without Crossing", 2010).
+        """
+        loss = get_loss(self.loss)
+        predictions = loss.predictions(self._outputs(X)) * self.target_scale_ + self.target_mean_
+        if loss.shares_target:
+            return np.sort(predictions, axis=1)
         return predictions if self._many_targets else predictions[:, 0]
 
+    def score(self, X, y, sample_weight=None) -> float:
+        """R²; for quantiles D², 1 less the pinball loss beside that of the quantiles of y, the mean of all levels."""
+        loss = get_loss(self.loss)
+        if not isinstance(loss, Quantile):
+            return super().score(X, y, sample_weight)
+        from sklearn.metrics import d2_pinball_score
+
+        predictions = self.predict(X)
+        columns = predictions.T if loss.shares_target else [predictions]
+        scores = [
+            d2_pinball_score(y, column, sample_weight=sample_weight, alpha=level)
+            for level, column in zip(loss.levels, columns, strict=True)
+        ]
+        return float(np.mean(scores))
+
     def _checked(self, X, y, sample_weight, *, reset: bool):
+        check_task(self.loss, "regression")
         X, y = self._encoded(X, y, reset=reset, multi_output=True, y_numeric=True)
-        return np.asarray(X), np.asarray(y, np.float64), self._check_weight(sample_weight, X)
+        return X, np.asarray(y, np.float64), self._check_weight(sample_weight, X)
 
     def _begin_regression(self, X, y, weight, *, whole: bool = True) -> None:
         self._many_targets = y.ndim == 2
-        columns = y.reshape(len(y), -1)
-        self.target_mean_ = np.average(columns, axis=0, weights=weight)
-        scale = np.sqrt(np.average((columns - self.target_mean_) ** 2, axis=0, weights=weight))
-        self.target_scale_ = np.where(scale > 1e-12 * np.abs(self.target_mean_), scale, 1.0)
-        self._begin(X, self._to_targets(y), weight, choose=whole)
+        loss, columns = get_loss(self.loss), y.reshape(len(y), -1)
+        self.target_mean_, self.target_scale_ = loss.standardization(columns, weight)
+        targets = self._to_targets(y)
+        loss.check_targets(targets)  # before settings are chosen by them
+        self._begin(X, loss.screening(columns, weight), weight, choose=whole, outputs=targets.shape[1])
+
+    def _choose_settings(self, Z, targets, weight, **given) -> TableSettings:
+        """For quantiles once more, with the sizes of the errors beside the targets: a column may matter for the spread
+        of y alone, and least squares on y would leave it out.
+        """
+        found = super()._choose_settings(Z, targets, weight, **given)
+        if not isinstance(get_loss(self.loss), Quantile) or found.left_out is None:
+            return found
+        rows = found.chosen_rows
+        sizes = np.abs(targets[rows] - found.left_out)
+        sizes -= np.average(sizes, axis=0, weights=weight[rows])
+        both = np.hstack([targets[rows], sizes / max(float(sizes.std()), 1e-12)])
+        again = super()._choose_settings(Z[rows], both, weight[rows], **given)
+        return replace(again, chosen_rows=rows)
 
     def _to_targets(self, y) -> np.ndarray:
         columns = y.reshape(len(y), -1)
-        if columns.shape[1] != len(self.target_mean_):
-            raise InputError(f"y must have {len(self.target_mean_)} columns as before, got {columns.shape[1]}")
+        expected = 1 if get_loss(self.loss).shares_target else len(self.target_mean_)
+        if columns.shape[1] != expected:
+            raise InputError(f"y must have {expected} columns as before, got {columns.shape[1]}")
         return (columns - self.target_mean_) / self.target_scale_

@@ -1,6 +1,8 @@
 """Exact half-space reporting: every point with ⟨normal, point⟩ > threshold. Usable without any network."""
 
 from fireset.hsr.base import HalfSpaceIndex, Report
+from fireset.hsr.largest import Largest
 from fireset.hsr.registry import build, check_kind, choose, kinds
+from fireset.hsr.saving import load
 
-__all__ = ["HalfSpaceIndex", "Report", "build", "check_kind", "choose", "kinds"]
+__all__ = ["HalfSpaceIndex", "Largest", "Report", "build", "check_kind", "choose", "kinds", "load"]

@@ -7,21 +7,28 @@ points, and may rely on arguments that have been checked.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import sqrt
+from math import isnan, sqrt
 from threading import Lock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
+from fireset._util.files import write_model
 from fireset._util.parallel import parallel_map
 from fireset._util.readers_writer_lock import ReadersWriterLock
-from fireset._util.rounding import deciding_band, dot_slack, row_norms
+from fireset._util.rounding import deciding_band, dot_slack, one_dot_slack, row_norms
+from fireset.hsr.largest import Largest, empty_heaps, offer_above
+from fireset.sparse_rows import Rows
 
-_MAX_IDS = 2**31 - 1  # ids are kept in 32 bits
+if TYPE_CHECKING:
+    from fireset.kernels.largest import Heaps
+
 _PARALLEL_COPY_IDS = 1 << 18  # with more ids than this it is faster to copy them on several cores
 _MIN_BLOCKS = 8  # so that several cores have work; a constant, so that results do not depend on their number
 _MAX_BLOCK_QUERIES = 256
+_SAFE_SQUARES = 1e-20, 1e30  # squared norms between these neither overflow nor vanish, in float32 either
 _COUNTING = Lock()  # for the work counts of all indexes, which are added up in no time
 
 
@@ -92,9 +99,10 @@ class HalfSpaceIndex(ABC):
 
     kind: str
     dynamic: bool = False  # whether it is a ``DynamicIndex``
+    bytes_per_id = 0  # taken for every id ever given out, of deleted points, too
     _uses_blas = False
 
-    def __init__(self, points: np.ndarray):
+    def __init__(self, points: Rows):
         self.dtype = points.dtype
         self.n_features = points.shape[1]
         self.work = IndexWork()
@@ -118,6 +126,18 @@ class HalfSpaceIndex(ABC):
         Unless ``ordered``, the ids of an answer may come in any order.
         """
 
+    def _offer_points(self, queries: Queries, heaps: "Heaps") -> tuple[int, int]:
+        """Offer points to the heaps of a block of queries, all but those that cannot be among the best.
+
+        Thresholds mean nothing here. There is at least one point, and no heap takes more than there are. Returns nodes
+        visited and points tested. A kind may have a better way than asking itself with a threshold.
+        """
+        return offer_above(self._answer, *self._live_rows(), queries, heaps)
+
+    @abstractmethod
+    def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of the points, int32 and ascending, and the points as they are kept; only to be read."""
+
     def _block_size(self, n_queries: int) -> int:
         """Queries of one block."""
         return max(1, min(_MAX_BLOCK_QUERIES, -(-n_queries // _MIN_BLOCKS)))
@@ -126,14 +146,23 @@ class HalfSpaceIndex(ABC):
 
     def query(self, normal, threshold: float) -> np.ndarray:
         """Sorted int64 ids with ⟨normal, point⟩ > threshold."""
-        if np.ndim(threshold) != 0:
-            raise InputError(f"threshold must be one number, got shape {np.shape(threshold)}")
-        return self._search(np.reshape(normal, (1, -1)), np.reshape(threshold, 1), False).ids.astype(np.int64)
+        with self._lock.reading:  # nothing to share: no block, no thread, and BLAS may use its own
+            answers = self._answer(self._checked_query(normal, threshold), False, True)
+        ids = answers.ids.astype(np.int64)
+        self._release(answers)
+        self.work.add(
+            queries=1,
+            nodes_visited=answers.nodes_visited,
+            points_tested=answers.points_tested,
+            points_in_bulk=answers.points_in_bulk,
+            points_reported=len(ids),
+        )
+        return ids
 
     def query_batch(self, normals, thresholds, *, ordered: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending, in 32 bits; on all cores.
 
-        ``ordered=False`` saves the sorting, up to half of the time where a tree finds many points.
+        ``ordered=False`` saves the sorting, up to a third of the time where a tree finds many points.
         """
         found = self._search(normals, thresholds, False, ordered)
         return found.indptr, found.ids
@@ -141,6 +170,53 @@ class HalfSpaceIndex(ABC):
     def report(self, normals, thresholds, *, ordered: bool = True) -> Report:
         """Ids and values of the points above each (normals[k], thresholds[k]); ``ordered=False`` saves the sorting."""
         return self._search(normals, thresholds, True, ordered)
+
+    def top(self, normals, k: int) -> Largest:
+        """The k points of largest inner product with each normal, best first, and of equal ones the smaller id first.
+
+        Exact in float32, too: points are ranked by ``deciding_dot``, in float64, of what the index holds.
+
+        Parameters
+        ----------
+        normals : array (d,) or (m, d)
+        k : int, at least 0
+            If there are fewer points, all of them are returned.
+
+        Returns
+        -------
+        Largest
+            ``ids`` and ``values``, (min(k, n),) for one normal, (m, min(k, n)) for several.
+        """
+        from fireset.kernels.largest import sort_heaps
+
+        k = whole_number("k", k, 0)
+        try:
+            is_one = np.ndim(normals) == 1
+        except ValueError:  # rows of different lengths, which are refused below
+            is_one = False
+        normals = self._checked_rows(np.reshape(normals, (1, -1)) if is_one else normals, "normals")
+
+        def offer(start: int) -> tuple[int, int]:
+            block = slice(start, start + size)
+            own = type(heaps)(*(array[block] for array in heaps))
+            work = self._offer_points(Queries(*(array[block] for array in queries)), own)
+            sort_heaps(own)
+            return work
+
+        with self._lock.reading:
+            heaps = empty_heaps(len(normals), min(k, len(self)))
+            queries = self._checked_queries(normals, np.zeros(len(normals)))
+            size = self._block_size(len(normals))
+            starts = range(0, len(normals) if heaps.ids.size else 0, size)
+            work = parallel_map(offer, starts, uses_blas=self._uses_blas) if len(starts) != 1 else [offer(0)]
+        self.work.add(
+            queries=len(normals),
+            nodes_visited=sum(nodes for nodes, _ in work),
+            points_tested=sum(tested for _, tested in work),
+            points_reported=heaps.ids.size,
+        )
+        found = Largest(heaps.ids.astype(np.int64), heaps.values)
+        return Largest(found.ids[0], found.values[0]) if is_one else found
 
     def _search(self, normals, thresholds, with_values: bool, ordered: bool = True) -> Report:
         def answer(start: int) -> Answers:
@@ -193,6 +269,34 @@ class HalfSpaceIndex(ABC):
         bands = deciding_band(self.n_features, self.dtype, norms, self._largest_norm)
         return Queries(normals, thresholds, slacks, bands)
 
+    def _checked_query(self, normal, threshold) -> Queries:
+        """The same for one query; an ordinary one is checked in a few microseconds."""
+        if not isinstance(threshold, float | int) and np.ndim(threshold) != 0:
+            raise InputError(f"threshold must be one number, got shape {np.shape(threshold)}")
+        d, dtype = self.n_features, self.dtype
+        if isinstance(normal, np.ndarray) and normal.shape == (d,) and normal.dtype == dtype and normal.flags.carray:
+            squared = float(normal.dot(normal))
+            # No coordinate of such a row is infinite or NaN, and its norm has lost nothing to underflow.
+            if _SAFE_SQUARES[0] < squared < _SAFE_SQUARES[1] and isinstance(threshold, float) and not isnan(threshold):
+                rounded = dtype.type(threshold)
+                if float(rounded) > threshold:
+                    rounded = np.nextafter(rounded, dtype.type(-np.inf))
+                norm = sqrt(squared) * (1 + d * float(np.finfo(dtype).eps))
+                slack = one_dot_slack(d, dtype, norm, sqrt(d) * self._largest_norm)
+                band = np.array([-1.0 if dtype == np.float32 else slack], dtype)
+                return Queries(normal[None], np.array([rounded]), np.array([slack]), band)
+        return self._checked_queries(np.reshape(normal, (1, -1)), np.reshape(threshold, 1))
+
+    def save(self, path) -> None:
+        """Write points and ids to a safetensors file, atomically; ``fireset.hsr.load`` reads it. Queries go on.
+
+        What was deleted is not written, but its ids stay taken. Takes memory for one copy of the points.
+        """
+        with self._lock.reading:
+            ids, points = self._live_rows()
+            about = {"kind": self.kind, "next_id": self._next_id}
+            write_model(path, {"points": points, "ids": ids}, {"index": about})
+
     # Changes, which only a ``DynamicIndex`` supports
 
     def add(self, points) -> np.ndarray:  # noqa: ARG002
@@ -218,9 +322,7 @@ class HalfSpaceIndex(ABC):
     def _checked_rows(self, rows, name: str) -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""
         try:
-            rows = np.require(
-                rows, self.dtype, ["C", "A", "W"]
-            )  # for a read-only array kernels would be compiled again
+            rows = native_rows(rows, self.dtype)
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -230,91 +332,9 @@ class HalfSpaceIndex(ABC):
         return rows
 
 
-class DynamicIndex(HalfSpaceIndex):
-    """An index whose points can be added, deleted and moved; it checks the arguments of all three.
-
-    ``_add``, ``_delete`` and ``_move`` are called while nobody else changes the index or asks it. ``len`` alone may be
-    asked at any time.
-    """
-
-    dynamic = True
-
-    @abstractmethod
-    def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
-        """Add points under these ids, which follow the largest id so far."""
-
-    @abstractmethod
-    def _delete(self, ids: np.ndarray) -> None:
-        """Remove the points of these ids, which are in the index, unique and ascending."""
-
-    @abstractmethod
-    def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
-        """Move the points of these ids, which are in the index, unique and ascending."""
-
-    @abstractmethod
-    def _contains(self, ids: np.ndarray) -> np.ndarray:
-        """Which of these ids are in the index."""
-
-    def add(self, points) -> np.ndarray:
-        points = self._checked_rows(points, "points")
-        with self._lock.writing:
-            if self._next_id + len(points) > _MAX_IDS:
-                raise InputError(f"an index gives out at most {_MAX_IDS:,} ids in its life; build a new one")
-            ids = np.arange(self._next_id, self._next_id + len(points))
-            self._update_largest_norm(points)
-            self._add(points, ids)
-            self._next_id += len(points)
-        return ids
-
-    def delete(self, ids) -> None:
-        with self._lock.writing:
-            self._delete(np.unique(self._checked_ids(ids)))
-
-    def move(self, ids, points) -> None:
-        with self._lock.writing:
-            ids = self._checked_ids(ids)
-            points = self._checked_rows(points, "points")
-            if len(ids) != len(points):
-                raise InputError(f"points must have one row for each of the {len(ids)} ids, got {len(points)}")
-            ids, first = np.unique(ids[::-1], return_index=True)  # if an id is given twice, the last position counts
-            points = points[len(points) - 1 - first]
-            self._update_largest_norm(points)
-            self._move(ids, points)
-
-    def _checked_ids(self, ids) -> np.ndarray:
-        ids = np.asarray(ids)
-        if ids.ndim != 1:
-            raise InputError(f"ids must be a list of whole numbers, got shape {ids.shape}")
-        if ids.size and ids.dtype.kind not in "iu":
-            raise InputError(f"ids must be whole numbers, got {ids.dtype}")
-        ids = ids.astype(np.int64)
-        present = self._contains(ids)
-        if not present.all():
-            raise InputError(f"ids must be in the index; {ids[~present].min()} is not")
-        return ids
-
-
-def sort_answers(ids: np.ndarray, counts: np.ndarray) -> None:
-    """Sort the answer of every query in place; query k has the next ``counts[k]`` ids.
-
-    NumPy's sort is the fastest, but called for every answer it makes threads wait for the GIL. So answers of about the
-    same length are sorted together, as rows of a matrix.
-    """
-    from fireset.kernels.sorting import SHORT, from_rows, sort_short, to_rows
-
-    sort_short(ids, counts)
-    ends = np.cumsum(counts)
-    by_length = np.argsort(counts, kind="stable")
-    start = int(np.searchsorted(counts, SHORT, side="right", sorter=by_length))
-    while start < len(counts):
-        longest = counts[by_length[start]] * 5 // 4
-        stop = int(np.searchsorted(counts, longest, side="right", sorter=by_length))
-        group = by_length[start:stop]
-        rows = np.empty((len(group), counts[by_length[stop - 1]]), np.int32)
-        to_rows(ids, ends, counts, group, rows)
-        rows.sort(axis=1)
-        from_rows(ids, ends, counts, group, rows)
-        start = stop
+def native_rows(rows, dtype) -> np.ndarray:
+    """Rows as kernels read them, a copy if need be: for a read-only array they would be compiled again."""
+    return np.require(rows, dtype, ["C", "A", "W"])
 
 
 def _rounded_down(values: np.ndarray, dtype) -> np.ndarray:

@@ -15,7 +15,7 @@ points within that distance of the line are tested: a query along a line that ma
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.hsr.base import Answers, HalfSpaceIndex, Queries, sort_answers
+from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
 
 _BUFFER_IDS = 1 << 20  # space for the answers of a block, besides one of any length
 _LARGEST_EXPONENT = 320  # of scaled coordinates: products of three differences do not overflow
@@ -82,8 +82,12 @@ class ConvexLayersIndex(HalfSpaceIndex):
             slope_exponent=y_exponent - x_exponent,
         )
 
+    def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.arange(len(self._points), dtype=np.int32), self._points
+
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
         from fireset.kernels.convex_layers import search, values_of
+        from fireset.kernels.sorting import sort_answers
 
         counts = np.zeros(len(queries.normals), np.int64)
         work = np.zeros(2, np.int64)
@@ -95,7 +99,7 @@ class ConvexLayersIndex(HalfSpaceIndex):
             parts.append(found[: counts[before:done].sum()])
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if ordered:
-            sort_answers(ids, counts)
+            sort_answers(ids, counts, self._next_id)
         values = np.empty(len(ids) if with_values else 0, self.dtype)
         if with_values:
             values_of(self._points, queries.normals, counts, ids, values)

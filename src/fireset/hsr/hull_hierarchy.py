@@ -68,6 +68,9 @@ class HullHierarchyIndex(HalfSpaceIndex):
     def __len__(self) -> int:
         return len(self._points)
 
+    def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.arange(len(self._points), dtype=np.int32), self._points
+
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
         from fireset.kernels.hull_hierarchy import search
 

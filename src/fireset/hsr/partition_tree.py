@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fireset._util.parallel import parallel_map
-from fireset.hsr.base import Answers, DynamicIndex, Queries, sort_answers
+from fireset.hsr.base import Answers, Queries
+from fireset.hsr.dynamic import DynamicIndex
 
 if TYPE_CHECKING:
+    from fireset.kernels.largest import Heaps
     from fireset.kernels.partition_tree import TreeArrays
 
 _BUFFER_IDS = 1 << 16  # space for the answers of a block, besides one of any length; more if answers were longer so far
@@ -39,6 +41,7 @@ class PartitionTreeIndex(DynamicIndex):
     """A partition tree. Memory: about 1.4 times the points and 14 bytes for each of them."""
 
     kind = "partition-tree"
+    bytes_per_id = 8
 
     def __init__(self, points: np.ndarray):
         super().__init__(points)
@@ -111,6 +114,7 @@ class PartitionTreeIndex(DynamicIndex):
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
         from fireset.kernels.partition_tree import LEAF, search, values_of
+        from fireset.kernels.sorting import sort_answers
 
         normals = queries.normals
         counts = np.zeros(len(normals), np.int64)
@@ -126,11 +130,19 @@ class PartitionTreeIndex(DynamicIndex):
             parts.append(found[: counts[before:done].sum()])
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if ordered:
-            sort_answers(ids, counts)
+            sort_answers(ids, counts, self._next_id)
         values = np.empty(len(ids) if with_values else 0, self.dtype)
         if with_values:
             values_of(self._tree.coordinates, self._tree.locations, normals, counts, ids, values)
         return Answers(counts, ids, values, int(work[0]), int(work[1]), int(work[2]))
+
+    def _offer_points(self, queries: Queries, heaps: "Heaps") -> tuple[int, int]:
+        from fireset.kernels.largest import offer_tree
+
+        work = np.zeros(2, np.int64)
+        stack, bounds = np.empty(_STACK, np.int32), np.empty(_STACK)
+        offer_tree(self._tree, queries.normals, queries.slacks, stack, bounds, heaps, work)
+        return int(work[0]), int(work[1])
 
     def _release(self, answers: Answers) -> None:
         if answers.ids.base is not None:
@@ -176,6 +188,15 @@ class PartitionTreeIndex(DynamicIndex):
         self.work.add(queries=queries, nodes_visited=int(work[0]), points_tested=int(work[1]))
 
     # Changes
+
+    def _renumber(self, ids: np.ndarray, next_id: int) -> None:
+        from fireset.kernels.partition_tree import LEAF
+
+        locations = np.full(next_id, -1, np.int64)
+        locations[ids] = self._tree.locations
+        if len(ids):
+            self._tree.buckets[:, :LEAF] = ids[self._tree.buckets[:, :LEAF]]
+        self._tree = self._tree._replace(locations=locations)
 
     def _contains(self, ids: np.ndarray) -> np.ndarray:
         present = (ids >= 0) & (ids < len(self._tree.locations))
@@ -227,15 +248,27 @@ class PartitionTreeIndex(DynamicIndex):
 
     def _rebuild(self, points: np.ndarray, ids: np.ndarray) -> None:
         """A new tree of the points in this one and the given ones."""
+        own_ids, own_rows = self._rows_by_leaf()
+        self._build(
+            np.concatenate([own_rows, points]),
+            np.concatenate([own_ids, ids.astype(np.int32)]),
+            len(self._tree.locations),
+        )
+
+    def _rows_by_leaf(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and points, leaf after leaf."""
         from fireset.kernels.partition_tree import BUCKETS, LEAF, N_FILLED
 
         tree = self._tree
         sizes = tree.buckets[:, N_FILLED].copy()
         sizes[tree.free_buckets[: tree.free_counts[BUCKETS]]] = 0
         filled = np.arange(LEAF) < sizes[:, None]
-        rows = np.concatenate([tree.coordinates.transpose(0, 2, 1)[filled], points])
-        row_ids = np.concatenate([tree.buckets[:, :LEAF][filled], ids.astype(np.int32)])
-        self._build(rows, row_ids, len(tree.locations))
+        return tree.buckets[:, :LEAF][filled], tree.coordinates.transpose(0, 2, 1)[filled]
+
+    def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        ids, rows = self._rows_by_leaf()
+        order = np.argsort(ids)
+        return ids[order], rows[order]
 
     def _add_capacity(self) -> None:
         """Space for a quarter more nodes and leaves."""

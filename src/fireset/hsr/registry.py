@@ -32,7 +32,7 @@ def build(
     queries: float | None = None,
     **options,
 ) -> HalfSpaceIndex:
-    """An index over the rows of ``points``, (n, d), in float32 if they are, else in float64.
+    """An index over the rows of ``points``, (n, d), in float32 if they are in that or in float16, else in float64.
 
     Parameters
     ----------
@@ -44,13 +44,15 @@ def build(
         How many points a query is expected to report, and how many queries will be asked; for "auto".
     options
         For the kind: "hull-hierarchy" takes ``memory_limit``, in bytes; "scan" takes ``copy=False`` if nobody will
-        change ``points``, and then keeps the array itself where it can.
+        change ``points``, and then keeps the array itself where it can; of an array mapped from a file that is the
+        default. It keeps float16 as it is (``fireset.hsr.scan``).
     """
     check_kind(kind)
+    is_mapped = isinstance(points, np.memmap)
     try:
-        points = np.asarray(points)
-        if points.dtype != np.float32:
-            points = points.astype(np.float64)
+        points = points if is_mapped else np.asarray(points)
+        if points.dtype not in (np.float16, np.float32):
+            points = points.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"points must be a matrix of numbers: {error}") from None
     if points.ndim != 2:
@@ -63,6 +65,10 @@ def build(
     unknown = [option for option in options if option not in signature(cls).parameters]
     if unknown:
         raise InputError(f"an index of kind {kind!r} does not take {', '.join(unknown)}")
+    if kind == "scan":
+        options = {"copy": not is_mapped, **options}
+    elif points.dtype == np.float16:
+        points = points.astype(np.float32)
     return cls(points, **options)
 
 

@@ -5,45 +5,93 @@ them. Query O(n·d); add and delete O(n·d) for the whole batch, move O(d) for e
 """
 
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fireset.hsr.base import Answers, DynamicIndex, Queries
+from fireset._util.errors import InputError
+from fireset._util.rounding import row_norms
+from fireset.hsr.base import Answers, Queries, native_rows
+from fireset.hsr.dynamic import DynamicIndex
+from fireset.sparse_rows import Rows, SparseRows, kernel_rows
+
+if TYPE_CHECKING:
+    from fireset.kernels.largest import Heaps
 
 _MAX_BLOCK_QUERIES = 256  # with fewer, many points are read from memory too often for the work done on them
 _MIN_BLOCKS = 4  # so that several cores have work; a constant, so that results do not depend on their number
 _MIN_BLOCK_QUERIES = 16
+_TILE_COORDINATES = 1 << 22  # coordinates read at a time
+_NO_VALUES = np.empty(0)
 _TILE_PAIRS = 1 << 18  # inner products computed at a time: they are read again at once, and should still be in L2
+_SPARSE_TILE_PAIRS = 1 << 22  # of sparse points: each tile lays all coordinates of all queries out anew
 
 
 class ScanIndex(DynamicIndex):
-    """Live points in one array, ascending by id."""
+    """Live points in one array, ascending by id.
+
+    An array in float16 stays in it, at 2 bytes a coordinate, and one that is mapped from a file (``np.memmap``,
+    ``np.load(..., mmap_mode="r")``) stays in the file: blocks of up to 2²² coordinates (16 MB) for each core are
+    converted to float32, or copied, as they are read. The answers are those of a float32 copy of the points. Adding and
+    moving points turn all of them into float32, and every change brings them into memory.
+    """
 
     kind = "scan"
     _uses_blas = True
 
-    def __init__(self, points: np.ndarray, copy: bool = True, largest_norm: float | None = None):
-        """``largest_norm``, of a caller who has looked: all points are finite, and none is longer than that."""
+    def __init__(self, points: Rows, copy: bool = True, largest_norm: float | None = None):
+        """``largest_norm``, of a caller who has looked: all points are finite, and none is longer than that.
+
+        Sparse points need it, and ``copy=False``; they stay as they are.
+        """
         super().__init__(points)
-        self._is_borrowed = not copy  # ``_points`` is the caller's array, until the first change
-        if largest_norm is not None:
-            self._points = points.copy() if copy else points
-            self._ids = np.arange(len(points), dtype=np.int32)
-            self._next_id, self._largest_norm = len(points), largest_norm
+        self._ids = np.arange(len(points), dtype=np.int32)
+        self._next_id = len(points)
+        if isinstance(points, SparseRows):
+            assert not copy
+            assert largest_norm is not None
+            self._points: Any = points
+            self._is_borrowed, self._largest_norm = True, largest_norm
             return
-        self._points = np.empty((0, self.n_features), self.dtype)
-        self._ids = np.empty(0, np.int32)
-        self.add(points)
+        if points.dtype == np.float16:
+            self.dtype = np.dtype(np.float32)
+        is_mapped, points = isinstance(points, np.memmap), points.view(np.ndarray)
+        # ``_points`` is the caller's array, until the first change. What kernels cannot read as it is would be copied
+        # for every query: a file is, block by block, and an array in memory is copied once.
+        self._is_borrowed = not copy and (is_mapped or points.flags.carray)
+        self._points = points if self._is_borrowed else points.copy(order="C")
+        self._largest_norm = self._checked_norm() if largest_norm is None else largest_norm
+
+    def _checked_norm(self) -> float:
+        """The largest norm of a point, block by block; an InputError if one is not finite."""
+        largest = 0.0
+        for lo in range(0, len(self), self._rows_at_a_time):
+            rows = self._rows(lo, lo + self._rows_at_a_time)
+            if not np.isfinite(rows).all():
+                row = lo + np.argwhere(~np.isfinite(rows))[0][0]
+                raise InputError(f"points must be finite; row {row} is not")
+            largest = max(largest, float(row_norms(rows).max()))
+        return largest
+
+    @property
+    def _rows_at_a_time(self) -> int:
+        return max(1, _TILE_COORDINATES // self.n_features)
+
+    def _rows(self, lo: int, hi: int) -> Any:
+        """Points lo … hi−1 as kernels read them; a copy where they are kept in float16, or in a file."""
+        rows = self._points[lo:hi]
+        if isinstance(rows, SparseRows):
+            return rows
+        return rows if rows.dtype == self.dtype and rows.flags.carray else native_rows(rows, self.dtype)
+
+    def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._ids, self._points
 
     def __len__(self) -> int:
         return len(self._points)
 
     def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
-        if self._is_borrowed and len(self._points) == 0 and len(points):
-            self._points = points
-        else:
-            self._points = np.concatenate([self._points, points])
-            self._is_borrowed = False
+        self._points, self._is_borrowed = np.concatenate([self._points, points], dtype=self.dtype), False
         self._ids = np.concatenate([self._ids, ids.astype(np.int32)])
 
     def _delete(self, ids: np.ndarray) -> None:
@@ -52,9 +100,12 @@ class ScanIndex(DynamicIndex):
         self._ids = np.delete(self._ids, positions)
 
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
-        if self._is_borrowed:
-            self._points, self._is_borrowed = self._points.copy(), False
+        if self._is_borrowed or self._points.dtype != self.dtype:
+            self._points, self._is_borrowed = self._points.astype(self.dtype), False
         self._points[np.searchsorted(self._ids, ids)] = points
+
+    def _renumber(self, ids: np.ndarray, next_id: int) -> None:  # noqa: ARG002
+        self._ids = ids
 
     def _contains(self, ids: np.ndarray) -> np.ndarray:
         positions = np.searchsorted(self._ids, ids)
@@ -66,12 +117,11 @@ class ScanIndex(DynamicIndex):
         return max(_MIN_BLOCK_QUERIES, min(_MAX_BLOCK_QUERIES, -(-n_queries // _MIN_BLOCKS)))
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always is
+        if len(queries.normals) == 1 and not with_values and not isinstance(self._points, SparseRows):
+            return self._answer_one(queries)
         from fireset.kernels.scanning import join_tiles
 
-        tile_points = max(_MIN_BLOCK_QUERIES, _TILE_PAIRS // len(queries.normals))
-        n_tiles = max(1, -(-len(self) // tile_points))
-        cuts = [len(self) * k // n_tiles for k in range(n_tiles + 1)]  # equal tiles: a small last one costs as much
-        tiles = [self._answer_tile(queries, with_values, lo, hi) for lo, hi in pairwise(cuts)]
+        tiles = [self._answer_tile(queries, with_values, *tile) for tile in self._tiles(len(queries.normals))]
         counts = np.array([t[0] for t in tiles], np.int64).reshape(len(tiles), len(queries.normals))
         if len(tiles) == 1:
             _, ids, values = tiles[0]
@@ -85,16 +135,54 @@ class ScanIndex(DynamicIndex):
             ids = self._ids[ids]
         return Answers(counts.sum(axis=0), ids, values, 0, len(queries.normals) * len(self))
 
+    def _answer_one(self, queries: Queries) -> Answers:
+        """The answer to one query: what NumPy would do, ``points @ normal``, and one kernel in place of its two."""
+        from fireset.kernels.scanning import positions_above
+
+        n, rows = len(self._points), self._rows_at_a_time
+        parts = []
+        for lo in range(0, n or 1, rows):
+            points = self._rows(lo, lo + rows)
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again
+                H = (points @ queries.normals[0])[None]
+            parts.append(positions_above(H, queries.normals, points, queries.thresholds, queries.bands, lo))
+        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if n < self._next_id:
+            ids = self._ids[ids]
+        return Answers(np.array([len(ids)]), ids, _NO_VALUES, 0, n)
+
+    def _offer_points(self, queries: Queries, heaps: "Heaps") -> tuple[int, int]:
+        from fireset.kernels.largest import offer_columns
+
+        for lo, hi in self._tiles(len(queries.normals)):
+            points = self._rows(lo, hi)
+            with np.errstate(over="ignore", invalid="ignore"):
+                H = queries.normals @ points.T
+            offer_columns(H, queries.normals, points, queries.slacks, lo, heaps)
+        if len(self) < self._next_id:
+            heaps.ids[:] = self._ids[heaps.ids]  # positions so far; both ascend, and heaps stay heaps
+        return 0, len(queries.normals) * len(self)
+
+    def _tiles(self, n_queries: int) -> list[tuple[int, int]]:
+        """Ranges of points whose inner products with so many normals are computed at a time."""
+        tile_points = min(_TILE_PAIRS // n_queries, self._rows_at_a_time)
+        if isinstance(self._points, SparseRows):
+            tile_points = _SPARSE_TILE_PAIRS // n_queries
+        tile_points = max(_MIN_BLOCK_QUERIES, tile_points)
+        n_tiles = max(1, -(-len(self) // tile_points))
+        cuts = [len(self) * k // n_tiles for k in range(n_tiles + 1)]  # equal tiles: a small last one costs as much
+        return list(pairwise(cuts))
+
     def _answer_tile(self, queries: Queries, with_values: bool, lo: int, hi: int):
         """Of the points lo … hi−1: for each query the number above, their positions and values, query after query."""
         from fireset.kernels.firing import refine_near_threshold
         from fireset.kernels.scanning import collect_above, count_above
 
-        points = self._points[lo:hi]
+        points = self._rows(lo, hi)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again below
             H = queries.normals @ points.T
         if self.dtype == np.float64:
-            refine_near_threshold(H, queries.normals, points, queries.thresholds, queries.bands)
+            refine_near_threshold(H, queries.normals, kernel_rows(points), queries.thresholds, queries.bands)
         counts = np.empty(len(H), np.int64)
         count_above(H, queries.thresholds, counts)
         positions = np.empty(counts.sum(), np.int32)

@@ -1,6 +1,9 @@
 """Reading off a block of inner products which of them lie above a threshold."""
 
+import numpy as np
+
 from fireset.kernels.compiling import vectorized
+from fireset.kernels.firing import refine_near_threshold
 from fireset.kernels.masks import LANES, above_bits, count_bits, first_bit
 
 
@@ -58,3 +61,18 @@ def join_tiles(starts, counts, columns, values, all_columns, all_values):
             if with_values:
                 all_values[q] = values[p]
             p += 1
+
+
+@vectorized
+def positions_above(H, normals, points, thresholds, bands, first):
+    """The columns of the one row of ``H ≈ normals @ points.T`` above the threshold, each plus ``first``; int32.
+
+    Within the band around the threshold ``deciding_dot`` decides; if it is negative, what is in H does.
+    """
+    if bands[0] >= 0:
+        refine_near_threshold(H, normals, points, thresholds, bands)
+    counts = np.empty(1, np.int64)
+    count_above(H, thresholds, counts)
+    columns = np.empty(counts[0], np.int32)
+    collect_above(H, thresholds, first, columns, H[0, :0])
+    return columns

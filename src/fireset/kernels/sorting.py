@@ -1,44 +1,66 @@
-"""Sorting the answers of many queries: short ones by insertion, long ones as rows of a matrix that NumPy sorts."""
+"""Sorting the answers of many queries: short ones by insertion, long ones by their digits."""
 
 import numpy as np
 
 from fireset.kernels.compiling import vectorized
 
-SHORT = 32
-
 
 @vectorized
-def sort_short(ids, counts):
-    """Sort every run of ``ids`` of at most ``SHORT`` entries; run k has ``counts[k]``. By insertion, in place."""
+def sort_answers(ids, counts, n_ids):
+    """Sort the answer of every query in place; query k has the next ``counts[k]`` ids, all below ``n_ids``.
+
+    Long answers are put in the order of their lower half of bits, and then, stably, of their upper half: O(count + √n)
+    for ids below n. Numbers are unsigned throughout, which halves the time: of a signed one that comes from memory,
+    numba asks at every use as an index whether it is negative.
+    """
+    width = 1
+    while (np.int64(1) << (2 * width)) < n_ids:
+        width += 1
+    shift, mask, one = np.uint32(width), np.uint32((1 << width) - 1), np.uint32(1)
+    low, high = np.empty(1 << width, np.uint32), np.empty(1 << width, np.uint32)
+    longest = np.int64(0)
+    for k in range(counts.shape[0]):
+        longest = max(longest, counts[k])
+    by_low = np.empty(longest, np.uint32)
+    numbers = ids.view(np.uint32)
     begin = 0
     for k in range(counts.shape[0]):
-        end = begin + counts[k]
-        if counts[k] <= SHORT:
-            for p in range(begin + 1, end):
-                value = ids[p]
-                q = p
-                while q > begin and ids[q - 1] > value:
-                    ids[q] = ids[q - 1]
-                    q -= 1
-                ids[q] = value
-        begin = end
+        count = counts[k]
+        run = numbers[begin : begin + count]
+        begin += count
+        if count * count <= 8 << width:  # clearing and adding up the digits would cost more
+            _sort_by_insertion(run)
+            continue
+        low[:] = 0
+        high[:] = 0
+        for p in range(count):
+            number = run[p]  # read once: for all the compiler knows, writing to ``low`` may change it
+            low[number & mask] += one
+            high[number >> shift] += one
+        low_place, high_place = np.uint32(0), np.uint32(0)
+        for digit in range(low.shape[0]):
+            here, low[digit] = low[digit], low_place
+            low_place += here
+            here, high[digit] = high[digit], high_place
+            high_place += here
+        for p in range(count):
+            number = run[p]
+            place = low[number & mask]
+            low[number & mask] = place + one
+            by_low[place] = number
+        for p in range(count):
+            number = by_low[p]
+            place = high[number >> shift]
+            high[number >> shift] = place + one
+            run[place] = number
 
 
 @vectorized
-def to_rows(ids, ends, counts, which, rows):
-    """Copy the runs ``which`` of ``ids``, each of ``counts`` entries up to ``ends``, to rows, padded at the end."""
-    for k in range(which.shape[0]):
-        begin = ends[which[k]] - counts[which[k]]
-        for p in range(counts[which[k]]):
-            rows[k, p] = ids[begin + p]
-        for p in range(counts[which[k]], rows.shape[1]):
-            rows[k, p] = np.iinfo(np.int32).max
-
-
-@vectorized
-def from_rows(ids, ends, counts, which, rows):
-    """The reverse of ``to_rows``."""
-    for k in range(which.shape[0]):
-        begin = ends[which[k]] - counts[which[k]]
-        for p in range(counts[which[k]]):
-            ids[begin + p] = rows[k, p]
+def _sort_by_insertion(run):
+    for p in range(1, run.shape[0]):
+        value = run[p]
+        q = p
+        while q > 0 and run[q - 1] > value:
+            run[q] = run[q - 1]
+            q -= 1
+        run[q] = value

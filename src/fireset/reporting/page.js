@@ -6,6 +6,9 @@
   const seriesColor = (k) => color(`series-${k % 10}`);
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"];
   const FEW = 30; // points of a line that are few enough to be marked one by one
+  const FEW_TICKS = 6; // values of a logarithmic axis that are few enough to be named one by one
+  const MANY = 150; // points that would hide each other
+  const ofWords = (figure) => figure.x_type === "category"; // words stand below each other, where they can be read
 
   const axis = (label, type) => ({
     title: { text: label, standoff: 8 }, type, automargin: true,
@@ -22,36 +25,66 @@
     }
     return figure.series.map((series, k) => {
       const shown = { x: series.x, y: series.y, name: series.name, visible: !hidden[which].has(k) };
-      if (series.style === "bars") return { ...shown, type: "bar", marker: { color: seriesColor(series.color) } };
+      if (series.style === "bars") {
+        const bars = { ...shown, type: "bar", marker: { color: seriesColor(series.color) } };
+        if (!ofWords(figure)) return bars;
+        return {
+          ...bars, orientation: "h", x: series.y, y: series.x, customdata: series.x.map((k) => figure.full_names[k]),
+          texttemplate: "%{x:.3~g}", textposition: "auto", textangle: 0, cliponaxis: false,
+          insidetextfont: { color: color("paper") },
+          hovertemplate: "%{customdata}: %{x:.4~g}<extra></extra>",
+        };
+      }
       const few = series.y.length <= FEW;
+      const before = figure.series.slice(0, k).filter((other) => other.style !== "dashed").length;
       return {
         ...shown, type: "scatter",
         mode: series.style === "points" ? "markers" : few && series.style === "line" ? "lines+markers" : "lines",
         line: { color: seriesColor(series.color), width: 2, dash: series.style === "dashed" ? "dash" : "solid" },
-        marker: { color: seriesColor(series.color), size: 7, symbol: SYMBOLS[series.color % SYMBOLS.length] },
+        error_y: {
+          visible: series.spans.length > 0, type: "data", symmetric: false, thickness: 1.2, width: 4,
+          array: series.spans.map((span, i) => span[1] - series.y[i]),
+          arrayminus: series.spans.map((span, i) => series.y[i] - span[0]),
+        },
+        marker: {
+          color: seriesColor(series.color), symbol: SYMBOLS[before % SYMBOLS.length],
+          ...(series.y.length > MANY ? { size: 5, opacity: 0.6 } : { size: 7 }),
+        },
       };
     });
   }
 
   function layout(figure) {
     const heat = figure.kind === "heat map";
-    const x = axis(figure.x_label, heat ? "linear" : figure.x_type);
-    const y = axis(figure.y_label, heat ? "linear" : figure.y_type);
+    const words = !heat && ofWords(figure);
+    const x = words ? axis(figure.y_label, figure.y_type) : axis(figure.x_label, heat ? "linear" : figure.x_type);
+    const y = words ? axis(figure.x_label, "linear") : axis(figure.y_label, heat ? "linear" : figure.y_type);
+    if (words) {
+      Object.assign(y, {
+        tickvals: figure.names.map((_, k) => k), ticktext: figure.names, showgrid: false, zeroline: false,
+        range: [figure.names.length - 0.5, -0.5], fixedrange: true, title: undefined,
+      });
+      if (matchMedia("(max-width: 40rem)").matches) y.tickfont = { size: 11 };
+    }
     if (heat) {
       y.autorange = "reversed";
       if (figure.values.length <= 12) y.dtick = 1;
       if (figure.values[0].length <= 12) x.dtick = 1;
     }
-    for (const [which, letter] of [[x, "x"], [y, "y"]]) {
+    for (const [which, letter] of [[x, words ? "y" : "x"], [y, words ? "x" : "y"]]) {
       if (which.type !== "log") continue;
       const logs = figure.series.flatMap((s) => s[letter]).filter((v) => v > 0).map(Math.log10);
       const span = logs.reduce((a, b) => Math.max(a, b), -Infinity) - logs.reduce((a, b) => Math.min(a, b), Infinity);
       if (span > 2) which.dtick = 1; // powers of ten alone
       else which.tickformat = "~g"; // 0.02, not a lonely 2
       if (span > 0.7 && span <= 2) which.dtick = "D2";
+      const values = [...new Set(figure.series.flatMap((s) => s[letter]))];
+      if (letter === "x" && values.length <= FEW_TICKS) {
+        Object.assign(which, { tickvals: values, ticktext: values.map((v) => v.toLocaleString("en")) });
+      }
     }
     return {
-      xaxis: x, yaxis: y, showlegend: false, hovermode: "closest", barmode: "group",
+      xaxis: x, yaxis: y, showlegend: false, hovermode: "closest", barmode: "group", bargap: words ? 0.25 : 0.05,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: color("ink"), family: "system-ui, sans-serif", size: 13 },
       margin: { l: 16, r: 16, t: 12, b: 16 },

@@ -20,11 +20,12 @@ from typing import Any
 from fireset._util.errors import InputError
 from fireset._util.files import atomic_path, check_writable
 from fireset._util.parallel import thread_count
-from fireset.reporting.figures import Figure, HeatMap, Section, Series
+from fireset.reporting.figures import CountMatrix, Figure, HeatMap, Section, Series, short_names
 
 _FOLDER = Path(__file__).parent
 _MAX_TABLE_ROWS = 40  # of a figure's data, shown as a table; longer series are thinned evenly
 _MAX_TABLE_CELLS = 400  # of a heat map's
+_UPRIGHT_COLUMNS, _UPRIGHT_LETTERS = 4, 6  # of a matrix: with more of both the names above it are turned
 _VERSIONS = ("fireset", "numpy", "scipy", "numba", "scikit-learn", "torch", "jax")
 _NUMBER = re.compile(r"^[-−+]?[\d., ]+(e[-+]?\d+)?\s?(%|×|s|ms|MB|GB|kB|times)?$")
 
@@ -62,6 +63,9 @@ def write_page(
     for section in sections:
         figures = []
         for figure in section.figures:
+            if isinstance(figure, CountMatrix):
+                figures.append(_matrix_description(figure, f"matrix-{len(shown_sections)}-{len(figures)}"))
+                continue
             figures.append(_figure_description(figure, len(drawn)))
             drawn.append(_heat_map_data(figure) if isinstance(figure, HeatMap) else _figure_data(figure))
         shown_sections.append({"section": section, "id": f"section-{len(shown_sections) + 1}", "figures": figures})
@@ -100,20 +104,30 @@ def _colors(figure: Figure) -> list[int]:
     return colors
 
 
+def _words(figure: Figure) -> list[str]:
+    """What x says, each once, if it is words and not numbers."""
+    every = [x for series in figure.series for x in series.x]
+    return list(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else []
+
+
 def _figure_data(figure: Figure) -> dict[str, Any]:
     """What page.js needs to draw series."""
-    words = any(isinstance(x, str) for series in figure.series for x in series.x)
+    names = _words(figure)
+    places = {name: k for k, name in enumerate(names)}
     return {
         "kind": "series",
         "x_label": _escaped(figure.x_label),
         "y_label": _escaped(figure.y_label),
-        "x_type": "category" if words else "log" if figure.log_x else "linear",
+        "x_type": "category" if names else "log" if figure.log_x else "linear",
         "y_type": "log" if figure.log_y else "linear",
+        "names": [_escaped(name) for name in short_names(names)],
+        "full_names": [_escaped(name) for name in names],
         "series": [
             {
                 "name": _escaped(series.name),
-                "x": [_escaped(x) if isinstance(x, str) else _finite_or_none(x) for x in series.x],
+                "x": [places[str(x)] if names else _finite_or_none(x) for x in series.x],
                 "y": [_finite_or_none(y) for y in series.y],
+                "spans": [[_finite_or_none(end) for end in span] for span in series.spans or ()],
                 "style": series.style,
                 "color": color,
             }
@@ -138,7 +152,42 @@ def _figure_description(figure: Figure | HeatMap, number: int) -> dict[str, Any]
     else:
         legend = [(s.name, s.style, color) for s, color in zip(figure.series, _colors(figure), strict=True)]
         tables = [_series_table(figure, series) for series in figure.series]
-    return {"number": number, "title": figure.title, "alt": figure.alt, "legend": legend, "tables": tables}
+    words = 0 if isinstance(figure, HeatMap) else len(_words(figure))
+    return {
+        "id": f"figure-{number}",
+        "number": number,
+        "title": figure.title,
+        "alt": figure.alt,
+        "legend": legend,
+        "tables": tables,
+        "height": 5 + 1.7 * words if words else None,  # rem
+    }
+
+
+def _matrix_description(figure: CountMatrix, name: str) -> dict[str, Any]:
+    """What the template needs of a shaded table."""
+    rows = [
+        {
+            "name": row_name,
+            "total": f"{total:,}",
+            "cells": [
+                {"count": f"{count:,}", "share": count / total if total else 0.0, "match": j == k}
+                for j, count in enumerate(counts)
+            ],
+        }
+        for k, (row_name, counts, total) in enumerate(zip(figure.row_names, figure.counts, figure.totals, strict=True))
+    ]
+    names = figure.column_names
+    turned = len(names) > _UPRIGHT_COLUMNS and max(map(len, names)) > _UPRIGHT_LETTERS
+    return {
+        "id": name,
+        "matrix": {"rows": rows, "columns": names, "turned": turned},
+        "title": figure.title,
+        "alt": figure.alt,
+        "x_label": figure.x_label,
+        "y_label": figure.y_label,
+        "full_names": figure.full_names,
+    }
 
 
 def _series_table(figure: Figure, series: Series) -> dict[str, Any]:
@@ -148,8 +197,11 @@ def _series_table(figure: Figure, series: Series) -> dict[str, Any]:
     chosen = range(count) if count <= _MAX_TABLE_ROWS else [k * (count - 1) // last for k in range(_MAX_TABLE_ROWS)]
     return {
         "caption": series.name + ("" if len(chosen) == count else f" ({len(chosen)} of {count:,} points)"),
-        "columns": [figure.x_label, figure.y_label],
-        "rows": [[_formatted(series.x[k]), _formatted(series.y[k])] for k in chosen],
+        "columns": [figure.x_label, figure.y_label, *(["from", "to"] if series.spans else [])],
+        "rows": [
+            [_formatted(value) for value in (series.x[k], series.y[k], *(series.spans[k] if series.spans else ()))]
+            for k in chosen
+        ],
     }
 
 

@@ -4,6 +4,7 @@ With weights R² = diag(weight) of the rows, A = R K R + λ and z = A⁻¹ R t, 
 in row i, had it been left out, is z_i / (√weight_i [A⁻¹]_ii).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +24,21 @@ class LeftOut(NamedTuple):
     place: int  # of λ in RIDGES, or −1
     coefficients: np.ndarray  # α, (n, c)
     errors: np.ndarray  # target less prediction, (n, c)
-    error: float  # their mean square, beside that of the targets
+    error: float  # their mean square, or score, beside that of the targets
 
 
 def leave_one_out(
-    kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, ridge: float, place: int = -1
+    kernel: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    ridge: float,
+    place: int = -1,
+    score: Callable[[np.ndarray], float] | None = None,
 ) -> LeftOut:
-    """With this λ; ``kernel`` (n, n), its lower triangle, is not changed; targets (n, c). Cost 2/3 n³."""
+    """With this λ; ``kernel`` (n, n), its lower triangle, is not changed; targets (n, c). Cost 2/3 n³.
+
+    ``score(errors)`` is what to judge them by, where it is not their mean square.
+    """
     from scipy.linalg import get_lapack_funcs
 
     size = max(_size(kernel, weight), 1e-300)
@@ -51,12 +60,19 @@ def leave_one_out(
     solved = solved.astype(np.float64)
     own = np.square(inverse).sum(axis=1, dtype=np.float64)
     errors = solved / np.maximum(own * roots, 1e-300)[:, None]
-    spread = float(weight @ (targets**2).sum(axis=1))
-    mean = float(weight @ (errors**2).sum(axis=1)) / spread if spread > 0 else 1.0
+    judge = score or (lambda off: float(weight @ (off**2).sum(axis=1)))
+    spread = judge(targets)
+    mean = judge(errors) / spread if spread > 0 else 1.0
     return LeftOut(ridge, place, roots[:, None] * solved, errors, mean)
 
 
-def best_ridge(kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, start: int = 6) -> LeftOut:
+def best_ridge(
+    kernel: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    start: int = 6,
+    score: Callable[[np.ndarray], float] | None = None,
+) -> LeftOut:
     """The λ among ``RIDGES`` at which the error is least, downhill from the one at ``start``.
 
     The error has one valley in all but odd cases. Of two that are nearly as good the larger λ counts: it is the
@@ -71,7 +87,7 @@ def best_ridge(kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, star
         if not 0 <= k < len(RIDGES):
             return np.inf
         if k not in tried:
-            tried[k] = ridge_at(kernel, targets, weight, k)
+            tried[k] = ridge_at(kernel, targets, weight, k, score)
         return tried[k].error
 
     k = start
@@ -83,9 +99,15 @@ def best_ridge(kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, star
     return tried[k]
 
 
-def ridge_at(kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, place: int) -> LeftOut:
+def ridge_at(
+    kernel: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    place: int,
+    score: Callable[[np.ndarray], float] | None = None,
+) -> LeftOut:
     """With the λ at this place of ``RIDGES``."""
-    return leave_one_out(kernel, targets, weight, RIDGES[place] * _size(kernel, weight), place)
+    return leave_one_out(kernel, targets, weight, RIDGES[place] * _size(kernel, weight), place, score)
 
 
 def _size(kernel: np.ndarray, weight: np.ndarray) -> float:

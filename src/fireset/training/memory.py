@@ -1,6 +1,9 @@
 """Memory: what training will need, told before it is taken; and engines that do with less where it would not fit."""
 
 import re
+from collections.abc import Callable
+
+import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.system_memory import bytes_for_this_process, resident_bytes
@@ -9,6 +12,7 @@ from fireset.network import ShiftedReLUNetwork
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SCRATCH = 200e6  # matrix products in tiles, compiled code, what the allocator keeps
+_LOADED_LATER = 130e6  # compiled kernels and libraries that are there when training starts, and not before
 _ARRAYS_PER_TARGET = 16  # float64 arrays (n, c) that are there at a time: predictions, residuals, sums of each range
 
 
@@ -32,29 +36,57 @@ def check_weights(width: int, n_features: int, dtype: str, *, momentum: bool, as
     """Refuse a network whose weights alone, their safe copy and their velocity will not fit; before they are drawn."""
     free = free_bytes(parse_memory(asked))
     item = 8 if dtype == "float64" else 4  # what is neither of the two is refused by whoever draws them
-    needed = width * n_features * item * (2 + int(momentum))
-    if needed > free:
+    each = n_features * item * (2 + int(momentum))
+    if width * each > free:
+        least = _SCRATCH + _LOADED_LATER
+        fitting = (free - least) / each
         raise InputError(
-            f"width {width:,} with {n_features:,} inputs needs {_size(needed)} for the weights, their safe copy"
-            f"{' and their velocity' if momentum else ''}, {_said(asked)} {_size(max(free, 0))}; give a smaller width, "
-            "or more workers or memory"
+            f"width {width:,} with {n_features:,} inputs needs {_size(width * each)} for the weights, their safe copy"
+            f"{' and their velocity' if momentum else ''}, {_said(asked)} {_size(max(free, 0))}; "
+            + _remedy(fitting, least=least, asked=asked)
         )
 
 
 def within_memory(
-    engine: Engine, network: ShiftedReLUNetwork, n_samples: int, *, solver_bytes: float, asked: int | str | None
+    engine: Engine,
+    network: ShiftedReLUNetwork,
+    n_samples: int,
+    *,
+    solver_bytes: Callable[[ShiftedReLUNetwork], float],
+    asked: int | str | None,
 ) -> Engine:
-    """The engine, or one that does the same with less memory if it would take too much; or a refusal."""
+    """The engine, or one that does the same with less memory if it would take too much; or a refusal.
+
+    The refusal names what helps: the width that would fit, as bytes grow in proportion to it above those of the rows;
+    or, where the rows alone are too much, that no width does.
+    """
     free = free_bytes(parse_memory(asked))
-    base = _besides_engine(network, n_samples, solver_bytes)
-    fitting = engine.within_memory(network, n_samples, free - base)
+    solver = solver_bytes(network)
+    fitting = engine.within_memory(network, n_samples, free - _besides_engine(network, n_samples, solver))
     if fitting is not None:
         return fitting
-    needed, copies = expected_bytes(engine, network, n_samples, solver_bytes), network.weights.nbytes + solver_bytes
-    remedy = "" if engine.can_shrink else ", engine 'data', which can work in blocks"
+    needed, copies = expected_bytes(engine, network, n_samples, solver), network.weights.nbytes + solver
+    narrow = network.part(np.arange(min(2, network.width)))
+    least = expected_bytes(engine, narrow, n_samples, solver_bytes(narrow))
+    width = network.width * (free - least) / max(needed - least, 1.0)
+    other = "" if engine.can_shrink else ", engine 'data', which can work in blocks"
     raise InputError(
         f"training needs about {_size(needed)} more with engine {engine.name!r} ({_size(copies)} of it for copies of "
-        f"the weights), {_said(asked)} {_size(max(free, 0))}; give a smaller width{remedy}, or more workers or memory"
+        f"the weights), {_said(asked)} {_size(max(free, 0))}; {_remedy(width, least=least, asked=asked, other=other)}"
+    )
+
+
+def _remedy(width: float, *, least: float, asked: int | str | None, other: str = "") -> str:
+    """What helps where ``width`` neurons would fit, and ``least`` bytes are needed whatever the width."""
+    if width >= 2:
+        place = 10 ** (len(str(int(width))) - 1)
+        return f"give a width of at most about {int(width) // place * place:,}{other}, or more workers or memory"
+    already = resident_bytes()
+    rows = ", or fewer rows" if least > 2 * _SCRATCH else ""
+    more = f"memory of at least {_size(1.1 * (already + least))}" if asked is not None else "more memory"
+    return (
+        f"a smaller width does not help: the program has {_size(already)} already, and the rows and the working space "
+        f"need {_size(least)} more, whatever the width; give {more}{rows}"
     )
 
 

@@ -3,15 +3,21 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fireset._util.messages import tell
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import Rows
 from fireset.training.history import Iteration
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _SECONDS_BETWEEN_LINES = 5.0
+_WIDE = 120  # columns of a terminal on which there is room for the title and a bar
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Progress:
     predictions: np.ndarray
     residual: np.ndarray
     max_iter: int
-    X: np.ndarray  # (n, d) as the engine has them, validation rows at the end
+    X: Rows  # (n, d) as the engine has them, validation rows at the end
     targets: np.ndarray  # (n, c)
     weight: np.ndarray  # (n,); 0 for validation rows
     momentum: float
@@ -35,32 +41,29 @@ Callback = Callable[[Progress], bool | None]
 
 
 class ProgressBar:
-    """A callback for ``train``, for a ``with`` block: loss, fired fraction, time left, on standard error.
+    """A callback for ``train``, for a ``with`` block: iterations, time left, loss, fired fraction, on standard error.
 
-    Without a terminal it prints a line now and then.
+    In this order, on one line: what a narrow terminal has no room for is cut off at the end. Without a terminal it
+    prints a line now and then.
     """
 
-    def __init__(self, title: str = "training"):
+    def __init__(self, title: str = "training", *, console: "Console | None" = None):
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
 
-        self._console = Console(stderr=True)
+        self._console = console or Console(stderr=True)
+        wide = self._console.width >= _WIDE
+        whole = {"no_wrap": True, "overflow": "ignore"}
         self._bar = Bar(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(),
+            *([SpinnerColumn(), TextColumn("{task.description}"), BarColumn()] if wide else []),
+            MofNCompleteColumn(table_column=Column(**whole)),
+            TimeRemainingColumn(compact=not wide, table_column=Column(**whole)),
+            TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=self._console,
             transient=True,
+            expand=True,
         )
         self._title = title
         self._task = self._bar.add_task(title, total=None, state="preparing (the first time, kernels are compiled)")

@@ -88,6 +88,14 @@ class Graph:
         """(rows, 1) as (rows,)."""
         return self.add("Squeeze", value, self.constant(f"{name}_axis", [1], np.int64), name=name)
 
+    def sorted_rows(self, value: str, columns: int, name: str) -> str:
+        """Each row in ascending order."""
+        count, places = self.constant(f"{name}_count", [columns], np.int64), self._unused(f"{name}_places")
+        node = self._onnx.helper.make_node("TopK", [value, count], [name, places], name=name, axis=1, largest=0)
+        self._names.add(name)
+        self._nodes.append(node)
+        return name
+
     def output(self, value: str, name: str, dtype: Any, columns: int | None) -> None:
         """Give a value to whoever runs the graph: (rows, columns), or (rows,). A column of that name goes before."""
         while name in self._names:

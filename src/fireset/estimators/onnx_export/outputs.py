@@ -1,4 +1,4 @@
-"""What the network's outputs mean, in the nodes of a graph: one function for each loss, found by its name."""
+"""What the network's outputs mean, in the nodes of a graph: links of losses, targets and classes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -7,20 +7,24 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.estimators.onnx_export.graph import Graph
+from fireset.training.losses import Loss, Poisson, get_loss
+from fireset.training.losses.poisson import LARGEST_LOG
 
 if TYPE_CHECKING:
     from fireset.estimators.classifier import ShiftedReLUClassifier
     from fireset.estimators.regressor import ShiftedReLURegressor
 
-# (graph, u, estimator) ↦ y, where u (rows, c) are the network's outputs, float64
-Meaning = Callable[[Graph, str, Any], str]
-
 
 def add_predictions(graph: Graph, u: str, estimator: "ShiftedReLURegressor") -> None:
-    """The output "prediction", (rows,) or (rows, targets): what ``predict`` of a regressor gives."""
-    y = _meaning(_PREDICTIONS, estimator.loss)(graph, u, estimator)
-    if estimator._many_targets:
-        graph.output(y, "prediction", np.float64, len(estimator.target_mean_))
+    """The output "prediction", (rows,) or (rows, targets or levels): what ``predict`` of a regressor gives."""
+    loss, outputs = get_loss(estimator.loss), estimator.network_.n_outputs
+    y = _link(loss)(graph, u)
+    y = graph.add("Mul", y, graph.constant("target_scale", estimator.target_scale_), name="scaled")
+    y = graph.add("Add", y, graph.constant("target_mean", estimator.target_mean_), name="moved")
+    if loss.shares_target:
+        y = graph.sorted_rows(y, outputs, "in_order")
+    if loss.shares_target or estimator._many_targets:
+        graph.output(y, "prediction", np.float64, outputs)
     else:
         graph.output(graph.flat(y, "flat_prediction"), "prediction", np.float64, None)
 
@@ -35,15 +39,33 @@ def add_classes(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> Non
     else:
         code = graph.add("ArgMax", scores, name="code", axis=1, keepdims=0)
     label = graph.add("Gather", graph.constant("classes", labels, dtype), code, name="class")
-    p = _meaning(_PROBABILITIES, estimator.loss)(graph, u, estimator)
+    p = (_calibrated if estimator._loss_name == "squared_error" else _logistic)(graph, u, estimator)
     graph.output(label, "label", dtype, None)
     graph.output(p, "probabilities", np.float64, len(labels))
 
 
-def _scaled(graph: Graph, u: str, estimator: "ShiftedReLURegressor") -> str:
-    """Targets were standardized."""
-    y = graph.add("Mul", u, graph.constant("target_scale", estimator.target_scale_), name="scaled")
-    return graph.add("Add", y, graph.constant("target_mean", estimator.target_mean_), name="moved")
+def _same(graph: Graph, u: str) -> str:  # noqa: ARG001
+    """Outputs that are predictions."""
+    return u
+
+
+def _exponential(graph: Graph, u: str) -> str:
+    """e^u, of u up to the largest that ``Poisson`` raises e to."""
+    most = graph.constant("largest_log", LARGEST_LOG)
+    above = graph.add("Greater", u, most, name="is_above")  # not Min, which need not keep NaN
+    return graph.add("Exp", graph.add("Where", above, most, u, name="logs"), name="means")
+
+
+# ``Loss.predictions`` of those losses that have their own.
+_LINKS: dict[type[Loss], Callable[[Graph, str], str]] = {Poisson: _exponential}
+
+
+def _link(loss: Loss) -> Callable[[Graph, str], str]:
+    if type(loss).predictions is Loss.predictions:
+        return _same
+    if type(loss) not in _LINKS:
+        raise InputError(f"export does not know what {loss} predicts; train with one of fireset's losses")
+    return _LINKS[type(loss)]
 
 
 def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
@@ -68,17 +90,6 @@ def _logistic(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
     p = graph.add("Sigmoid", u, name="p_of_second")
     first = graph.add("Sub", graph.constant("one", 1.0), p, name="p_of_first")
     return graph.joined([first, p], "p_of_both")
-
-
-# By the name of the loss. A loss with a link of its own has its function here, and is exported.
-_PREDICTIONS: dict[str, Meaning] = {"squared_error": _scaled}
-_PROBABILITIES: dict[str, Meaning] = {"squared_error": _calibrated, "log_loss": _logistic}
-
-
-def _meaning(known: dict[str, Meaning], loss: str) -> Meaning:
-    if loss not in known:
-        raise InputError(f"export knows the losses {', '.join(known)}; this model was trained with {loss!r}")
-    return known[loss]
 
 
 def _labels(classes: np.ndarray) -> tuple[list, Any]:

@@ -25,21 +25,23 @@ import numpy as np
 
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
-from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
-from fireset.theory.leave_one_out import best_ridge
 from fireset.training.history import Iteration
 from fireset.training.memory import free_bytes
 from fireset.training.solvers.base import Evaluation, Solver, SolverContext
+from fireset.training.solvers.choose_ridge import ridge_for_loss
 from fireset.training.solvers.kernel_solve import (
     CholeskyPreconditioner,
     KernelColumns,
+    KernelSystem,
+    OutputPreconditioner,
     PartialCholeskyPreconditioner,
     Preconditioner,
     SharedPreconditioner,
     Solved,
     conjugate_residuals,
     counted_kernel,
+    divided,
 )
 
 _FEW_ROWS = 2500  # up to which the whole kernel is factored
@@ -54,6 +56,8 @@ _KEPT = 0.1  # of what a round promised, below which it is damped more
 _KEPT_WORD = 3.0  # times ``tol`` of the objective, by which a round may be off where the network is as good as linear
 _GOOD = 0.75  # from which on the damping is lowered, and linear systems are solved to the end
 _MANY_PRODUCTS = 40  # after which the preconditioner is made anew
+_MANY_ROWS = 0.9  # quantile of how √b has changed
+_MUCH = 0.35  # in its logarithm: b by a factor of two
 _MOST_DAMPING = 1e8  # times the ridge: a loss that no step lowers is not ours to lower
 _LEFT_OUT_ROWS = 800  # that the ridge is chosen by
 
@@ -66,29 +70,13 @@ class _Pending(NamedTuple):
     promise: float
 
 
-class _System:
-    """R J Jᵀ R + ν at the current weights, and e/R."""
-
-    def __init__(self, engine: Engine, residual: np.ndarray, roots: np.ndarray, shift: float):
-        self._product = engine.tangent_operator()
-        self.residual, self.roots, self.shift = residual, roots, shift
-
-    def apply(self, vector: np.ndarray) -> np.ndarray:
-        return self.roots * self._product(self.roots * vector) + self.shift * vector
-
-
-def _divided(vector: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """``vector``/``roots``, 0 where the root is."""
-    return np.divide(vector, roots, out=np.zeros_like(roots), where=roots > 0)
-
-
 class GaussNewton(Solver):
     """Rounds of regularized least squares on the linearized network.
 
     Parameters
     ----------
     ridge : "auto" or float
-        λ. "auto" chooses it by leave-one-out on up to 800 rows (``theory/leave_one_out.py``).
+        λ. "auto" chooses it by leave-one-out on up to 800 rows (``choose_ridge.py``).
     tol : float
         Stop when a round promises less than this share of the objective.
 
@@ -97,7 +85,7 @@ class GaussNewton(Solver):
     ridge : float
         λ as it was chosen.
     leave_one_out_error : float or None
-        Mean squared leave-one-out error that λ was chosen by, beside that of predicting 0.
+        Leave-one-out error that λ was chosen by, beside that of the start: mean square, or loss (``choose_ridge.py``).
     products : int
         Products with J Jᵀ so far.
     """
@@ -122,6 +110,7 @@ class GaussNewton(Solver):
         self._kept_its_word = True  # and that within what counts
         self._pending: _Pending | None = None
         self._preconditioner: Preconditioner | None = None
+        self._factored_roots = np.empty((0, 0))  # √b that it was made with
         self._kernel: np.ndarray | None = None
         self._columns: KernelColumns | None = None
         self._dual: np.ndarray | None = None  # δ of the last round, (n, c), where the next one begins
@@ -137,18 +126,16 @@ class GaussNewton(Solver):
         self.ridge = self._choose_ridge() if self._asked_ridge == "auto" else float(self._asked_ridge)
 
     def _choose_ridge(self) -> float:
-        """By leave-one-out on the targets as they are seen from the start."""
-        engine, problem, loss = self.context.engine, self.context.problem, self.context.loss
+        """By leave-one-out on some rows, from the start."""
+        engine, problem = self.context.engine, self.context.problem
         trained = np.flatnonzero(problem.weight > 0)
         rows = np.sort(np.random.default_rng(0).permutation(trained)[:_LEFT_OUT_ROWS])
-        u = engine.forward()
-        curvatures = loss.curvatures(u, problem.targets, problem.weight)[rows]
-        residual = loss.residual(u, problem.targets, problem.weight)[rows]
+        u = engine.forward()[rows]
         if len(problem.X) <= _FEW_ROWS and self._has_room_for_kernel():
             kernel = self._whole_kernel()[np.ix_(rows, rows)]  # rows ascend: a lower triangle has a lower triangle
         else:
             kernel = self._kernel_columns().among(rows)
-        found = best_ridge(kernel, residual / np.maximum(curvatures, 1e-300), curvatures.mean(axis=1))
+        found = ridge_for_loss(kernel, self.context.loss, u, problem.targets[rows], problem.weight[rows])
         agreed = np.array([found.ridge, found.error])
         self.context.group.broadcast(agreed, source=0)
         self.leave_one_out_error = float(agreed[1])
@@ -252,7 +239,7 @@ class GaussNewton(Solver):
         shift = self.ridge + self._damping
         drift = self._drift()
         roots = np.sqrt(context.loss.curvatures(predictions, problem.targets, problem.weight))
-        system = _System(engine, _divided(residual, roots), roots, shift)
+        system = KernelSystem(engine, divided(residual, roots), roots, shift)
         drifted = self._squared_norm(drift)
         # (λ/ν) J D
         pulled = engine.jacobian_product(drift) * (self.ridge / shift) if drifted else np.zeros_like(residual)
@@ -260,7 +247,7 @@ class GaussNewton(Solver):
         solved = self._solve(system, right, loss, drifted)
         # R J Δ, from what the solver left over: no further product with J Jᵀ.
         weighted_change = -(right - solved.residual - shift * solved.solution) - roots * pulled
-        change = _divided(weighted_change, roots)
+        change = divided(weighted_change, roots)
         neurons, rows = engine.gradient(roots * solved.solution)
         new = network.weights - drift * (self.ridge / shift)
         new[neurons] -= rows
@@ -269,13 +256,13 @@ class GaussNewton(Solver):
         self._dual = roots * solved.solution
         return new, promise, solved.sound
 
-    def _solve(self, system: "_System", right: np.ndarray, loss: float, drifted: float) -> Solved:
+    def _solve(self, system: KernelSystem, right: np.ndarray, loss: float, drifted: float) -> Solved:
         """(R J Jᵀ R + ν) z = right, from where the last round ended, as far as it is worth while.
 
         With w = Jᵀ R z, the round minimizes ½ ‖right − R J w‖² + (ν/2) ‖w‖² and a constant. It is above its least by
         ½ r·(1 − ν (R J Jᵀ R + ν)⁻¹) r, r the residual, and the preconditioner nearly has that inverse.
         """
-        if self._preconditioner is None:
+        if self._preconditioner is None or self._reweighted(system.roots):
             self._preconditioner = self._make_preconditioner(system.roots, system.shift)
         shift = system.shift
         # Without damping and for squared error this is 0: the objective is the rest.
@@ -295,7 +282,7 @@ class GaussNewton(Solver):
                 return True
             return left <= _LEFT * worth or (not self._trusted and left <= _LOOSE * (loss - now))
 
-        start = None if self._dual is None else _divided(self._dual, system.roots)
+        start = None if self._dual is None else divided(self._dual, system.roots)
         solved = conjugate_residuals(
             system.apply, self._preconditioner, right, start=start, enough=enough, max_products=_MOST_PRODUCTS
         )
@@ -303,6 +290,12 @@ class GaussNewton(Solver):
         if solved.products > _MANY_PRODUCTS and self._kernel is not None:
             self._preconditioner = self._kernel = None  # a partial one would be no better for being new
         return solved
+
+    def _reweighted(self, roots: np.ndarray) -> bool:
+        """Whether the curvatures of many rows have changed much since the preconditioner was made."""
+        made = self._factored_roots
+        changes = np.abs(np.log(np.divide(roots, made, out=np.ones_like(roots), where=(roots > 0) & (made > 0))))
+        return float(np.quantile(changes, _MANY_ROWS)) > _MUCH
 
     def _has_room_for_kernel(self) -> bool:
         """Whether all workers can factor the kernel of all samples, and whether that is worth while."""
@@ -325,13 +318,21 @@ class GaussNewton(Solver):
         return self._columns
 
     def _make_preconditioner(self, roots: np.ndarray, shift: float) -> Preconditioner:
-        """Of the kernel as it is now, or was a few rounds ago: it hardly changes."""
-        row_roots = np.sqrt(np.mean(roots**2, axis=1))
+        """Of the kernel as it is now, or was a few rounds ago: it hardly changes.
+
+        One for all outputs, with the mean of their curvatures; one for each where they share a target, as quantiles do.
+        """
         group, n = self.context.group, len(roots)
-        if (n <= _FEW_ROWS or self._has_small(shift, row_roots)) and self._has_room_for_kernel():
-            made = CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
-        else:
-            made = PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(_RANK, n), group)
+        self._factored_roots, mean = roots, np.sqrt(np.mean(roots**2, axis=1))
+        whole = (n <= _FEW_ROWS or self._has_small(shift, mean)) and self._has_room_for_kernel()
+
+        def factor(row_roots: np.ndarray) -> Preconditioner:
+            if whole:
+                return CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
+            return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(_RANK, n), group)
+
+        apart = self.context.loss.shares_target
+        made = OutputPreconditioner([factor(column) for column in roots.T]) if apart else factor(mean)
         self._columns = None
         return made if group.size == 1 else SharedPreconditioner(made, group)
 

@@ -12,8 +12,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from fireset._util.parallel import all_blas_threads, parallel_map, ranges
+from fireset._util.rounding import row_norms
 from fireset.distributed.process_group import ProcessGroup
 from fireset.engines.base import Engine
+from fireset.sparse_rows import Rows
 
 _NUMBERS_AT_ONCE = 1 << 20
 _PIVOTS_AT_ONCE = 64
@@ -33,7 +35,7 @@ def counted_kernel(engine: Engine, dtype=np.float64) -> np.ndarray:
     return _times_products(engine.common_counts(dtype), engine.X, engine.tangent_scale)
 
 
-def _times_products(table: np.ndarray, X: np.ndarray, scale: float) -> np.ndarray:
+def _times_products(table: np.ndarray, X: Rows, scale: float) -> np.ndarray:
     """``table[i, j]`` times ``scale`` ⟨x_i, x_j⟩, in place."""
     dtype = table.dtype.type
     X = X.astype(dtype, copy=False)
@@ -75,6 +77,17 @@ class CholeskyPreconditioner:
 
         right = vector.astype(self._factor.dtype)
         return cho_solve((self._factor, False), right, overwrite_b=True, check_finite=False).astype(np.float64)
+
+
+class OutputPreconditioner:
+    """A preconditioner for each output."""
+
+    def __init__(self, parts: list[Preconditioner]):
+        self._parts = parts
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        columns = [part.apply(vector[:, k : k + 1]) for k, part in enumerate(self._parts)]
+        return np.concatenate(columns, axis=1)
 
 
 class PartialCholeskyPreconditioner:
@@ -142,11 +155,11 @@ class KernelColumns:
 
     def __init__(self, engine: Engine):
         self._columns = engine.count_columns()
-        self._X = engine.X.astype(np.float32, copy=False)
+        self._X: Rows = engine.X.astype(np.float32, copy=False)
         self._scale = engine.tangent_scale
 
     def diagonal(self) -> np.ndarray:
-        return np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64) * self._columns.diagonal() * self._scale
+        return row_norms(self._X) ** 2 * self._columns.diagonal() * self._scale
 
     def of(self, chosen: np.ndarray) -> np.ndarray:
         """(len(chosen), n), float32."""
@@ -175,6 +188,22 @@ class SharedPreconditioner:
         applied = np.ascontiguousarray(applied)
         self._group.broadcast(applied, source=0)
         return applied
+
+
+class KernelSystem:
+    """R J Jᵀ R + ν at the current weights, and e/R."""
+
+    def __init__(self, engine: Engine, residual: np.ndarray, roots: np.ndarray, shift: float):
+        self._product = engine.tangent_operator()
+        self.residual, self.roots, self.shift = residual, roots, shift
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        return self.roots * self._product(self.roots * vector) + self.shift * vector
+
+
+def divided(vector: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """``vector``/``roots``, 0 where the root is."""
+    return np.divide(vector, roots, out=np.zeros_like(roots), where=roots > 0)
 
 
 class Solved(NamedTuple):

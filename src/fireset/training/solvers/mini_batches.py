@@ -64,7 +64,7 @@ class MiniBatchDescent(GradientDescent):
             X, weight = problem.X[rows], problem.weight[rows]
             top = largest_eigenvalue(X, network.signs, network.fire_sets(X), weight)
             tops.append(top * network.output_scale**2)
-        top = self.context.loss.curvature(network.n_outputs) * max(tops, default=0.0)
+        top = self.context.loss.step_curvature(network.n_outputs) * max(tops, default=0.0)
         return (1.0 - self.momentum) / top if top > 0 else 1.0  # momentum goes on with what batches gave before
 
     def _batches(self, epoch: int) -> Iterator[np.ndarray]:
