@@ -171,6 +171,13 @@ def test_phases_of_dates_by_what_the_table_spans():
     np.testing.assert_allclose(six[1:3], [1, 0], atol=1e-9)
 
 
+def test_an_hour_has_one_sine_on_all_days():
+    """Rounding made near-equal values of it, which the map of columns took for many, far apart in rank."""
+    hours = pl.datetime_range(datetime(1960, 1, 1), datetime(2020, 6, 1), "25h", eager=True)
+    matrix = TableEncoder.learn(pl.DataFrame({"at": hours})).encode(pl.DataFrame({"at": hours}))
+    assert [len(np.unique(column)) for column in matrix.T[1:3]] == [13, 13]
+
+
 def test_durations_and_times_of_day_are_numbers_of_days():
     table = pl.DataFrame({"took": [timedelta(hours=36), timedelta(0)], "at": [time(12), time(0)]})
     np.testing.assert_allclose(TableEncoder.learn(table).encode(table), [[1.5, 0.5], [0, 0]])

@@ -1,4 +1,4 @@
-"""Commands that make and use models: train, predict, info."""
+"""Commands that make and use models: train, predict, info, export."""
 
 import sys
 from contextlib import nullcontext
@@ -293,3 +293,17 @@ def info(
     known = describe_model(model)
     usable = {"next": f"fireset predict {quote(str(model))} TABLE --out predictions.csv"} if "task" in known else {}
     show(known if as_json else known | usable, as_json)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A file that `fireset train` wrote.")],
+    out: Annotated[Path, typer.Argument(help="The file to write, named .onnx.")],
+    as_json: Json = False,
+) -> None:
+    """Write a model as an ONNX graph, which runs without fireset."""
+    from fireset.commands.export import export_model
+
+    found = export_model(model, out)
+    step = f"onnxruntime.InferenceSession({str(out)!r}) in Python; docs/export.md has the rest"
+    show(found if as_json else {**found, "next": step}, as_json)

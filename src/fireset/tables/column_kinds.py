@@ -27,6 +27,9 @@ _MOST_CATEGORIES = 200
 _SMALLEST_SHARE = 1e-3
 # Names of periods, in days, and how much of one a table must span before its phase tells more than the date itself.
 PERIODS = {"day": 1.0, "week": 7.0, "year": 365.2425}
+# Sine and cosine are rounded to multiples of this, float32's precision: noon has one sine on all days, which the map of
+# columns counts as one value, and the same one whatever library computes it.
+PHASE_STEP = 2.0**-24
 _DAY = 86_400e6  # in microseconds
 
 
@@ -124,7 +127,8 @@ class DateColumn:
     def phases(self, days: np.ndarray) -> np.ndarray:
         """The days and the phases of the periods."""
         angles = [2.0 * np.pi / PERIODS[name] * np.mod(days, PERIODS[name]) for name in self.periods]
-        return np.stack([days, *(wave(angle) for angle in angles for wave in (np.sin, np.cos))], axis=1)
+        waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
+        return np.stack([days, *(np.rint(wave / PHASE_STEP) * PHASE_STEP for wave in waves)], axis=1)
 
     def to_dict(self) -> dict[str, Any]:
         stored = {"kind": "date", "name": self.name, "fill": self.fill, "periods": list(self.periods)}

@@ -19,7 +19,7 @@ from fireset.sparse_rows import is_sparse
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_CLIP = 3.0  # standard deviations; after normalizing, an outlier in one column would make all others tiny
+CLIP = 3.0  # standard deviations; after normalizing, an outlier in one column would make all others tiny
 _FEW_VALUES = 10
 _KNOTS = 128
 _MOST_ROWS = 20_000  # that ranks are learned from
@@ -87,8 +87,8 @@ class ColumnMap:
                     "or fit on sparse rows"
                 )
             X = stored_once(X)
-            return _with_numbers(X, np.clip(X.data / self.scale[X.indices], -_CLIP, _CLIP))
-        Z = np.clip((X - self.mean) / self.scale, -_CLIP, _CLIP)
+            return _with_numbers(X, np.clip(X.data / self.scale[X.indices], -CLIP, CLIP))
+        Z = np.clip((X - self.mean) / self.scale, -CLIP, CLIP)
         for bent in self.bent:
             Z[:, bent.column] = bent(X[:, bent.column])
         return Z
@@ -132,17 +132,17 @@ def _bend(
 
     if len(values) <= _FEW_VALUES:
         return None
-    linear = np.clip((values - mean) / scale, -_CLIP, _CLIP)
+    linear = np.clip((values - mean) / scale, -CLIP, CLIP)
     bent = 0.5 * (linear + ndtri(np.clip(ranks, _OUTERMOST, 1 - _OUTERMOST)))
     centre = float(shares @ bent)
     spread = float(np.sqrt(shares @ (bent - centre) ** 2))
     chosen = np.unique(np.searchsorted(ranks, np.linspace(ranks[0], ranks[-1], _KNOTS)).clip(0, len(values) - 1))
     knots, z = values[chosen], (bent[chosen] - centre) / spread
     # Beyond what was seen the linear half goes on, to where it is clipped.
-    ends = mean - _CLIP * scale, mean + _CLIP * scale
+    ends = mean - CLIP * scale, mean + CLIP * scale
     slope = 0.5 / (scale * spread)
     if ends[0] < knots[0]:
         z, knots = np.append(z[0] - slope * (knots[0] - ends[0]), z), np.append(ends[0], knots)
     if ends[1] > knots[-1]:
         z, knots = np.append(z, z[-1] + slope * (ends[1] - knots[-1])), np.append(knots, ends[1])
-    return BentColumn(column, knots, np.clip(z, -_CLIP, _CLIP))
+    return BentColumn(column, knots, np.clip(z, -CLIP, CLIP))

@@ -8,12 +8,12 @@ from fireset._util.errors import InputError
 from fireset.training.losses import spread
 from fireset.training.losses.base import Loss
 
-_LARGEST_LOG = 300.0  # e to the power of it, times any weight, is still a number
+LARGEST_LOG = 300.0  # e to the power of it, times any weight, is still a number
 _LEAST_CURVATURE = 1e-4  # so that rows whose mean is next to 0 still count
 
 
 def _means(u: np.ndarray) -> np.ndarray:
-    return np.exp(np.minimum(u, _LARGEST_LOG))
+    return np.exp(np.minimum(u, LARGEST_LOG))
 
 
 @dataclass(frozen=True)

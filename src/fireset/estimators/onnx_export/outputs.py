@@ -1,0 +1,106 @@
+"""What the network's outputs mean, in the nodes of a graph: links of losses, targets and classes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset.estimators.onnx_export.graph import Graph
+from fireset.training.losses import Loss, Poisson, get_loss
+from fireset.training.losses.poisson import LARGEST_LOG
+
+if TYPE_CHECKING:
+    from fireset.estimators.classifier import ShiftedReLUClassifier
+    from fireset.estimators.regressor import ShiftedReLURegressor
+
+
+def add_predictions(graph: Graph, u: str, estimator: "ShiftedReLURegressor") -> None:
+    """The output "prediction", (rows,) or (rows, targets or levels): what ``predict`` of a regressor gives."""
+    loss, outputs = get_loss(estimator.loss), estimator.network_.n_outputs
+    y = _link(loss)(graph, u)
+    y = graph.add("Mul", y, graph.constant("target_scale", estimator.target_scale_), name="scaled")
+    y = graph.add("Add", y, graph.constant("target_mean", estimator.target_mean_), name="moved")
+    if loss.shares_target:
+        y = graph.sorted_rows(y, outputs, "in_order")
+    if loss.shares_target or estimator._many_targets:
+        graph.output(y, "prediction", np.float64, outputs)
+    else:
+        graph.output(graph.flat(y, "flat_prediction"), "prediction", np.float64, None)
+
+
+def add_classes(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> None:
+    """The outputs "label", (rows,), and "probabilities", (rows, classes)."""
+    labels, dtype = _labels(estimator.classes_)
+    scores = graph.add("Add", u, graph.constant("offset", estimator.offset_), name="scores")
+    if len(labels) == 2:
+        above = graph.add("Greater", scores, graph.constant("middle", 0.0), name="is_second")
+        code = graph.cast(graph.flat(above, "flat_is_second"), np.int64, "code")
+    else:
+        code = graph.add("ArgMax", scores, name="code", axis=1, keepdims=0)
+    label = graph.add("Gather", graph.constant("classes", labels, dtype), code, name="class")
+    p = (_calibrated if estimator._loss_name == "squared_error" else _logistic)(graph, u, estimator)
+    graph.output(label, "label", dtype, None)
+    graph.output(p, "probabilities", np.float64, len(labels))
+
+
+def _same(graph: Graph, u: str) -> str:  # noqa: ARG001
+    """Outputs that are predictions."""
+    return u
+
+
+def _exponential(graph: Graph, u: str) -> str:
+    """e^u, of u up to the largest that ``Poisson`` raises e to."""
+    most = graph.constant("largest_log", LARGEST_LOG)
+    above = graph.add("Greater", u, most, name="is_above")  # not Min, which need not keep NaN
+    return graph.add("Exp", graph.add("Where", above, most, u, name="logs"), name="means")
+
+
+# ``Loss.predictions`` of those losses that have their own.
+_LINKS: dict[type[Loss], Callable[[Graph, str], str]] = {Poisson: _exponential}
+
+
+def _link(loss: Loss) -> Callable[[Graph, str], str]:
+    if type(loss).predictions is Loss.predictions:
+        return _same
+    if type(loss) not in _LINKS:
+        raise InputError(f"export does not know what {loss} predicts; train with one of fireset's losses")
+    return _LINKS[type(loss)]
+
+
+def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
+    """softmax of α s + β log max((1 + s)/2, ε): ``Calibration``."""
+    calibration = estimator.calibration_
+    s = graph.add("Add", u, graph.constant("score_offset", estimator.offset_), name="s")
+    if len(estimator.classes_) == 2:
+        s = graph.joined([graph.add("Neg", s, name="s_of_first"), s], "s_of_both")
+    one, half = graph.constant("one", 1.0), graph.constant("half", 0.5)
+    share = graph.add("Mul", graph.add("Add", s, one, name="s_plus_one"), half, name="share")
+    share = graph.add("Max", share, graph.constant("floor", calibration.floor), name="share_above_floor")
+    power = graph.constant("power", calibration.power)
+    logs = graph.add("Mul", graph.add("Log", share, name="log_share"), power, name="powers")
+    slopes = graph.add("Mul", s, graph.constant("slope", calibration.slope), name="slopes")
+    return graph.add("Softmax", graph.add("Add", slopes, logs, name="logits"), name="softmax", axis=1)
+
+
+def _logistic(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
+    """``losses.probabilities``."""
+    if len(estimator.classes_) > 2:
+        return graph.add("Softmax", u, name="softmax", axis=1)
+    p = graph.add("Sigmoid", u, name="p_of_second")
+    first = graph.add("Sub", graph.constant("one", 1.0), p, name="p_of_first")
+    return graph.joined([first, p], "p_of_both")
+
+
+def _labels(classes: np.ndarray) -> tuple[list, Any]:
+    """Labels and their type in the graph: texts, 64-bit integers, float64 or truth values."""
+    labels = classes.tolist()
+    kinds = {type(label) for label in labels}
+    types: dict[type, Any] = {str: object, int: np.int64, float: np.float64, bool: np.bool_}
+    if len(kinds) != 1 or not kinds <= set(types):
+        named = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise InputError(f"export needs classes that are texts, integers, floats or booleans, all alike; got {named}")
+    kind = kinds.pop()
+    if kind is int and max(map(abs, labels)) >= 2**63:
+        raise InputError(f"export needs classes of 64-bit integers, got {max(labels, key=abs)}; name the classes anew")
+    return labels, types[kind]
