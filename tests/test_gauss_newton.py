@@ -286,3 +286,24 @@ def test_where_the_last_round_ended_is_no_place_to_give_up():
         result = train(network(1, 10.0, width=1000), rows, y, solver=solver, max_iter=100, tol=0, callbacks=[forget])
         losses.append(result.loss)
     assert losses[0] <= 1.2 * losses[1]
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "log_loss"])
+def test_a_first_round_is_not_given_up(loss):
+    """Few neurons for many outputs: what the preconditioner leaves out counts, and the first products gain nothing."""
+    rng = np.random.default_rng(36)
+    n, d, c, width = (int(rng.integers(low, high)) for low, high in ((60, 400), (2, 12), (2, 8), (50, 51)))
+    X = rng.standard_normal((n, d))
+    sums = X[:, 0] + 0.5 * X[:, -1] ** 2
+    y = np.digitize(sums, np.quantile(sums, np.linspace(0, 1, c + 1)[1:-1]))
+    model = ShiftedReLUClassifier(width=2 * width, solver="gauss-newton", loss=loss, random_state=0).fit(X, y)
+    assert model.result_.loss < 0.9 * model.result_.history[0].loss
+
+
+def test_narrow_networks_are_left_to_descent():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100, 3))
+    for width, solver in ((49, "gradient"), (50, "gauss-newton"), ("auto", "gauss-newton")):
+        model = ShiftedReLURegressor(width=width, random_state=0)
+        model.prepare(X, X[:, 0])
+        assert model.solver_ == solver

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -32,7 +33,7 @@ def wrong(name: str, text: str, encoding: str = "utf-8") -> str:
 TRAIN = ("train", "houses.csv", "--target", "price", *SMALL)
 
 # The command line: what was typed, and what the answer has in it. A callable makes the file first.
-TYPED = {
+TYPED: dict[str, tuple[Any, str]] = {
     "a column with another spelling": (
         ("train", "houses.csv", "--target", "Price"),
         "--target 'Price' is not a column of the table; did you mean 'price'?",
@@ -106,8 +107,8 @@ TYPED = {
 
 @pytest.mark.parametrize("mistake", TYPED)
 def test_typed(run, mistake):
-    arguments, expected = TYPED[mistake]
-    arguments = arguments() if callable(arguments) else arguments
+    given, expected = TYPED[mistake]
+    arguments: tuple[str, ...] = given() if callable(given) else given
     if "model.safetensors" in arguments:
         assert run(*TRAIN, "--out", "model.safetensors")[0] == 0
     code, out, err = run(*arguments)

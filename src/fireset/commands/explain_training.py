@@ -62,6 +62,7 @@ def explain_training(
     columns = describe_columns(estimator.encoder_, problem.features)
     score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
     estimator.width = settings["width"]
+    solver = estimator.solver_for(len(kept), prepared.rows.shape[1] - 1, outputs)
     summary: dict[str, Any] = {
         "task": problem.task,
         "rows": len(kept),
@@ -70,7 +71,7 @@ def explain_training(
         **({"classes": problem.classes} if problem.classes else {}),
         "width": estimator.width_for(len(kept), prepared.rows.shape[1] - 1, outputs),
         "threshold": estimator.network_.threshold,
-        "solver": estimator.solver_,
+        "solver": solver,
         "bias": chosen.bias,
         "column_scale_rounds": chosen.rounds,
         "importances": dict(zip(problem.features.columns, estimator.feature_importances_.tolist(), strict=True)),
@@ -79,7 +80,7 @@ def explain_training(
         summary |= {f"forecast_{score}": chosen.forecast, "forecast_rows": chosen.rows}
     if chosen.notes:
         summary["notes"] = list(chosen.notes)
-    if settings["width"] == "auto" and estimator.solver_ == "gauss-newton":
+    if settings["width"] == "auto" and solver == "gauss-newton":
         work = len(kept) * (1.0 + outputs / _OUTPUTS_ALIKE)
         choosing = _SECONDS_A_CHOSEN_ROW * min(len(kept), MOST_ROWS)
         summary["expected_seconds"] = _SECONDS_AT_LEAST + choosing + _SECONDS_A_ROW * work

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
@@ -20,13 +20,12 @@ from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
 from fireset.distributed.worker_grid import current_grid
 from fireset.engines.registry import create, engine_class
+from fireset.estimators.table_input import TableInput
 from fireset.estimators.width import THRESHOLD, choose_width
 from fireset.network import ShiftedReLUNetwork, choose_threshold
 from fireset.sparse_rows import is_sparse
-from fireset.tables.column_notes import warn_of_columns
 from fireset.tables.columns import ColumnMap
 from fireset.tables.encoder import TableEncoder
-from fireset.tables.frames import as_table, frame_of_objects, is_frame
 from fireset.tables.holdout import hold_out
 from fireset.tables.settings import FEWEST_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 # κ where it is "auto". For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
 _OUTPUT_SCALES = {"gauss-newton": 1000.0, "gradient": 10.0}
 _GRADIENT_TOLERANCE = 1e-4  # where tol is "auto"; Gauss–Newton has the loss's
+_NARROW = 2  # weights for each target; docs/solvers.md has the figures
 _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 
 
@@ -54,7 +54,7 @@ class PreparedRows(NamedTuple):
     codes: np.ndarray | None  # of the classes, to split by
 
 
-class ShiftedReLUEstimator(BaseEstimator):
+class ShiftedReLUEstimator(TableInput, BaseEstimator):
     """What both estimators share: the map to the sphere, the network and its training."""
 
     # Set by the subclasses' __init__, which scikit-learn wants spelled out.
@@ -109,12 +109,17 @@ class ShiftedReLUEstimator(BaseEstimator):
         if self.start not in ("auto", "paper", "antisymmetric"):
             raise InputError(f"start must be 'auto', 'paper' or 'antisymmetric', got {self.start!r}")
 
-    def _choose_solver(self) -> str:
-        """ "auto" is Gauss–Newton, but where a rate or batches are asked for, pairs are missed, or rows are shared."""
+    def solver_for(self, rows: int, columns: int, outputs: int) -> str:
+        """ "auto" is Gauss–Newton, but where a rate or batches are asked for, pairs are missed, or rows are shared.
+
+        And where a width was given that has fewer than ``_NARROW`` weights for a target: the ridge towards the start
+        then keeps the network from learning, and descent is free to leave it.
+        """
         if self.solver != "auto":
             return self.solver
         misses = self.engine != "auto" and not engine_class(self.engine).exact
-        descends = self.learning_rate != "auto" or self.batch_size is not None or misses
+        narrow = is_number(self.width) and float(self.width) * (columns + 1) < _NARROW * rows * outputs
+        descends = self.learning_rate != "auto" or self.batch_size is not None or misses or narrow
         descends = descends or current_grid().same_neurons.size > 1
         return "gradient" if descends else "gauss-newton"
 
@@ -124,7 +129,7 @@ class ShiftedReLUEstimator(BaseEstimator):
         ``outputs`` are those of the network, where they are not as many as columns of these ``targets``.
         """
         outputs = outputs or targets.shape[1]
-        self.solver_ = self._choose_solver()
+        self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs)
         # A learning rate that was given is meant for the network of the paper.
         auto = _OUTPUT_SCALES[self.solver_] if self.learning_rate == "auto" else 1.0
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
@@ -308,62 +313,6 @@ class ShiftedReLUEstimator(BaseEstimator):
         state: Any = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_batches"}
 
-    def _encoded(self, X, y, *, reset: bool, **checks) -> tuple[Any, np.ndarray]:
-        """Rows and targets to train on as numbers, none missing; ``reset`` learns what columns become."""
-        if not is_frame(X):
-            if not reset and self._by_name:
-                return self._with_targets(self._rows_of_array(X), y, checks)
-            impute = self.missing == "impute"
-            try:
-                numbers, y = validate_data(self, X, y, reset=reset, **_accepted(X, impute), **checks)
-            except ValueError as error:
-                if "could not convert string" not in str(error):
-                    raise
-                raise InputError(f"{error}; X must hold numbers, or be a DataFrame, whose texts are encoded") from None
-            if reset:
-                if self.categorical is not None and len(self.categorical):
-                    raise InputError("categorical names columns of a DataFrame, and X is an array; give a DataFrame")
-                self._by_name = False
-                self.encoder_ = TableEncoder.of_numbers(numbers, impute)
-            return self.encoder_.encode_numbers(numbers), np.asarray(y)
-        table = as_table(X)
-        if reset:
-            self._learn_columns(table, y)
-        if not self._by_name:
-            return self._encoded(table.to_numpy(), y, reset=reset, **checks)
-        return self._with_targets(self.encoder_.encode(table), y, checks)
-
-    def _with_targets(self, rows: np.ndarray, y, checks: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that are numbers already, and targets as scikit-learn checks them."""
-        rows, y = check_X_y(rows, y, dtype="float64", estimator=self, **checks)
-        return np.asarray(rows), np.asarray(y)
-
-    def _learn_columns(self, table, y) -> None:
-        """What the columns of a frame become; those that look wrong are warned about."""
-        impute = self.missing == "impute"
-        self.encoder_ = TableEncoder.learn(table, categorical=self.categorical or (), impute=impute)
-        self._by_name = True
-        self.n_features_in_ = table.width
-        self.feature_names_in_ = np.array(table.columns, object)
-        warn_of_columns(self.encoder_, table, y)
-
-    def _rows(self, X) -> Any:
-        """Rows to predict for, as numbers: frames by the names of their columns, arrays by their order."""
-        if is_frame(X) and self._by_name:
-            return self.encoder_.encode(as_table(X))
-        return self._rows_of_array(X)
-
-    def _rows_of_array(self, X) -> Any:
-        accepted = _accepted(X, self.encoder_.columns[0].fill is not None)
-        if self.encoder_.takes_arrays and not self.encoder_.left_out:
-            return self.encoder_.encode_numbers(validate_data(self, X, reset=False, **accepted))
-        X = validate_data(self, X, reset=False, **{**accepted, "dtype": None, "accept_sparse": False})
-        return self.encoder_.encode(frame_of_objects(np.asarray(X), list(self.feature_names_in_)))
-
-    def rows_on_sphere(self, X) -> Any:
-        """Rows as the network sees them, (n, p + 1) of norm 1."""
-        return self.sphere_(self._rows(X))
-
     def _outputs(self, X) -> np.ndarray:
         if not hasattr(self, "network_"):  # looking at all attributes takes as long as the network does
             check_is_fitted(self)
@@ -389,9 +338,3 @@ class ShiftedReLUEstimator(BaseEstimator):
         if not weight.any():
             raise InputError("sample_weight must not be 0 everywhere")
         return weight
-
-
-def _accepted(X: Any, impute: bool) -> dict[str, Any]:
-    """What scikit-learn lets pass: NaN where it is imputed, which a sparse table has no place for."""
-    finite = "allow-nan" if impute and not is_sparse(X) else True
-    return {"dtype": np.float64, "ensure_all_finite": finite, "accept_sparse": "csr"}

@@ -30,7 +30,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         How the fire sets are found: "auto", or a name that ``fireset engines`` lists. Changes the time, not the result.
     solver : "auto", "gauss-newton" or "gradient"
         Rounds of regularized least squares, which converge in a handful, or gradient descent, the paper's. "auto" is
-        the first, unless a learning rate or an approximate engine asks for the second; ``solver_`` says which.
+        the first, unless a learning rate, an approximate engine or a width with fewer than two weights for a target
+        asks for the second; ``solver_`` says which.
     ridge : "auto" or float
         λ of "gauss-newton": the objective has (λ/2) ‖W − W₀‖² besides the loss. "auto" chooses it by leave-one-out.
     start : "auto", "antisymmetric" or "paper"

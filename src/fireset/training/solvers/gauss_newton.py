@@ -13,8 +13,7 @@ by Brand, Peng, Song and Weinstein ("Training (Overparametrized) Neural Networks
 docs/solvers.md says which of their steps are run here.
 
 μ is Levenberg–Marquardt damping: a round that did not give a tenth of its promise has the next one damped more, and one
-that gave nothing is taken back. Training ends when a round promises less than
-``tol`` of the objective.
+that gave nothing is taken back. Training ends when a round promises less than ``tol`` of the objective.
 """
 
 from collections.abc import Mapping
@@ -225,6 +224,7 @@ class GaussNewton(Solver):
                 self.converged = True
             else:  # nothing gained, for want of a solution: more damping makes one easier to find
                 self._damp()
+                self._dual = None
             return
         self._pending = _Pending(self.context.network.weights.copy(), record, promise)
         self._replace_weights(new)
@@ -232,7 +232,7 @@ class GaussNewton(Solver):
     def _propose(self, residual: np.ndarray, predictions: np.ndarray, loss: float) -> tuple[np.ndarray, float, bool]:
         """The weights after a round, and by how much the objective falls there as far as the network is linear.
 
-        And whether rounding spared the solution of the linear system.
+        And whether the linear system was solved: by as many products as it takes, and spared by rounding.
         """
         context = self.context
         network, engine, problem = context.network, context.engine, context.problem
@@ -254,7 +254,7 @@ class GaussNewton(Solver):
         promise = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
         promise += 0.5 * self.ridge * (drifted - self._squared_norm(new - self._first))
         self._dual = roots * solved.solution
-        return new, promise, solved.sound
+        return new, promise, solved.sound and solved.products < _MOST_PRODUCTS
 
     def _solve(self, system: KernelSystem, right: np.ndarray, loss: float, drifted: float) -> Solved:
         """(R J Jᵀ R + ν) z = right, from where the last round ended, as far as it is worth while.
@@ -268,7 +268,7 @@ class GaussNewton(Solver):
         # Without damping and for squared error this is 0: the objective is the rest.
         constant = loss - 0.5 * float((system.residual**2).sum()) - 0.5 * self.ridge**2 / shift * drifted
 
-        asked, patient = 0, self._dual is not None or not drifted  # else it has to get from W₀ to where it is first
+        asked, patient = 0, self._dual is not None  # a first round has to get from W₀ to where it is first
 
         def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray) -> bool:
             nonlocal asked

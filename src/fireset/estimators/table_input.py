@@ -1,0 +1,87 @@
+"""Whatever rows come as, arrays, sparse matrices or DataFrames, as numbers that the map to the sphere takes."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_X_y, validate_data
+
+from fireset._util.errors import InputError
+from fireset.sparse_rows import is_sparse
+from fireset.tables.column_notes import warn_of_columns
+from fireset.tables.encoder import TableEncoder
+from fireset.tables.frames import as_table, frame_of_objects, is_frame
+from fireset.tables.sphere import SphereMap
+
+
+class TableInput:
+    """What both estimators do with rows before they are on the sphere."""
+
+    missing: str
+    categorical: Any
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    encoder_: TableEncoder
+    sphere_: SphereMap
+    _by_name: bool  # whether the rows of fit came in a table whose columns have names
+
+    def _encoded(self, X, y, *, reset: bool, **checks) -> tuple[Any, np.ndarray]:
+        """Rows and targets to train on as numbers, none missing; ``reset`` learns what columns become."""
+        if not is_frame(X):
+            if not reset and self._by_name:
+                return self._with_targets(self._rows_of_array(X), y, checks)
+            impute = self.missing == "impute"
+            try:
+                numbers, y = validate_data(self, X, y, reset=reset, **_accepted(X, impute), **checks)
+            except ValueError as error:
+                if "could not convert string" not in str(error):
+                    raise
+                raise InputError(f"{error}; X must hold numbers, or be a DataFrame, whose texts are encoded") from None
+            if reset:
+                if self.categorical is not None and len(self.categorical):
+                    raise InputError("categorical names columns of a DataFrame, and X is an array; give a DataFrame")
+                self._by_name = False
+                self.encoder_ = TableEncoder.of_numbers(numbers, impute)
+            return self.encoder_.encode_numbers(numbers), np.asarray(y)
+        table = as_table(X)
+        if reset:
+            self._learn_columns(table, y)
+        if not self._by_name:
+            return self._encoded(table.to_numpy(), y, reset=reset, **checks)
+        return self._with_targets(self.encoder_.encode(table), y, checks)
+
+    def _with_targets(self, rows: np.ndarray, y, checks: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that are numbers already, and targets as scikit-learn checks them."""
+        rows, y = check_X_y(rows, y, dtype="float64", estimator=self, **checks)
+        return np.asarray(rows), np.asarray(y)
+
+    def _learn_columns(self, table, y) -> None:
+        """What the columns of a frame become; those that look wrong are warned about."""
+        impute = self.missing == "impute"
+        self.encoder_ = TableEncoder.learn(table, categorical=self.categorical or (), impute=impute)
+        self._by_name = True
+        self.n_features_in_ = table.width
+        self.feature_names_in_ = np.array(table.columns, object)
+        warn_of_columns(self.encoder_, table, y)
+
+    def _rows(self, X) -> Any:
+        """Rows to predict for, as numbers: frames by the names of their columns, arrays by their order."""
+        if is_frame(X) and self._by_name:
+            return self.encoder_.encode(as_table(X))
+        return self._rows_of_array(X)
+
+    def _rows_of_array(self, X) -> Any:
+        accepted = _accepted(X, self.encoder_.columns[0].fill is not None)
+        if self.encoder_.takes_arrays and not self.encoder_.left_out:
+            return self.encoder_.encode_numbers(validate_data(self, X, reset=False, **accepted))
+        X = validate_data(self, X, reset=False, **{**accepted, "dtype": None, "accept_sparse": False})
+        return self.encoder_.encode(frame_of_objects(np.asarray(X), list(self.feature_names_in_)))
+
+    def rows_on_sphere(self, X) -> Any:
+        """Rows as the network sees them, (n, p + 1) of norm 1."""
+        return self.sphere_(self._rows(X))
+
+
+def _accepted(X: Any, impute: bool) -> dict[str, Any]:
+    """What scikit-learn lets pass: NaN where it is imputed, which a sparse table has no place for."""
+    finite = "allow-nan" if impute and not is_sparse(X) else True
+    return {"dtype": np.float64, "ensure_all_finite": finite, "accept_sparse": "csr"}
