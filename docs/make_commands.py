@@ -17,9 +17,9 @@ PAGE = Path(__file__).parent / "commands.md"
 BEGINNING = """\
 # Commands
 
-Written by `docs/make_commands.py` from the program itself. `fireset COMMAND --help` prints the same; `python -m fireset`
-does what `fireset` does. `fireset --version` prints the version, and `fireset --show-completion` a script that completes
-commands in your shell.
+Written by `docs/make_commands.py` from the program itself. `fireset COMMAND --help` prints the same;
+`python -m fireset` does what `fireset` does. `fireset --version` prints the version, and `fireset --show-completion` a
+script that completes commands in your shell.
 """
 EXIT_CODES = """\
 ## Exit codes

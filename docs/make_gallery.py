@@ -21,7 +21,7 @@ from fireset import ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegres
 
 FOLDER = Path(__file__).parent / "gallery"
 BLUE, GREEN = "#2a6f97", "#3a7d44"
-# 676 pixels wide with letters of 23, so that they can still be read where a telephone shows the picture at half its size.
+# 676 pixels wide, letters of 23 pixels: they can still be read where a telephone shows the picture at half its size.
 STYLE = {
     "figure.figsize": (5.2, 4.2),
     "figure.dpi": 130,
