@@ -12,8 +12,8 @@ TORCH ?= torch==2.13.0
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: demo test test-slow test-all test-python coverage chromium hooks lint format picture circuits docs bench \
-	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-memory bench-quantum bench-theory bench-compare bench-distributed fuzz clean clean-kernels
+.PHONY: demo test test-slow test-all test-hosts test-python coverage chromium hooks lint format picture circuits docs bench \
+	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-memory bench-quantum bench-theory bench-compare bench-distributed adversary fuzz clean clean-kernels
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -28,6 +28,10 @@ test-slow: $(VENV)/.test chromium
 
 test-all: $(VENV)/.test chromium
 	$(PYTEST)
+
+# Three hosts as network namespaces, killed, paused and cut off: minutes, root, and ip (iproute2).
+test-hosts: $(VENV)/.test
+	FIRESET_TEST_HOSTS=1 $(BIN)/python -m pytest tests/test_hosts.py
 
 # The same with another Python, in an environment of its own: make test-python PYTHON=python3.13
 test-python:
@@ -112,8 +116,13 @@ bench-theory: $(VENV)/.test
 bench-distributed: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_distributed.py
 
-fuzz: $(VENV)/.test
-	$(BIN)/python tests/fuzzing.py
+# Random problems, threads, kills and files against the package: make adversary MINUTES=30, or ONLY=kills COUNT=100.
+adversary: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m adversary $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY)) \
+		$(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+
+fuzz:
+	$(MAKE) adversary ONLY=files COUNT=100000 SEED=0
 
 clean: clean-kernels
 	rm -rf .venv .venv-* out .coverage .pytest_cache .hypothesis .ruff_cache

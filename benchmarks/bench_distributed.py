@@ -2,8 +2,9 @@
 
     python benchmarks/bench_distributed.py [--quick] [--only PART]
 
-Parts: workers (1 to 4 of them: weights, work, bytes on the wire), kills (20 times SIGKILL, on one process and on a
-worker of two), blocks (what they cost), memory (n = 60,000, d = 784, m = 10⁵ within 12G). The bytes on the wire are
+Parts: workers (1 to 4 of them: weights, work, bytes on the wire), grids (the same for four workers that share the rows,
+too), kills (20 times SIGKILL, on one process and on a worker of two), blocks (what they cost), memory (n = 60,000, d =
+784, m = 10⁵ within 12G). The bytes on the wire are
 those of the loopback device in a network namespace of its own, which needs root. Results go to benchmarks/results/.
 """
 
@@ -38,24 +39,31 @@ def load(problem: str) -> tuple[ShiftedReLUNetwork, np.ndarray, np.ndarray]:
     return ShiftedReLUNetwork.initialize(width, X.shape[1], outputs, dtype="float64"), X.astype(np.float64), y
 
 
-def work_as_one(problem: str, iterations: int, out: Path) -> None:
-    """A worker under torchrun: train, and write down what it did."""
+def work_as_one(problem: str, iterations: int, shape: str, out: Path) -> None:
+    """A worker under torchrun: train, and write down what it had and did."""
     from fireset.distributed.process_group import joined_group
+    from fireset.distributed.worker_grid import grid, parse_grid
 
-    seen = []
-    with joined_group() as team:
+    seen, held = [], {}
+    with joined_group() as everybody, grid(**parse_grid(shape)) as laid_out:
+        groups = {id(group): group for group in (everybody, *vars(laid_out).values())}
         network, X, y = load(problem)
         X /= np.linalg.norm(X, axis=1, keepdims=True)
 
         def look(progress) -> None:
-            work = progress.engine.inner.work
-            seen.append((work.inner_products, work.refreshes, progress.engine.team.bytes_exchanged))
+            engine = progress.engine
+            while hasattr(engine, "inner"):
+                engine = engine.inner
+            exchanged = sum(getattr(group, "bytes_exchanged", 0) for group in groups.values())
+            seen.append((engine.work.inner_products, engine.work.refreshes, engine.work.fired_pairs, exchanged))
+            held.update(rows=len(engine.X), neurons=engine.network.width)
 
         result = train(network, X, y, engine="data", max_iter=iterations, tol=0, momentum=0.9, callbacks=[look])
-        facts = {"work": seen[-1][0], "refreshes": seen[-1][1], "seconds": result.history[-1].seconds}
-        facts |= {"bytes": sorted({b[2] - a[2] for a, b in pairwise(seen)})}
-        (out / f"{iterations}.{team.rank}.json").write_text(json.dumps(facts))
-        if team.rank == 0:
+        last = dict(zip(("work", "refreshes", "fired_pairs"), seen[-1], strict=False))
+        facts = {**held, **last, "seconds": result.history[-1].seconds}
+        facts |= {"bytes": sorted({after[3] - before[3] for before, after in pairwise(seen)})}
+        (out / f"{iterations}.{everybody.rank}.json").write_text(json.dumps(facts))
+        if everybody.rank == 0:
             np.save(out / f"{iterations}.npy", network.weights)
 
 
@@ -69,46 +77,71 @@ def launch(processes: int, *arguments, **options) -> subprocess.Popen:
 
 
 def run_workers(quick: bool) -> list[dict]:
+    return run_shapes([(1, 1), (2, 1), (3, 1), (4, 1)], quick)
+
+
+def run_grids(quick: bool) -> list[dict]:
+    return run_shapes([(4, 1), (2, 2), (1, 4)], quick)
+
+
+def run_shapes(shapes: list[tuple[int, int]], quick: bool) -> list[dict]:
+    """Shares of the neurons and of the rows: weights beside those of the first shape, work and bytes."""
     rows = []
     for problem in ("random",) if quick else PROBLEMS:
         expected = None
-        network, X, _ = load(problem)
-        numbers = len(X) * network.n_outputs
-        for processes in (1, 2, 3, 4):
-            with tempfile.TemporaryDirectory() as folder:
-                sent = []
-                for iterations in ITERATIONS:
-                    one = launch(
-                        processes, Path(__file__), "--worker", problem, iterations, folder, stdout=subprocess.PIPE
-                    )
-                    out, _ = one.communicate(timeout=1200)
-                    assert one.returncode == 0
-                    sent.append(int(out.split()[-1]))
-                last = ITERATIONS[1]
-                workers = [json.loads(Path(folder, f"{last}.{k}.json").read_text()) for k in range(processes)]
-                weights = np.load(Path(folder, f"{last}.npy"))
+        for shape in shapes:
+            workers, weights, wire = trained(problem, shape)
             expected = weights if expected is None else expected
-            work, refreshes = ([worker[name] for worker in workers] for name in ("work", "refreshes"))
-            difference = np.linalg.norm(weights - expected, axis=1) / np.linalg.norm(expected, axis=1)
-            rows.append(
-                {
-                    "problem": problem,
-                    "workers": processes,
-                    "largest_difference": float(np.abs(weights - expected).max() / np.abs(expected).max()),
-                    "largest_difference_of_a_neuron": float(difference.max()),
-                    "inner_products": work,
-                    "largest_share_over_mean": max(work) * processes / sum(work),
-                    "refreshes": refreshes,
-                    "largest_refreshes_over_mean": max(refreshes) * processes / max(1, sum(refreshes)),
-                    "handed_over_bytes": workers[0]["bytes"],
-                    "planned_bytes": 8 * (numbers + 7),
-                    "wire_bytes": (sent[1] - sent[0]) / (ITERATIONS[1] - ITERATIONS[0]),
-                    "planned_wire_bytes": 2 * (processes - 1) * 8 * (numbers + 7),
-                    "seconds_per_iteration": workers[0]["seconds"] / last,
-                }
-            )
+            rows.append({"problem": problem, "grid": f"{shape[0]}x{shape[1]}", **measured(workers, weights, expected)})
+            rows[-1] |= {"wire_bytes": wire, **planned(problem, shape, max(workers, key=lambda one: one["bytes"][-1]))}
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows
+
+
+def trained(problem: str, shape: tuple[int, int]) -> tuple[list[dict], np.ndarray, float]:
+    """What each worker wrote down, the weights, and the bytes on the wire in an iteration."""
+    processes, sent = shape[0] * shape[1], []
+    with tempfile.TemporaryDirectory() as folder:
+        for iterations in ITERATIONS:
+            words = "--worker", problem, iterations, f"{shape[0]}x{shape[1]}", folder
+            one = launch(processes, Path(__file__), *words, stdout=subprocess.PIPE)
+            out, _ = one.communicate(timeout=1200)
+            assert one.returncode == 0
+            sent.append(int(out.split()[-1]))
+        last = ITERATIONS[1]
+        workers = [json.loads(Path(folder, f"{last}.{rank}.json").read_text()) for rank in range(processes)]
+        return workers, np.load(Path(folder, f"{last}.npy")), (sent[1] - sent[0]) / (ITERATIONS[1] - ITERATIONS[0])
+
+
+def measured(workers: list[dict], weights: np.ndarray, expected: np.ndarray) -> dict:
+    held, work, refreshes = ([one[name] for one in workers] for name in ("rows", "work", "refreshes"))
+    difference = np.linalg.norm(weights - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    return {
+        "workers": len(workers),
+        "largest_difference": float(np.abs(weights - expected).max() / np.abs(expected).max()),
+        "largest_difference_of_a_neuron": float(difference.max()),
+        "rows": held,
+        "neurons": [one["neurons"] for one in workers],
+        "fired_pairs": [one["fired_pairs"] for one in workers],
+        "inner_products": work,
+        "largest_share_over_mean": max(work) * len(workers) / sum(work),
+        "refreshes": refreshes,
+        "largest_refreshes_over_mean": max(refreshes) * len(workers) / max(1, sum(refreshes)),
+        "handed_over_bytes": sorted({number for one in workers for number in one["bytes"]}),
+        "seconds_per_iteration": workers[0]["seconds"] / ITERATIONS[1],
+    }
+
+
+def planned(problem: str, shape: tuple[int, int], worker: dict) -> dict:
+    """Bytes of an iteration by docs/distributed.md: handed over by this worker, and sent in rings by all."""
+    network, X, _ = load(problem)
+    neurons, rows = shape
+    predictions = worker["rows"] * network.n_outputs + 6 if neurons > 1 or rows == 1 else 0
+    numbers = worker["neurons"] * network.n_features
+    gradients = numbers + -(-numbers // 2**22) + 2 + 6 if rows > 1 else 0
+    wire = (neurons - 1) * (len(X) * network.n_outputs + 6 * rows)
+    wire += (rows - 1) * (network.weights.size + neurons * (gradients - numbers)) + neurons * rows - 1
+    return {"planned_bytes": 8 * (predictions + gradients + 1), "planned_wire_bytes": 2 * 8 * wire}
 
 
 def run_kills(quick: bool) -> list[dict]:
@@ -285,17 +318,24 @@ def strokes(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def to_markdown(results: dict) -> str:
     lines = [f"# Several workers, crashes, memory, {results['date']}", "", results["machine"], ""]
-    if results.get("workers"):
-        lines += ["Workers on one machine (two cores), float64, 120 iterations, engine `data`, momentum 0.9:", ""]
-        lines += ["| problem | workers | difference of a neuron | largest share / mean | refreshes, the same | "]
-        lines[-1] += "bytes handed over (plan) | bytes on the wire (plan) |"
-        lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
-        for row in results["workers"]:
-            handed = ", ".join(f"{number:,}" for number in row["handed_over_bytes"])
+    for part, of in (("workers", "workers: shares of the neurons"), ("grids", "grids: shares of neurons x rows")):
+        if not results.get(part):
+            continue
+        lines += [
+            f"Workers on one machine (two cores), float64, 120 iterations, engine `data`, momentum 0.9; {of}:",
+            "",
+        ]
+        lines += ["| problem | grid | rows, neurons of a worker | fired pairs of a worker | difference of a neuron | "]
+        lines[-1] += "largest share / mean | refreshes, the same | bytes handed over, most (plan) | "
+        lines[-1] += "bytes on the wire (plan) |"
+        lines += ["| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+        for row in results[part]:
             lines.append(
-                f"| {row['problem']} | {row['workers']} | {row['largest_difference_of_a_neuron']:.1e} | "
+                f"| {row['problem']} | {row['grid']} | {max(row['rows']):,}, {max(row['neurons']):,} | "
+                f"{max(row['fired_pairs']):,} | {row['largest_difference_of_a_neuron']:.1e} | "
                 f"{row['largest_share_over_mean']:.3f} | {row['largest_refreshes_over_mean']:.3f} | "
-                f"{handed} ({row['planned_bytes']:,}) | {row['wire_bytes']:,.0f} ({row['planned_wire_bytes']:,}) |"
+                f"{row['handed_over_bytes'][-1]:,} ({row['planned_bytes']:,}) | "
+                f"{row['wire_bytes']:,.0f} ({row['planned_wire_bytes']:,}) |"
             )
         lines.append("")
     for row in results.get("kills", []):
@@ -321,11 +361,11 @@ def to_markdown(results: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS = {"workers": run_workers, "kills": run_kills, "blocks": run_blocks, "memory": run_memory}
+PARTS = {"workers": run_workers, "grids": run_grids, "kills": run_kills, "blocks": run_blocks, "memory": run_memory}
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        work_as_one(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+        work_as_one(sys.argv[2], int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
     else:
         run_parts("distributed", PARTS, to_markdown)

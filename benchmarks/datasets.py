@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fireset.tables.columns import ColumnMap
 from fireset.tables.sphere import SphereMap
 
 
@@ -19,8 +20,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 
     X, labels = load_digits(return_X_y=True)
-    mapped = SphereMap.learn(X, np.ones(len(X)), bias=1.0)(X).astype(np.float32)
-    return mapped, 2.0 * np.eye(10)[labels] - 1.0
+    return _mapped(X), 2.0 * np.eye(10)[labels] - 1.0
 
 
 def one_hot_table(n: int = 5000, columns: int = 12, categories: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -31,5 +31,11 @@ def one_hot_table(n: int = 5000, columns: int = 12, categories: int = 10) -> tup
     effects = rng.standard_normal((columns // 2, categories, categories))
     y = sum(effects[k, cells[:, 2 * k], cells[:, 2 * k + 1]] for k in range(columns // 2))
     y = (y - y.mean()) / y.std()
-    mapped = SphereMap.learn(X, np.ones(n), bias=1.0)(X).astype(np.float32)
-    return mapped, y[:, None]
+    return _mapped(X), y[:, None]
+
+
+def _mapped(X: np.ndarray) -> np.ndarray:
+    """Onto the sphere as the estimators do, with all columns counting alike."""
+    weight = np.ones(len(X))
+    columns = ColumnMap.learn(X, weight)
+    return SphereMap.learn(columns, columns(X), weight, 1.0, np.ones(X.shape[1]))(X).astype(np.float32)

@@ -3,6 +3,7 @@
 from fireset import Checkpoints, ShiftedReLUNetwork
 from fireset.distributed.process_group import SINGLE_PROCESS
 from fireset.distributed.shard import NetworkShard
+from fireset.distributed.worker_grid import WorkerGrid
 from fireset.engines import create
 from fireset.training.best_weights import BestWeights
 from fireset.training.checkpoint import CheckpointFolder
@@ -20,5 +21,5 @@ def folder_for(
     problem = TrainingProblem.check(network, rows, rows[:, : network.n_outputs], SquaredError())
     best = BestWeights(network, by_validation=False)
     context = SolverContext(network, create("dense"), problem, SquaredError(), best, History(), SINGLE_PROCESS)
-    shard = NetworkShard.of(network, SINGLE_PROCESS)
+    shard = NetworkShard.of(network, WorkerGrid.neurons_only(SINGLE_PROCESS))
     return CheckpointFolder(asked, shard, context, solver, settings), context.history

@@ -22,6 +22,7 @@ MODULES = {
 # one layer do not know each other. ``fireset`` itself is the list of public names, and no layer.
 LAYERS = [
     {"_util", "kernels"},
+    {"sparse_rows"},
     {"hsr", "fire_sets", "initialization"},
     {"network", "quantum"},  # quantum knows searches and circuits, and no engine: two engines use it
     {"engines"},

@@ -18,6 +18,7 @@ from checkpoint_folder import folder_for
 from conftest import sphere
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, ShiftedReLURegressor, train
 from fireset._util.files import file_digest, read_model
+from fireset.training import signals
 from fireset.training.run_identity import row_hashes
 from fireset.training.solvers import GradientDescent
 
@@ -193,7 +194,11 @@ class TestFaults:
         assert whole(tmp_path / "a") == [7]
         assert same_bits(found, run(tmp_path / "b", max_iter=20)[0])
 
-    def test_sigterm_writes_a_checkpoint_and_ends(self, tmp_path):
+    @pytest.mark.parametrize(("grace", "last"), [(600.0, 20), (0.0, 17)])
+    def test_sigterm_writes_a_checkpoint_and_ends(self, tmp_path, monkeypatch, grace, last):
+        """The next one that is due, from which a run goes on bit for bit; another one if that takes too long."""
+        monkeypatch.setattr(signals, "GRACE", grace)
+
         def terminate(progress):
             if progress.record.iteration == 16:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -201,11 +206,12 @@ class TestFaults:
         asked = Checkpoints(tmp_path, every=10)
         result = train(network(), ROWS, TARGETS, checkpoint=asked, callbacks=[terminate], **SETTINGS)
         assert result.stop_reason == "terminated"
-        assert whole(tmp_path) == [10, 17]
+        assert whole(tmp_path) == [10, last]
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         found, rest = run(tmp_path, resume=True, every=10)
-        assert rest.resumed_at == 17
+        assert rest.resumed_at == last
         expected, _ = run(tmp_path / "b", every=10)
+        assert same_bits(found, expected) or not grace
         np.testing.assert_allclose(found.weights, expected.weights, rtol=0, atol=1e-12)
 
     def test_sigterm_in_the_last_iteration_changes_nothing(self, tmp_path):

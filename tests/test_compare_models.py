@@ -17,7 +17,7 @@ from sklearn.metrics import log_loss
 
 from fireset import InputError
 from fireset.commands import compare_models as comparing
-from fireset.commands.budget import Budget, parse_budget, shown_seconds
+from fireset.commands.budget import Budget, shown_seconds
 from fireset.commands.compare_models import SCORES, compare_models, compare_models_table
 from fireset.commands.model_contenders import MODELS, Fit, _log_loss, fit_and_score
 from fireset.commands.model_verdict import Scored, advice, standard_error
@@ -92,17 +92,6 @@ class TestAdvice:
         assert unsure == pytest.approx(np.std([0, 0.1, 0, 0.1], ddof=1) * np.sqrt(1 / 4 + 1000 / 4000))
         second.fits = [Fit(4000, 1.0, 0.0, {}, errors((0, 50)))] * 4
         assert standard_error(first, second) == pytest.approx(errors((0, 50)).std() / np.sqrt(4000))
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("60", 60), ("60s", 60), ("5m", 300), ("1.5 h", 5400), ("0.5", 0.5)])
-def test_budget(text, seconds):
-    assert parse_budget(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0", "-3", "5d", "soon", "inf"])
-def test_no_budget(text):
-    with pytest.raises(InputError, match=r"^budget must be a time such as 60, 60s or 5m, got "):
-        parse_budget(text)
 
 
 def test_seconds_as_people_say_them():

@@ -59,6 +59,10 @@ def npz(**arrays) -> bytes:
     return stream.getvalue()
 
 
+def npy_header(literal: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(literal).to_bytes(2, "little") + literal.encode()
+
+
 def parquet(frame: pl.DataFrame) -> bytes:
     stream = io.BytesIO()
     frame.write_parquet(stream)
@@ -276,6 +280,19 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
             "t.npz",
             zipped("X.npy", b"hello"),
             "t.npz: 'X' is not an array; write the file with numpy.savez",
+        ),
+        *(
+            (
+                "t.npz",
+                zipped("X.npy", npy_header(literal)),
+                "t.npz: 'X' is not an array; write the file with numpy.savez",
+            )
+            for literal in ("{'descr': '<f8', (", "{[]: 1}", "  {1:\n 2}\n3}", "-" * 9000 + "1", "(" * 9000)
+        ),
+        (
+            "t.npz",
+            npz(X=np.eye(2), name=np.array([65, 0x110000], np.uint32).view("U1")),
+            "t.npz: the array 'name' holds what is no text; write it with numpy.savez",
         ),
         (
             "t.npz",

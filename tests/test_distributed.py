@@ -25,18 +25,12 @@ from fireset.distributed.process_group import (
     restarted,
 )
 from fireset.distributed.shard import NetworkShard
+from fireset.distributed.worker_grid import current_grid
 from fireset.model import Model
 from fireset.training.solvers import GaussNewton
+from launching import ENVIRONMENT, torchrun, worker_of
 
 pytest.importorskip("torch")
-
-
-def torchrun(*arguments, processes: int) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return [*launcher, *map(str, arguments)]
-
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 @pytest.fixture(scope="module")
@@ -222,20 +216,6 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
     np.testing.assert_allclose(model.estimator.predict(X), one.predict(X), rtol=0, atol=1e-9)
 
 
-def worker_of(launcher: int, rank: int) -> int:
-    """The process that torchrun gave this rank."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                environment = (entry / "environ").read_bytes().split(b"\0")
-            except (OSError, IndexError):
-                continue  # it has gone
-            if parent == launcher and f"RANK={rank}".encode() in environment:
-                return int(entry.name)
-    raise AssertionError(f"no worker of rank {rank}")
-
-
 class TestSingleProcess:
     def test_nothing_is_exchanged(self, monkeypatch):
         monkeypatch.delenv("RANK", raising=False)
@@ -243,7 +223,7 @@ class TestSingleProcess:
         assert not launched()
         assert not restarted()
         one = ShiftedReLUNetwork.initialize(10, 3)
-        shard = NetworkShard.of(one, SINGLE_PROCESS)
+        shard = NetworkShard.of(one, current_grid())
         assert shard.local is one
         assert (shard.first, shard.width, shard.scale) == (0, 10, 1.0)
         assert SINGLE_PROCESS.all_true(True)
@@ -287,7 +267,7 @@ class TestSingleProcess:
         assert str(caught.value) == f"{message}; start the workers with torchrun, or unset RANK and WORLD_SIZE"
 
     def test_no_torch_in_sight(self):
-        code = "import sys; from fireset.training import plan; plan.current_group(); print('torch' in sys.modules)"
+        code = "import sys; from fireset.training import plan; plan.current_grid(); print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == "False\n"
 

@@ -22,10 +22,12 @@ ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 # In float32 the results of two mathematically equal computations differ by more than the 1e-7 that these checks allow.
 # In float64 with a given ridge there is no exception.
 BY_LEAVE_ONE_OUT = {
-    "check_sample_weight_equivalence_on_dense_data": "leave-one-out takes a row of weight 2 for one row",
+    f"check_sample_weight_equivalence_on_{kind}_data": "leave-one-out takes a row of weight 2 for one row"
+    for kind in ("dense", "sparse")
 }
 FLOAT32_EXCEPTIONS = {
     "check_sample_weight_equivalence_on_dense_data": "compares to 1e-7, the resolution of float32",
+    "check_sample_weight_equivalence_on_sparse_data": "compares to 1e-7, the resolution of float32",
     "check_methods_subset_invariance": "compares to 1e-7, the resolution of float32",
 }
 

@@ -126,7 +126,7 @@ def test_page(quantum, monkeypatch):
     written = []
     page = SimpleNamespace(
         check_report=lambda path: written.append(path),
-        write_page=lambda path, title, sections: written.append((path, title, len(sections))),
+        write_page=lambda path, title, sections, **_: written.append((path, title, len(sections))),
     )
     monkeypatch.setitem(sys.modules, "fireset.reporting", page)
     code, _, _ = quantum(*SMALL, "--quiet", "--report", "page.html")

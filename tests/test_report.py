@@ -171,7 +171,7 @@ def settings(**changes) -> dict:
 
 def run(file, **changes):
     places = {"out": file.with_name("m"), "report": None, "history": None, "tensorboard": None}
-    asked = {"task": "auto", "loss": "squared_error", "holdout": 0.2, "drop": [], "categorical": [], "impute": False}
+    asked = {"loss": "squared_error", "holdout": 0.2}
     return train_table(file, "y", settings=settings(), **{**asked, **places, **changes})
 
 
@@ -224,12 +224,8 @@ def test_an_approximate_engine_says_what_it_missed(tmp_path):
         table(tmp_path),
         "y",
         out=tmp_path / "m",
-        task="auto",
         loss="squared_error",
         holdout=0,
-        drop=[],
-        categorical=[],
-        impute=False,
         settings=settings(engine="hashing"),
     )
     assert 0 < shown["recall"] <= 1

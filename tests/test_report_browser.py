@@ -80,12 +80,8 @@ def run_page(tmp_path_factory) -> Path:
         file,
         "y",
         out=folder / "m.safetensors",
-        task="auto",
         loss="squared_error",
         holdout=0.3,
-        drop=[],
-        categorical=[],
-        impute=False,
         settings={"width": 1000, "random_state": 0, "verbose": False},
         report=folder / "page.html",
     )

@@ -296,12 +296,8 @@ def test_train_leaves_all_of_it(tmp_path, holdout):
         file,
         "y",
         out=tmp_path / "m.safetensors",
-        task="auto",
         loss="squared_error",
         holdout=holdout,
-        drop=[],
-        categorical=[],
-        impute=False,
         settings={"width": 80, "max_iter": 5, "random_state": 0, "verbose": False},
         report=page,
     )

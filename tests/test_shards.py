@@ -1,7 +1,6 @@
 """Saving a model in shards: nothing of another model is touched, and index and shards stay together."""
 
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,25 +10,9 @@ from safetensors.numpy import save_file
 from fireset import InputError, ShiftedReLUNetwork
 from fireset._util.files import write_model
 from fireset.commands.info import describe_model
-from fireset.distributed.process_group import SingleProcess
 from fireset.distributed.shard import NetworkShard
-
-
-class ThreadGroup(SingleProcess):
-    """Workers that are threads of this process."""
-
-    def __init__(self, rank: int, size: int, barrier: threading.Barrier, board: list):
-        self.rank, self.size, self._barrier, self._board = rank, size, barrier, board
-
-    def all_gather(self, block):
-        self._board[self.rank] = block
-        self._barrier.wait(20)
-        found = list(self._board)
-        self._barrier.wait(20)
-        return found
-
-    def all_reduce_max(self, number):
-        return max(self.all_gather(number))
+from fireset.distributed.worker_grid import WorkerGrid
+from thread_group import groups, run_all
 
 
 def network(seed: int = 0) -> ShiftedReLUNetwork:
@@ -38,20 +21,15 @@ def network(seed: int = 0) -> ShiftedReLUNetwork:
 
 def save(path, one: ShiftedReLUNetwork, workers: int = 2) -> list[str]:
     """Save from several workers at once; gives what each of them was refused with."""
-    barrier, board, refusals = threading.Barrier(workers), [None] * workers, [""] * workers
+    refusals, team = [""] * workers, groups(workers)
 
     def work(rank: int) -> None:
         try:
-            NetworkShard.of(one, ThreadGroup(rank, workers, barrier, board)).save(path)
+            NetworkShard.of(one, WorkerGrid.neurons_only(team[rank])).save(path)
         except InputError as error:
             refusals[rank] = str(error)
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
+    run_all(work, workers)
     return refusals
 
 

@@ -709,7 +709,10 @@ def spoiled(array, value, row=2):
         (lambda *_: {"tol": -1e-3}, "tol must be at least 0, got -0.001"),
         (lambda *_: {"tol": float("nan")}, "tol must be at least 0, got nan"),
         (lambda *_: {"patience": 0}, "patience must be a whole number of at least 1, got 0"),
-        (lambda *_: {"loss": "hinge"}, "loss must be one of squared_error, log_loss; got 'hinge'"),
+        (
+            lambda *_: {"loss": "hinge"},
+            "loss must be one of squared_error, log_loss, absolute_error, huber, quantile, poisson; got 'hinge'",
+        ),
         (
             lambda *_: {"learning_rate": "fast"},
             "learning_rate must be 'auto', 'theory' or a positive number, got 'fast'",

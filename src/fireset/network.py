@@ -19,6 +19,7 @@ from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import build
 from fireset.hsr.cost import pays_to_search
 from fireset.initialization import draw_signs, draw_weights, split_at
+from fireset.sparse_rows import Rows, SparseRows, first_not_finite, is_sparse, kernel_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -199,7 +200,7 @@ class ShiftedReLUNetwork:
         )
 
     def predict(self, X) -> np.ndarray:
-        """f(x_i) for every row; shape (n, c), float64.
+        """f(x_i) for every row of a matrix, NumPy's or a sparse one of SciPy; shape (n, c), float64.
 
         In high dimension every pair is looked at, 2·n·m·d operations, in tiles. In low dimension, and with enough rows
         to make up for building it, a half-space index over the weights finds the neurons that fire.
@@ -207,7 +208,7 @@ class ShiftedReLUNetwork:
         X = self.check_rows(X)
         if len(X) * self.width <= _FEW_PAIRS:
             return self._predict_few(X)
-        if pays_to_search(self.width, self.n_features, len(X), self._expected_output()):
+        if isinstance(X, np.ndarray) and pays_to_search(self.width, self.n_features, len(X), self._expected_output()):
             return self._predict_by_search(X)
 
         def span_sum(span: tuple[int, int]) -> np.ndarray:
@@ -218,7 +219,7 @@ class ShiftedReLUNetwork:
 
         return np.sum(parallel_map(span_sum, ranges(self.width), uses_blas=True), axis=0) / self.divisor
 
-    def _predict_few(self, X: np.ndarray) -> np.ndarray:
+    def _predict_few(self, X: Rows) -> np.ndarray:
         """All pairs in one piece, for rows so few that sharing the work out would take longer than doing it."""
         activations = X @ self.weights.T
         activations -= self.dtype.type(self.threshold)
@@ -259,7 +260,7 @@ class ShiftedReLUNetwork:
         samples = np.concatenate([p[1] for p in pairs] or [np.empty(0, np.int64)])
         return fire_sets_of_pairs(samples, neurons, (len(X), self.width))
 
-    def tiles(self, X: np.ndarray, start: int, stop: int) -> Iterator[Tile]:
+    def tiles(self, X: Rows, start: int, stop: int) -> Iterator[Tile]:
         """Activations of neurons ``start … stop−1`` on the rows of X, tile by tile; never an n × m array."""
         from fireset.kernels.firing import activate
 
@@ -270,7 +271,8 @@ class ShiftedReLUNetwork:
             W, rows = self.weights[neurons], X[samples]
             H = W @ rows.T
             norms = row_norms(W) if decides else np.zeros(len(W))
-            activate(H, W, rows, threshold, deciding_band(self.n_features, self.dtype, norms, sample_norm))
+            bands = deciding_band(self.n_features, self.dtype, norms, sample_norm)
+            activate(H, W, kernel_rows(rows), threshold, bands)
             yield Tile(neurons, samples, H)
 
     @staticmethod
@@ -282,17 +284,28 @@ class ShiftedReLUNetwork:
             for i in range(0, n_samples, per_tile):
                 yield slice(lo, min(lo + neurons_per_tile, stop)), slice(i, min(i + per_tile, n_samples))
 
-    def check_rows(self, X, name: str = "X") -> np.ndarray:
-        """X as a C-contiguous matrix in the network's precision, or an InputError that says what is wrong with it."""
+    def check_rows(self, X, name: str = "X") -> Any:
+        """X in the network's precision, or an InputError that says what is wrong with it.
+
+        A C-contiguous matrix; of a sparse one of SciPy, ``SparseRows``.
+        """
         try:
-            X = np.require(X, self.dtype, ["C", "A", "W"])  # a read-only array would be another type to the kernels
+            if isinstance(X, SparseRows):
+                X = X.astype(self.dtype, copy=False)
+            elif is_sparse(X):
+                X = SparseRows.of(X, self.dtype, name)
+            else:
+                X = np.require(X, self.dtype, ["C", "A", "W"])  # a read-only array would be another type to the kernels
+        except InputError:
+            raise
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
-        if X.ndim != 2 or X.shape[1] != self.n_features:
+        if len(X.shape) != 2 or X.shape[1] != self.n_features:
             raise InputError(f"{name} must have shape (n, {self.n_features}), got {X.shape}")
-        if not np.isfinite(X).all():
-            row, column = np.argwhere(~np.isfinite(X))[0]
-            raise InputError(f"{name} holds {X[row, column]} in row {row}, column {column}; remove or impute it")
+        wrong = first_not_finite(X)
+        if wrong is not None:
+            row, column, value = wrong
+            raise InputError(f"{name} holds {value} in row {row}, column {column}; remove or impute it")
         return X
 
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:

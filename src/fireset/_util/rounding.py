@@ -4,6 +4,8 @@ A floating-point inner product of length d, summed in any order, with or without
 ``d u ‖w‖ ‖x‖ / (1 − d u)`` with ``u = eps/2`` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
 """
 
+from typing import Any
+
 import numpy as np
 
 _SMALL = 1e-140  # squares of smaller numbers lose digits to underflow
@@ -45,11 +47,13 @@ def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
     return dot_slack(n_features, dtype, weight_norms, sample_norm).astype(dtype)
 
 
-def row_norms(rows: np.ndarray) -> np.ndarray:
-    """Euclidean norms of the rows, in float64, without a float64 copy of the whole matrix.
+def row_norms(rows: Any) -> np.ndarray:
+    """Euclidean norms of the rows of a matrix, in float64, without a float64 copy of it; sparse rows know their own.
 
     Rows whose squares overflow or vanish are scaled first: bounds on rounding are made of norms, and must not vanish.
     """
+    if not isinstance(rows, np.ndarray):
+        return rows.norms()
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
         extreme = np.flatnonzero((norms < _SMALL) | (norms == np.inf))

@@ -98,18 +98,3 @@ def number_or_word(name: str, text: str, words: tuple[str, ...]) -> float | str:
         return float(text)
     except ValueError:
         raise InputError(f"{name} must be {', '.join(words)} or a number, got {text!r}") from None
-
-
-def seconds_of(name: str, text: str | None) -> float | None:
-    """A time such as 90, 60s, 5m or 2h, in seconds."""
-    if text is None:
-        return None
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    bare, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
-    try:
-        seconds = float(bare) * unit
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"{name} must be a time such as 60s, 5m or 2h, got {text!r}")
-    return seconds

@@ -56,10 +56,10 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run every engine on the same table and network: does preprocessing help here? Or, with --models, which model?"""
-    from fireset.commands.budget import parse_budget
+    from fireset._util.durations import parse_seconds
 
     shared: dict[str, Any] = {
-        "budget": parse_budget(budget),
+        "budget": parse_seconds("budget", budget),
         "seed": checked_seed(seed),
         "report": report,
         "verbose": not quiet,

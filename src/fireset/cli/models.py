@@ -1,11 +1,14 @@
 """Commands that make and use models: train, predict, info."""
 
 import sys
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fireset._util.durations import parse_seconds
 from fireset._util.errors import INTERRUPTED, TERMINATED, InputError, OutputError
 from fireset.cli.app import (
     Bias,
@@ -24,7 +27,6 @@ from fireset.cli.app import (
     checked_seed,
     command_line,
     number_or_word,
-    seconds_of,
     whole_number_or_word,
 )
 from fireset.cli.output import readable, show, show_table
@@ -97,6 +99,15 @@ def train(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory to stay within, such as 12G; by default what is free.")
     ] = None,
+    grid: Annotated[
+        str | None, typer.Option(metavar="NxR", help="With torchrun: N shares of the neurons, R shares of the rows.")
+    ] = None,
+    worker_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", envvar="FIRESET_WORKER_TIMEOUT", help="With torchrun: give up a worker silent for so long."
+        ),
+    ] = "10m",
     seed: Seed = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -104,12 +115,15 @@ def train(
     """Train on a table and write a model file; with torchrun, on several workers."""
     from fireset.commands.train import train_table
     from fireset.distributed.process_group import joined_group, restarted
+    from fireset.distributed.worker_grid import grid as laid_out
+    from fireset.distributed.worker_grid import parse_grid
     from fireset.training.checkpoint import Checkpoints
     from fireset.training.memory import parse_memory
 
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint DIR, the folder of the checkpoints")
     parse_memory(memory)  # a misspelled size is refused before the table is read
+    shape = parse_grid(grid) if grid is not None else None
 
     settings: dict[str, Any] = {
         "width": whole_number_or_word("width", width, ("auto",)),
@@ -133,24 +147,15 @@ def train(
         settings["bias"] = bias
     if balance:
         settings["class_weight"] = "balanced"
+    reading: dict[str, Any] = {"task": task, "drop": drop or [], "categorical": categorical or [], "impute": impute}
+    reading["drop_missing_target"] = drop_missing_target
     if explain:
-        _explain(
-            file,
-            target,
-            holdout,
-            loss,
-            settings,
-            as_json,
-            {
-                "task": task,
-                "drop": drop,
-                "categorical": categorical,
-                "impute": impute,
-                "drop_missing_target": drop_missing_target,
-            },
-        )
+        _explain(file, target, holdout, loss, settings, as_json, reading)
         return
-    with joined_group() as group:
+    with (
+        joined_group(timedelta(seconds=parse_seconds("worker_timeout", worker_timeout, 1.0))) as group,
+        laid_out(**shape) if shape else nullcontext(),
+    ):
         again = (
             resume or group.all_reduce_max(int(restarted())) > 0
         )  # torchrun counts restarts on each machine by itself
@@ -158,16 +163,12 @@ def train(
             file,
             target,
             out=out,
-            task=task,
+            reading=reading,
             loss=_loss(loss, quantiles, huber_delta),
             holdout=holdout,
-            drop=drop or [],
-            categorical=categorical or [],
-            impute=impute,
             settings=settings,
-            drop_missing_target=drop_missing_target,
             eval_file=eval_file,
-            seconds=seconds_of("--time", time),
+            seconds=None if time is None else parse_seconds("time", time),
             checkpoint=Checkpoints(checkpoint, every, resume=again) if checkpoint else None,
             memory=memory,
             certify=certify,

@@ -1,20 +1,6 @@
 """Seconds that a comparison may take, and how many of them are left."""
 
-import re
 import time
-
-from fireset._util.errors import InputError
-
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def parse_budget(text: str) -> float:
-    """Seconds from the user's words: 60, 60s, 5m or 1h."""
-    spelled = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
-    seconds = float(spelled[1]) * _UNITS[spelled[2]] if spelled else 0.0
-    if seconds <= 0:
-        raise InputError(f"budget must be a time such as 60, 60s or 5m, got {text!r}")
-    return seconds
 
 
 class Budget:

@@ -54,9 +54,8 @@ def explain_training(
     """Read the table, choose the settings, and say what a fit is expected to give and to take."""
     problem = TableProblem.read(file, target, **reading)
     kept, _ = problem.hold_out(holdout, settings["random_state"])
-    encoding = {"missing": "impute" if problem.impute else "error", "categorical": problem.categorical}
     # Choosing needs no network, and two neurons are drawn at once.
-    estimator = estimator_for(problem.task, loss, **{**settings, **encoding, "width": 2, "verbose": False})
+    estimator = estimator_for(problem.task, loss, **{**settings, **problem.encoding, "width": 2, "verbose": False})
     prepared = estimator.prepare(problem.features[kept], problem.y[kept])
     outputs = prepared.targets.shape[1]
     chosen = estimator.settings_

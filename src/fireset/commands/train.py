@@ -15,6 +15,7 @@ from fireset.commands.predict import score_table
 from fireset.commands.run_outputs import Records
 from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
+from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
 from fireset.model import Model
 from fireset.tables.cells import require_column
@@ -38,14 +39,10 @@ def train_table(
     target: str,
     *,
     out: Path | None,
-    task: str,
     loss: str | Loss,
     holdout: float,
-    drop: list[str],
-    categorical: list[str],
-    impute: bool,
     settings: dict[str, Any],
-    drop_missing_target: bool = False,
+    reading: dict[str, Any] | None = None,
     eval_file: Path | None = None,
     seconds: float | None = None,
     checkpoint: Checkpoints | None = None,
@@ -58,6 +55,7 @@ def train_table(
 ) -> dict[str, Any]:
     """Read, encode, train, score on the rows held out, save; returns what to show.
 
+    ``reading`` goes to ``TableProblem.read``, ``settings`` to the estimator.
     Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
     is held against the paper's claims; what was found is under "certificate". What besides the model could not be
     written is under "not_written". ``eval_file`` is another table to score on; after ``seconds`` training stops;
@@ -73,10 +71,10 @@ def train_table(
     )
     if checkpoint is not None:
         checkpoint.check_free(current_group())
-    if task == "auto" and "classification" not in get_loss(loss).tasks:
-        task = "regression"  # counts, say, which would be taken for classes
-    reading: dict[str, Any] = {"task": task, "drop": drop, "categorical": categorical, "impute": impute}
-    problem = TableProblem.read(file, target, drop_missing_target=drop_missing_target, **reading)
+    reading = {"task": "auto", "drop": [], **(reading or {})}
+    if reading["task"] == "auto" and "classification" not in get_loss(loss).tasks:
+        reading["task"] = "regression"  # counts, say, which would be taken for classes
+    problem = TableProblem.read(file, target, **reading)
     further = None if eval_file is None else _answered(eval_file, target)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)
@@ -85,15 +83,14 @@ def train_table(
     records = Records(file, target, report=report, command=command, **places)
     if certify:  # what is held against the paper's claims is the paper's setting, where nothing else was asked for
         settings |= {name: value for name, value in PAPER.items() if settings.get(name, "auto") == "auto"}
-    encoding = {"missing": "impute" if impute else "error", "categorical": categorical}
-    estimator = estimator_for(problem.task, loss, **settings, **encoding)
+    estimator = estimator_for(problem.task, loss, **settings, **problem.encoding)
     if checkpoint is not None:
         options = {"target": target, **reading, "holdout": holdout, "loss": str(loss), "bias": "auto", **settings}
         checkpoint = replace(checkpoint, options={"table": file.name, **_options(options)})
     columns = describe_columns(problem.encoder, problem.features)
     kept, held = problem.hold_out(holdout, settings["random_state"])
     _check_memory(estimator, problem, memory)
-    if first and settings["verbose"]:
+    if first and settings.get("verbose"):
         tell("\n".join(columns_in_words(columns)))
     certificate = Certificate() if certify else None
     limit = None if seconds is None else TimeLimit(seconds)
@@ -108,7 +105,7 @@ def train_table(
     if estimator.result_.stop_reason is StopReason.TERMINATED and checkpoint:
         return {**summary, "checkpoint": str(checkpoint.folder)}
     summary |= _held_out_scores(problem, estimator, held)
-    training = {**summary, "file": file.name, "dropped": drop, "settings": {"loss": str(loss), **settings}}
+    training = {**summary, "file": file.name, "dropped": reading["drop"], "settings": {"loss": str(loss), **settings}}
     model = Model(problem.task, target, estimator, {**training, "table_columns": columns})
     model.save(out)
     summary |= {} if further is None else _evaluated(model, further)
@@ -154,7 +151,7 @@ def _check_memory(
         outputs = len(problem.classes)
     columns = len(problem.encoder.feature_names)
     width = estimator.width_for(len(problem.y), columns, outputs)
-    share = -(-width // current_group().size)
+    share = -(-width // current_grid().same_rows.size)
     check_weights(share, columns + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
 
 
@@ -184,6 +181,8 @@ def _summary(
     summary |= _chosen(estimator)
     if current_group().size > 1:
         summary["workers"] = current_group().size
+    if current_grid().same_neurons.size > 1:
+        summary["grid"] = str(current_grid())
     if result.blocks > 1:
         summary["blocks"] = result.blocks
     summary |= {name: value for name, value in result.details.items() if value is not None}

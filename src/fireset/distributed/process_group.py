@@ -22,9 +22,11 @@ import numpy as np
 
 from fireset._util.errors import WORKER_LOST, InputError, WorkerLostError
 
-# How long a worker waits for the others in one exchange. A worker that died is noticed at once, by its closed
-# connection; only a machine that vanished without a word is waited for.
+# How long workers wait for each other in one exchange unless asked otherwise, and to begin with. A worker that died is
+# noticed at once, by its closed connection; only a machine that vanished without a word is waited for.
 TIMEOUT = timedelta(minutes=10)
+_exchange_timeout = TIMEOUT  # of the workers that were joined, who have one group in a process, as torch has
+
 
 _BITS = 62  # of an int64, less the sign and one for rounding
 
@@ -159,6 +161,43 @@ class TorchProcessGroup(ProcessGroup):
         self.bytes_exchanged += array.nbytes
         return array
 
+    def subgroup(self, ranks: range) -> "TorchProcessGroup | None":
+        """A group of these workers, for them; None for the others, who must call this, too."""
+        with _worker_lost_in_one_line():
+            group = self._distributed.new_group(ranks, timeout=_exchange_timeout)
+        return TorchProcessGroup(_Subgroup(self._distributed, group)) if self.rank in ranks else None
+
+    def leave(self) -> None:
+        """Give a group that ``subgroup`` made back."""
+        self._distributed.destroy_process_group()
+
+
+class _Subgroup:
+    """``torch.distributed`` as some of the workers see it: with numbers of their own, and among themselves."""
+
+    def __init__(self, distributed: Any, group: Any):
+        self._distributed, self._group = distributed, group
+        self.ReduceOp = distributed.ReduceOp
+
+    def get_rank(self) -> int:
+        return self._distributed.get_rank(self._group)
+
+    def get_world_size(self) -> int:
+        return self._distributed.get_world_size(self._group)
+
+    def all_reduce(self, tensor: Any, op: Any) -> None:
+        self._distributed.all_reduce(tensor, op=op, group=self._group)
+
+    def all_gather(self, tensors: list[Any], tensor: Any) -> None:
+        self._distributed.all_gather(tensors, tensor, group=self._group)
+
+    def broadcast(self, tensor: Any, src: int) -> None:
+        source = self._distributed.get_global_rank(self._group, src)
+        self._distributed.broadcast(tensor, src=source, group=self._group)
+
+    def destroy_process_group(self) -> None:
+        self._distributed.destroy_process_group(self._group)
+
 
 SINGLE_PROCESS = SingleProcess()
 
@@ -206,8 +245,12 @@ def _environment_problem() -> str:
 
 
 @contextmanager
-def joined_group() -> Iterator[ProcessGroup]:
-    """Join the workers that torchrun started, if it did, and leave them at the end of the block."""
+def joined_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
+    """Join the workers that torchrun started, if it did, and leave them at the end of the block.
+
+    Until all have come they are waited for ten minutes, or ``timeout`` if that is longer; from then on a worker that
+    does not answer for ``timeout`` in an exchange is given up.
+    """
     if not launched():
         yield current_group()
         return
@@ -217,13 +260,17 @@ def joined_group() -> Iterator[ProcessGroup]:
         from torch.distributed.rendezvous import rendezvous
     except ImportError:
         raise InputError("several workers need PyTorch: pip install 'fireset[torch]'") from None
-    with _worker_lost_in_one_line(), _ending_after(TIMEOUT + timedelta(seconds=30)):
-        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    global _exchange_timeout
+    _exchange_timeout, longest = timeout, max(timeout, TIMEOUT)
+    with _worker_lost_in_one_line(), _ending_after(longest + timedelta(seconds=30)):
+        store, rank, size = next(rendezvous("env://", timeout=longest))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # torchrun keeps its store through a restart, and with it the addresses of workers that are gone.
             # (Documented as torch.distributed.PrefixStore, and not declared.)
             store = distributed.PrefixStore(f"attempt {_attempt()}", store)  # pyright: ignore[reportPrivateImportUsage]
-        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+        store.set(f"worker {rank} is here", "")
+        store.wait([f"worker {other} is here" for other in range(size)], longest)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     try:
         yield current_group()
     finally:

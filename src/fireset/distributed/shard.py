@@ -14,7 +14,8 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.files import file_digest, read_description, write_model, write_target
-from fireset.distributed.process_group import ProcessGroup, current_group
+from fireset.distributed.process_group import ProcessGroup
+from fireset.distributed.worker_grid import WorkerGrid, current_grid
 from fireset.network import ShiftedReLUNetwork, shard_files
 
 _SUFFIX = ".safetensors"
@@ -34,24 +35,31 @@ class NetworkShard:
     first : int
     width : int
         m, of the whole network, as everywhere.
+    grid : WorkerGrid
     group : ProcessGroup
+        Of the grid, the workers that have the whole network between them: those with the same rows.
     """
 
-    def __init__(self, local: ShiftedReLUNetwork, first: int, width: int, group: ProcessGroup):
+    def __init__(self, local: ShiftedReLUNetwork, first: int, width: int, grid: WorkerGrid):
         self.local = local
         self.first = first
         self.width = width
-        self.group = group
+        self.grid = grid
 
     @classmethod
-    def of(cls, network: "ShiftedReLUNetwork | NetworkShard", group: ProcessGroup) -> "NetworkShard":
+    def of(cls, network: "ShiftedReLUNetwork | NetworkShard", grid: WorkerGrid) -> "NetworkShard":
         """This worker's part of a network, on the same memory."""
         if isinstance(network, NetworkShard):
             return network
+        group = grid.same_rows
         if group.size == 1:
-            return cls(network, 0, network.width, group)
+            return cls(network, 0, network.width, grid)
         lo, hi = group.neurons_of(group.rank, network.width)
-        return cls(network.part(slice(lo, hi)), lo, network.width, group)
+        return cls(network.part(slice(lo, hi)), lo, network.width, grid)
+
+    @property
+    def group(self) -> ProcessGroup:
+        return self.grid.same_rows
 
     @property
     def scale(self) -> float:
@@ -92,25 +100,27 @@ class NetworkShard:
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
         """Every worker writes its neurons beside ``path``; ``path`` itself names them, and is written last.
 
-        Where ``path`` is a link, that is beside the file that it leads to. At the end, the shards are removed that the
-        file named which ``path`` was before, and no others.
+        Of several workers with the same neurons the first writes them. Where ``path`` is a link, shards are beside the
+        file that it leads to. At the end, the shards are removed that the file named which ``path`` was before, and no
+        others.
         """
-        group = self.group
-        if group.size == 1:
+        group, everybody = self.group, self.grid.everybody
+        if everybody.size == 1:
             self.local.save(path, description, **arrays)
             return
         # Shards get a name of their own each time, so that the model that was there stays whole until the last moment.
-        mark = group.all_gather(os.urandom(16))[0][:4].hex()
+        mark = everybody.all_gather(os.urandom(16))[0][:4].hex()
         parts = [f"{rank + 1}-of-{group.size}.{mark}" for rank in range(group.size)]
         target, place, old = Path(path), None, []
         try:
-            with _failing_together(group, path):
+            with _failing_together(everybody, path):
                 target = write_target(path)
-                place = shard_path(target, parts[group.rank])
-                write_model(place, {"weights": self.local.weights, "signs": self.local.stored_outputs()}, {})
-            digests = group.all_gather(file_digest(place))
-            with _failing_together(group, path):
-                if group.rank == 0:
+                if self.grid.writes:
+                    place = shard_path(target, parts[group.rank])
+                    write_model(place, {"weights": self.local.weights, "signs": self.local.stored_outputs()}, {})
+            digests = everybody.all_gather(file_digest(place) if place else bytes(16))[: group.size]
+            with _failing_together(everybody, path):
+                if everybody.rank == 0:
                     old = _named_shards(target)
                     shards = [
                         {"file": shard_path(target, part).name, "checksum": digest.hex()}
@@ -162,14 +172,15 @@ def _remove(shards: list[Path]) -> None:
 
 def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> "ShiftedReLUNetwork | NetworkShard":
     """``ShiftedReLUNetwork.initialize``; of several workers, each draws its own neurons only."""
-    group = current_group()
-    if group.size == 1:
+    grid = current_grid()
+    if grid.everybody.size == 1:
         return ShiftedReLUNetwork.initialize(width, n_features, n_outputs, **options)
-    drawn = repr((width, n_features, n_outputs, sorted(options.items())))
-    group.check_same("width, inputs, outputs and seed", hashlib.blake2b(drawn.encode(), digest_size=16).digest())
+    drawn, group = repr((width, n_features, n_outputs, sorted(options.items()))), grid.same_rows
+    same = hashlib.blake2b(drawn.encode(), digest_size=16).digest()
+    grid.everybody.check_same("width, inputs, outputs and seed", same)
     lo, hi = group.neurons_of(group.rank, width)
     local = ShiftedReLUNetwork.initialize(width, n_features, n_outputs, neurons=(lo, hi), **options)
-    return NetworkShard(local, lo, width, group)
+    return NetworkShard(local, lo, width, grid)
 
 
 def shard_path(path: str | os.PathLike, part: str) -> Path:

@@ -7,13 +7,15 @@ overridden where the engine has a faster way.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import FiredByNeuron, FireSetColumns, TangentOperator, common_counts, fire_set_product
+from fireset.sparse_rows import Rows, SparseRows, kernel_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -53,6 +55,8 @@ class Engine(ABC):
         Whether it searches, in any way, instead of looking at every pair.
     simulated : bool
         Whether it imitates a machine that is not there: its seconds say nothing about the algorithm.
+    takes_sparse : bool
+        Whether rows may be ``SparseRows``.
     can_shrink : bool
         Whether it can do with less memory than it would like to have, for more time.
     compiled_dimensions : tuple of int
@@ -67,20 +71,29 @@ class Engine(ABC):
     exact: bool = True
     preprocesses: ClassVar[bool] = True
     simulated: ClassVar[bool] = False
+    takes_sparse: ClassVar[bool] = False
     can_shrink: ClassVar[bool] = False
     compiled_dimensions: ClassVar[tuple[int, ...]] = (1,)
     blocks: int = 1
 
     network: "ShiftedReLUNetwork"
-    X: np.ndarray
+    X: Any  # (n, d): a matrix, or ``SparseRows`` where the engine takes them
+    sparse: bool = False  # whether they are
 
     def __init__(self) -> None:
         self.work = EngineWork()
 
-    def start(self, network: "ShiftedReLUNetwork", X: np.ndarray) -> None:
+    def start(self, network: "ShiftedReLUNetwork", X: Rows) -> None:
         """The preprocessing. X (n, d) is C-contiguous, in the network's precision, and must not change afterwards."""
+        self.expect(X)
         self.network, self.X = network, X
         self._prepare()
+
+    def expect(self, X: Rows) -> None:
+        """Be told what kind of rows will come, before anybody asks what they will take; refuses those it cannot use."""
+        self.sparse = isinstance(X, SparseRows)
+        if self.sparse and not self.takes_sparse:
+            raise InputError(f"engine {self.name!r} needs dense rows; for sparse ones use 'dense', 'data' or 'auto'")
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -101,9 +114,9 @@ class Engine(ABC):
         network = self.network
         fired = self.fire_sets().tocsc()
         pushes = (residual / network.divisor).astype(network.dtype)
-        rows = np.empty_like(network.weights)
+        rows, X = np.empty_like(network.weights), kernel_rows(self.X)
         parallel_map(
-            lambda span: row_gradients(self.X, network.signs, fired.indptr, fired.indices, pushes, rows, *span),
+            lambda span: row_gradients(X, network.signs, fired.indptr, fired.indices, pushes, rows, *span),
             ranges(network.width),
         )
         neurons = np.flatnonzero(np.diff(fired.indptr))
@@ -137,12 +150,12 @@ class Engine(ABC):
         """∂u/∂W V for V (m, d), on the fire sets as they are; (n, c), float64: what a small step V adds to u."""
         from fireset.kernels.tangent import jacobian_product
 
-        network = self.network
+        network, X = self.network, kernel_rows(self.X)
         fired = self.fire_sets().tocsc()
 
         def span_product(span: tuple[int, int]) -> np.ndarray:
             share = np.zeros((len(self.X), network.n_outputs))
-            jacobian_product(self.X, network.signs, fired.indptr, fired.indices, directions, share, *span)
+            jacobian_product(X, network.signs, fired.indptr, fired.indices, directions, share, *span)
             return share
 
         return np.sum(parallel_map(span_product, ranges(network.width)), axis=0) / network.divisor

@@ -33,6 +33,7 @@ class BlockEngine(Engine):
 
     name = DataSearchEngine.name
     summary = DataSearchEngine.summary
+    takes_sparse = True
     can_shrink = True
 
     def __init__(self, blocks: int):
@@ -40,16 +41,21 @@ class BlockEngine(Engine):
         self.blocks = blocks
 
     @classmethod
-    def within_budget(cls, network, n_samples: int, budget: float) -> "BlockEngine | None":
+    def within_budget(cls, network, n_samples: int, budget: float, *, sparse: bool = False) -> "BlockEngine | None":
         """With as few blocks as fit ``budget`` bytes; None if even the smallest would not."""
-        left = budget - n_samples * network.n_features * network.dtype.itemsize
+        left = budget - _row_bytes(network, n_samples, sparse)
         each = _bytes_per_neuron(network, n_samples)
         blocks = max(1, ceil(network.width * each / left)) if left > 0 else network.width
-        return cls(blocks) if blocks <= max(1, network.width // _FEWEST_NEURONS) else None
+        if blocks > max(1, network.width // _FEWEST_NEURONS):
+            return None
+        engine = cls(blocks)
+        engine.sparse = sparse
+        return engine
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        rows = n_samples * network.n_features * network.dtype.itemsize
-        return rows + ceil(network.width / self.blocks) * _bytes_per_neuron(network, n_samples)
+        return _row_bytes(network, n_samples, self.sparse) + ceil(network.width / self.blocks) * _bytes_per_neuron(
+            network, n_samples
+        )
 
     def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - every list is made in every iteration
         return "scan"
@@ -131,6 +137,11 @@ class BlockEngine(Engine):
             done = getattr(work, f.name)
             if done is not None and f.name != "fired_pairs":
                 setattr(self.work, f.name, getattr(self.work, f.name) + done)
+
+
+def _row_bytes(network, n_samples: int, sparse: bool) -> float:
+    """The samples once more, aligned; sparse ones stay where they are."""
+    return 0.0 if sparse else n_samples * network.n_features * network.dtype.itemsize
 
 
 def _bytes_per_neuron(network, n_samples: int) -> float:

@@ -28,6 +28,8 @@ from fireset.engines.candidate_lists import CandidateLists, sample_blocks
 from fireset.engines.list_engine import ListEngine, check_radius
 from fireset.fire_sets import list_offsets
 from fireset.hsr import HalfSpaceIndex, Report, build, check_kind, choose
+from fireset.hsr.scan import ScanIndex
+from fireset.sparse_rows import Rows, SparseRows, entries_per_row
 
 _FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
 _SCALED_RADIUS = 10.0  # over κ, likewise: no neuron of any table tried has gone further to the end of training
@@ -58,6 +60,7 @@ class DataSearchEngine(ListEngine):
     """
 
     name = "data"
+    takes_sparse = True
     can_shrink = True
     summary = "keeps a list of rows for each neuron, searched anew only when it has moved far (Algorithm 2)"
 
@@ -68,9 +71,14 @@ class DataSearchEngine(ListEngine):
         self._adapts = radius == "auto"
         self.largest_radius = LARGEST_RADIUS if radius == "auto" else float(radius)
 
+    def expect(self, X: Rows) -> None:
+        super().expect(X)
+        if self.sparse and self._kind not in ("auto", "scan"):
+            raise InputError(f"index must be 'auto' or 'scan' for sparse rows, got {self._kind!r}")
+
     def index_kind(self, network, n_samples: int) -> str:
-        if self._kind != "auto":
-            return self._kind
+        if self._kind != "auto" or self.sparse:
+            return "scan" if self.sparse else self._kind
         output = n_samples * upper_tail(network.threshold - self._first_radius(network))
         queries = _REFRESHES * network.width
         return choose(n_samples, network.n_features, dynamic=False, output=output, queries=queries)
@@ -78,10 +86,10 @@ class DataSearchEngine(ListEngine):
     def memory_bytes(self, network, n_samples: int) -> float:
         """The aligned samples and, at most, the lists: with the first radius, or once radii have grown.
 
-        While slots grow, half of the lists of one block of samples are there twice.
+        Sparse samples stay where they are. While slots grow, half of the lists of one block of samples are there twice.
         """
         item, fired = network.dtype.itemsize, n_samples * network.width * upper_tail(network.threshold)
-        rows = n_samples * ceil(network.n_features * item / 64) * 64.0
+        rows = 0.0 if self.sparse else n_samples * ceil(network.n_features * item / 64) * 64.0
 
         def lists(radius: float) -> float:
             return n_samples * network.width * upper_tail(network.threshold - radius) * SPARE_PLACES * (4 + item)
@@ -101,7 +109,7 @@ class DataSearchEngine(ListEngine):
                 break
         if thrifty.memory_bytes(network, n_samples) <= budget:
             return self if thrifty.largest_radius == self.largest_radius else thrifty
-        return BlockEngine.within_budget(network, n_samples, budget)
+        return BlockEngine.within_budget(network, n_samples, budget, sparse=self.sparse)
 
     def _first_radius(self, network) -> float:
         if not self._adapts:
@@ -114,9 +122,7 @@ class DataSearchEngine(ListEngine):
 
     def _first_lists(self) -> None:
         """Query all neurons, batch by batch, each batch's slots behind the last one's."""
-        kind = self.index_kind(self.network, len(self.X))
-        options = {"copy": False} if kind == "scan" else {}
-        self._indexes = [build(self.X[samples], kind, **options) for samples, _, _ in self._blocks]
+        self._indexes = [self._index_over(self.X[samples]) for samples, _, _ in self._blocks]
         W, half = self.network.weights, self.network.width // 2
         twins = self.network.width % 2 == 0 and np.array_equal(W[:half], W[half:])  # as an antisymmetric start has them
         for batch in self._batches(np.arange(half if twins else self.network.width)):
@@ -133,6 +139,12 @@ class DataSearchEngine(ListEngine):
                 each[half:] = each[:half]
             self.work.refreshes *= 2
 
+    def _index_over(self, X: Rows) -> HalfSpaceIndex:
+        if isinstance(X, SparseRows):
+            return ScanIndex(X, copy=False, largest_norm=self._sample_norm)
+        kind = self.index_kind(self.network, len(self.X))
+        return build(X, kind, **({"copy": False} if kind == "scan" else {}))
+
     def _renew_lists(self) -> None:
         due = ~(self._drifts <= self._radii)
         if self._adapts:
@@ -148,7 +160,7 @@ class DataSearchEngine(ListEngine):
         if not self._adapts:
             return np.full(len(neurons), self.largest_radius)
         speeds = self._speeds[neurons] * self._sample_norm
-        best = best_radii(speeds, self.network.threshold, self.network.n_features)
+        best = best_radii(speeds, self.network.threshold, entries_per_row(self.X))
         return np.minimum(best, self.largest_radius)
 
     def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
@@ -189,7 +201,7 @@ class DataSearchEngine(ListEngine):
         slack = self._slacks(norms)
         if not np.isfinite(slack).all():
             raise InputError("weights and rows must be small enough for their inner products to be finite")
-        self._bands[neurons] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
+        self._bands[neurons] = deciding_band(self._terms, network.dtype, norms, self._sample_norm)
         self._drifts[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
         self._radii[neurons] = -np.inf
         self._near_misses[neurons] = 0
@@ -202,7 +214,7 @@ class DataSearchEngine(ListEngine):
 
     def _slacks(self, norms: np.ndarray) -> np.ndarray:
         """Bounds on the rounding of inner products of neurons up to these norms; not finite where they may overflow."""
-        return dot_slack(self.network.n_features, self.network.dtype, norms, self._sample_norm)
+        return dot_slack(self._terms, self.network.dtype, norms, self._sample_norm)
 
     def _query(self, index: HalfSpaceIndex, neurons: np.ndarray, aim: np.ndarray) -> Report:
         return self._searched(index, self.network.weights[neurons], self.network.threshold - aim)

@@ -22,6 +22,7 @@ class DenseEngine(BatchEngine):
     name = "dense"
     summary = "computes every pair of row and neuron: what all others are held against"
     preprocesses = False
+    takes_sparse = True
 
     def _prepare(self) -> None:
         self._fired: dict[tuple[int, int], np.ndarray] = {}

@@ -5,7 +5,7 @@ the engines differ in: ``data_search.py`` searches the data for a neuron, ``weig
 """
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import FiredByNeuron, TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 from fireset.hsr import HalfSpaceIndex, Report
+from fireset.sparse_rows import SparseRows, kernel_rows, longest_sum
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -40,7 +41,7 @@ class SampleBlock(NamedTuple):
     """Samples that are looked at together, and for each neuron the list of those outside of which it cannot fire."""
 
     samples: slice
-    rows: np.ndarray  # as ``aligned_rows`` lays them out
+    rows: Any  # as ``aligned_rows`` lays them out, or ``RowArrays``
     lists: CandidateLists
 
 
@@ -63,12 +64,13 @@ class ListEngine(Engine):
 
     def _prepare(self) -> None:
         network, X = self.network, self.X
-        rows = aligned_rows(X)
+        rows = X if isinstance(X, SparseRows) else aligned_rows(X)
         self._blocks = [
-            SampleBlock(slice(lo, hi), rows[lo:hi], CandidateLists(network.width, network.dtype))
+            SampleBlock(slice(lo, hi), kernel_rows(rows[lo:hi]), CandidateLists(network.width, network.dtype))
             for lo, hi in (sample_blocks(rows.nbytes, len(X)) if self._in_blocks() else [(0, len(X))])
         ]
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
+        self._terms = longest_sum(X)  # of an inner product, which its rounding depends on
         self._next_audit = 0
         self._sums: dict[tuple[int, int], np.ndarray] = {}
         m = network.width
@@ -212,6 +214,9 @@ class ListEngine(Engine):
         self._follow_weights()
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
+        if self._forward_done:  # as our own step counts them
+            for _, _, lists in self._blocks:
+                self._near_misses += lists.prefix_lengths - lists.fired_counts
         self._speeds[:] = _UNKNOWN_SPEED
         self._speeds[neurons] = np.maximum(distances, _UNKNOWN_SPEED)
         self._follow_weights()
@@ -345,12 +350,12 @@ class ListEngine(Engine):
         W = network.weights[neurons]
         norms = row_norms(W)
         excess = W @ self.X.T
-        bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        activate(excess, W, self.X, network.dtype.type(network.threshold), bands)
+        bands = deciding_band(self._terms, network.dtype, norms, self._sample_norm)
+        activate(excess, W, kernel_rows(self.X), network.dtype.type(network.threshold), bands)
         excess[self._listed_pairs(neurons)] = 0  # what is left are fired pairs that the lists do not have
         doubt = np.zeros(len(neurons), network.dtype)
         if network.dtype == np.float32:
-            doubt += 2 * dot_slack(network.n_features, network.dtype, norms, self._sample_norm)
+            doubt += 2 * dot_slack(self._terms, network.dtype, norms, self._sample_norm)
         missed = excess > doubt[:, None]
         if missed.any():
             k, sample = np.argwhere(missed)[0]

@@ -47,18 +47,35 @@ def describe() -> list[dict[str, object]]:
     return [{"name": cls.name, "exact": cls.exact, "summary": cls.summary} for cls in classes]
 
 
-def choose(network: "ShiftedReLUNetwork", n_samples: int, max_iter: int, width: int | None = None) -> str:
+def choose(
+    network: "ShiftedReLUNetwork",
+    n_samples: int,
+    max_iter: int,
+    width: int | None = None,
+    *,
+    stored: int | None = None,
+) -> str:
     """The engine that "auto" stands for: the cheapest of dense, data and sums by ``fireset.engines.cost``.
 
-    ``width`` is that of the whole network where this one is a worker's part of it: all workers must choose alike.
+    ``width`` is that of the whole network where this one is a worker's part of it: all workers must choose alike. For
+    sparse rows ``stored`` is how many entries a row has in the mean, and the choice is between dense and data.
     """
-    costs = expected_costs(network, n_samples, max_iter, width)
+    costs = expected_costs(network, n_samples, max_iter, width, stored=stored)
     return min(costs, key=costs.__getitem__)
 
 
 def expected_costs(
-    network: "ShiftedReLUNetwork", n_samples: int, max_iter: int, width: int | None = None
+    network: "ShiftedReLUNetwork",
+    n_samples: int,
+    max_iter: int,
+    width: int | None = None,
+    *,
+    stored: int | None = None,
 ) -> dict[str, float]:
-    """Nanoseconds on one core that an iteration is expected to cost, by engine."""
-    m = width or network.width
-    return step_costs(n_samples, network.n_features, m, network.threshold, network.n_outputs, max_iter)
+    """Nanoseconds on one core that an iteration is expected to cost, by engine; for sparse rows, those that take them.
+
+    What all engines pay alike, a pass over the weights, is left out.
+    """
+    m, d = width or network.width, network.n_features if stored is None else stored
+    costs = step_costs(n_samples, d, m, network.threshold, network.n_outputs, max_iter)
+    return {name: cost for name, cost in costs.items() if stored is None or engine_class(name).takes_sparse}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fireset._util.parallel import parallel_map, ranges
+from fireset.sparse_rows import Rows, kernel_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -30,22 +31,22 @@ class FiredByNeuron(NamedTuple):
         return cls(columns.indptr, columns.indices, len(fire_sets.indptr) - 1)
 
 
-def fire_set_product(X: np.ndarray, signs: np.ndarray, fire_sets: "csr_array") -> TangentOperator:
+def fire_set_product(X: Rows, signs: np.ndarray, fire_sets: "csr_array") -> TangentOperator:
     """The map v ↦ (1/m) J Jᵀ v for v (n, c), in float64; J as the fire sets have it.
 
     A product costs two passes over the fired pairs, O(d · fired).
     """
     from fireset.kernels.tangent import tangent_product
 
-    n, m = len(X), len(signs)
+    n, m, dtype, rows = len(X), len(signs), X.dtype, kernel_rows(X)
     columns = fire_sets.tocsc()
 
     def product(direction: np.ndarray) -> np.ndarray:
-        direction = direction.astype(X.dtype)
+        direction = direction.astype(dtype)
 
         def span_product(span: tuple[int, int]) -> np.ndarray:
             share = np.zeros((n, signs.shape[1]))
-            tangent_product(X, signs, columns.indptr, columns.indices, direction, share, *span)
+            tangent_product(rows, signs, columns.indptr, columns.indices, direction, share, *span)
             return share
 
         return np.sum(parallel_map(span_product, ranges(m)), axis=0) / m
@@ -54,7 +55,7 @@ def fire_set_product(X: np.ndarray, signs: np.ndarray, fire_sets: "csr_array") -
 
 
 def largest_eigenvalue(
-    X: np.ndarray, signs: np.ndarray, fire_sets: "csr_array", sample_weight: np.ndarray | None = None, **limits
+    X: Rows, signs: np.ndarray, fire_sets: "csr_array", sample_weight: np.ndarray | None = None, **limits
 ) -> float:
     """λ_max of the fire-set kernel (1/m) J Jᵀ over all outputs, by power iteration from a fixed start.
 
@@ -66,16 +67,18 @@ def largest_eigenvalue(
 
 def power_iteration(
     product: TangentOperator,
-    X: np.ndarray,
+    X: Rows,
     outputs: int,
     sample_weight: np.ndarray | None = None,
     *,
     tolerance: float = 1e-3,
     max_products: int = 60,
+    norm: Callable[[np.ndarray], float | np.floating] = np.linalg.norm,
 ) -> float:
     """λ_max of D^½ H D^½, D the sample weights, from products with H; a lower bound.
 
-    Ends when the estimate has stopped moving by more than ``tolerance``.
+    Ends when the estimate has stopped moving by more than ``tolerance``. Where X and the vectors are a part of the
+    rows, ``norm`` is that of the whole.
     """
     root = np.ones(len(X)) if sample_weight is None else np.sqrt(sample_weight)
     # A start that depends on the rows, not on their order or number: a row of weight 2 acts as two rows. The constant
@@ -84,12 +87,12 @@ def power_iteration(
     vector = root[:, None] * (1.0 + X.astype(np.float64) @ spread)
     estimate = 0.0
     for _ in range(max_products):
-        size = float(np.linalg.norm(vector))
+        size = float(norm(vector))
         if size == 0.0:
             return 0.0
         vector /= size
         vector = product(vector * root[:, None]) * root[:, None]
-        previous, estimate = estimate, float(np.linalg.norm(vector))
+        previous, estimate = estimate, float(norm(vector))
         if abs(estimate - previous) <= tolerance * estimate:
             break
     return estimate

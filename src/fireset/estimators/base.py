@@ -18,9 +18,11 @@ from fireset._util.messages import tell
 from fireset._util.parallel import one_blas_thread
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
+from fireset.distributed.worker_grid import current_grid
 from fireset.engines.registry import create, engine_class
 from fireset.estimators.width import THRESHOLD, choose_width
 from fireset.network import ShiftedReLUNetwork, choose_threshold
+from fireset.sparse_rows import is_sparse
 from fireset.tables.column_notes import warn_of_columns
 from fireset.tables.columns import ColumnMap
 from fireset.tables.encoder import TableEncoder
@@ -43,7 +45,7 @@ _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 class PreparedRows(NamedTuple):
     """A table as ``train`` wants it."""
 
-    rows: np.ndarray  # (n, d), norm 1
+    rows: Any  # (n, d), norm 1; CSR rows of a sparse table
     targets: np.ndarray  # (n, c)
     weight: np.ndarray  # (n,)
     codes: np.ndarray | None  # of the classes, to split by
@@ -87,6 +89,7 @@ class ShiftedReLUEstimator(BaseEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
+        tags.input_tags.sparse = True
         return tags
 
     def _check_settings(self) -> None:
@@ -104,11 +107,12 @@ class ShiftedReLUEstimator(BaseEstimator):
             raise InputError(f"start must be 'auto', 'paper' or 'antisymmetric', got {self.start!r}")
 
     def _choose_solver(self) -> str:
-        """ "auto" is Gauss–Newton, but where a learning rate or batches are asked for, or the engine misses pairs."""
+        """ "auto" is Gauss–Newton, but where a rate or batches are asked for, pairs are missed, or rows are shared."""
         if self.solver != "auto":
             return self.solver
         misses = self.engine != "auto" and not engine_class(self.engine).exact
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses
+        descends = descends or current_grid().same_neurons.size > 1
         return "gradient" if descends else "gauss-newton"
 
     def _begin(self, X, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True, outputs: int = 0) -> None:
@@ -121,7 +125,7 @@ class ShiftedReLUEstimator(BaseEstimator):
         # A learning rate that was given is meant for the network of the paper.
         auto = _OUTPUT_SCALES[self.solver_] if self.learning_rate == "auto" else 1.0
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
-        width = self.width_for(len(X), X.shape[1], outputs)
+        width = self.width_for(X.shape[0], X.shape[1], outputs)
         # Half of an odd number of neurons has no twin.
         even = isinstance(width, Integral) and width % 2 == 0
         start = ("antisymmetric" if even else "paper") if self.start == "auto" else self.start
@@ -203,11 +207,11 @@ class ShiftedReLUEstimator(BaseEstimator):
             limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
         rows, targets, weight, codes = prepared
         validation = None
-        self.training_rows_ = np.arange(len(rows))
+        self.training_rows_ = np.arange(rows.shape[0])
         if self.early_stopping:
             seed = check_random_state(self.random_state).randint(2**31)
             share, asked = self.validation_fraction, "early_stopping with validation_fraction"
-            kept, held = hold_out(len(rows), share, seed=seed, option=asked, codes=codes)
+            kept, held = hold_out(rows.shape[0], share, seed=seed, option=asked, codes=codes)
             self.training_rows_ = kept
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
@@ -267,21 +271,23 @@ class ShiftedReLUEstimator(BaseEstimator):
                 stacklevel=4,
             )
 
-    def _step(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
+    def _step(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
         """One plain gradient step on one batch; the trainer is kept for the next one."""
         with one_blas_thread():  # entered once, not in each part of a step
             self._step_with_kept_trainer(X, targets, weight)
 
-    def _step_with_kept_trainer(self, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> None:
+    def _step_with_kept_trainer(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
         rows = self.sphere_(X)
-        settings = (self.network_, self.engine, self.loss, self.learning_rate)
+        sparse = is_sparse(rows)
+        engine = "dense" if sparse and self.engine == "auto" else self.engine
+        settings = (self.network_, engine, self.loss, self.learning_rate, sparse)
         kept, trainer = getattr(self, "_batches", (None, None))
         if trainer is None or kept != settings:
             trainer = Trainer(
                 self.network_,
                 rows,
                 targets,
-                engine=create("rows", remembers=True) if self.engine in ("auto", "rows") else self.engine,
+                engine=create("rows", remembers=True) if engine in ("auto", "rows") else engine,
                 loss=self.loss,
                 learning_rate=self.learning_rate,
                 max_iter=1,
@@ -299,19 +305,19 @@ class ShiftedReLUEstimator(BaseEstimator):
         state: Any = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_batches"}
 
-    def _encoded(self, X, y, *, reset: bool, **checks) -> tuple[np.ndarray, np.ndarray]:
+    def _encoded(self, X, y, *, reset: bool, **checks) -> tuple[Any, np.ndarray]:
         """Rows and targets to train on as numbers, none missing; ``reset`` learns what columns become."""
-        allowed = {"dtype": np.float64, "ensure_all_finite": "allow-nan" if self.missing == "impute" else True}
         if not is_frame(X):
             if not reset and self._by_name:
                 return self._with_targets(self._rows_of_array(X), y, checks)
-            X, y = map(np.asarray, validate_data(self, X, y, reset=reset, **allowed, **checks))
+            impute = self.missing == "impute"
+            numbers, y = validate_data(self, X, y, reset=reset, **_accepted(X, impute), **checks)
             if reset:
                 if self.categorical is not None and len(self.categorical):
                     raise InputError("categorical names columns of a DataFrame, and X is an array; give a DataFrame")
                 self._by_name = False
-                self.encoder_ = TableEncoder.of_numbers(X, self.missing == "impute")
-            return self.encoder_.encode_numbers(X), y
+                self.encoder_ = TableEncoder.of_numbers(numbers, impute)
+            return self.encoder_.encode_numbers(numbers), np.asarray(y)
         table = as_table(X)
         if reset:
             self._learn_columns(table, y)
@@ -333,21 +339,20 @@ class ShiftedReLUEstimator(BaseEstimator):
         self.feature_names_in_ = np.array(table.columns, object)
         warn_of_columns(self.encoder_, table, y)
 
-    def _rows(self, X) -> np.ndarray:
+    def _rows(self, X) -> Any:
         """Rows to predict for, as numbers: frames by the names of their columns, arrays by their order."""
         if is_frame(X) and self._by_name:
             return self.encoder_.encode(as_table(X))
         return self._rows_of_array(X)
 
-    def _rows_of_array(self, X) -> np.ndarray:
-        finite = "allow-nan" if self.encoder_.columns[0].fill is not None else True
+    def _rows_of_array(self, X) -> Any:
+        accepted = _accepted(X, self.encoder_.columns[0].fill is not None)
         if self.encoder_.takes_arrays and not self.encoder_.left_out:
-            X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
-            return self.encoder_.encode_numbers(np.asarray(X))
-        X = validate_data(self, X, dtype=None, ensure_all_finite=finite, reset=False)
+            return self.encoder_.encode_numbers(validate_data(self, X, reset=False, **accepted))
+        X = validate_data(self, X, reset=False, **{**accepted, "dtype": None, "accept_sparse": False})
         return self.encoder_.encode(frame_of_objects(np.asarray(X), list(self.feature_names_in_)))
 
-    def rows_on_sphere(self, X) -> np.ndarray:
+    def rows_on_sphere(self, X) -> Any:
         """Rows as the network sees them, (n, p + 1) of norm 1."""
         return self.sphere_(self._rows(X))
 
@@ -357,8 +362,14 @@ class ShiftedReLUEstimator(BaseEstimator):
 
     def _check_weight(self, sample_weight, X) -> np.ndarray:
         if sample_weight is None:
-            return np.ones(len(X))
+            return np.ones(X.shape[0])
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.any():
             raise InputError("sample_weight must not be 0 everywhere")
         return weight
+
+
+def _accepted(X: Any, impute: bool) -> dict[str, Any]:
+    """What scikit-learn lets pass: NaN where it is imputed, which a sparse table has no place for."""
+    finite = "allow-nan" if impute and not is_sparse(X) else True
+    return {"dtype": np.float64, "ensure_all_finite": finite, "accept_sparse": "csr"}

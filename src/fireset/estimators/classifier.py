@@ -92,7 +92,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.verbose = verbose
 
     def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
-        """Train on rows X (n, p) and labels y (n,); the keywords are those of ``fireset.train``."""
+        """Train on rows X (n, p), dense or sparse, and labels y (n,); the keywords are those of ``fireset.train``."""
         self._train(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
         return self
 
@@ -151,7 +151,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         weight = self._check_weight(sample_weight, X)
         if self.class_weight is not None:
             weight = weight * compute_sample_weight(self.class_weight, y)
-        return np.asarray(X), np.asarray(y), weight
+        return X, np.asarray(y), weight
 
     def _begin_classification(self, X, y, classes, weight, *, whole: bool = True) -> None:
         """``whole`` says that these are all rows, by which to centre and to choose, and not the first batch."""

@@ -15,7 +15,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     """Regression by a very wide shifted-ReLU network, trained exactly on the neurons that fire.
 
     Columns are standardized and rows mapped to the unit sphere (``SphereMap``); targets are standardized too, as suits
-    the loss (``Loss.standardization``).
+    the loss (``Loss.standardization``). Columns of a sparse table are scaled and not centred, and its rows stay sparse.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return tags
 
     def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
-        """Train on rows X (n, p) and targets y (n,) or (n, c); the keywords are those of ``fireset.train``."""
+        """Train on rows X (n, p), dense or sparse, and targets y (n,) or (n, c), with keywords of ``fireset.train``."""
         self._train(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
         return self
 
@@ -193,7 +193,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     def _checked(self, X, y, sample_weight, *, reset: bool):
         check_task(self.loss, "regression")
         X, y = self._encoded(X, y, reset=reset, multi_output=True, y_numeric=True)
-        return np.asarray(X), np.asarray(y, np.float64), self._check_weight(sample_weight, X)
+        return X, np.asarray(y, np.float64), self._check_weight(sample_weight, X)
 
     def _begin_regression(self, X, y, weight, *, whole: bool = True) -> None:
         self._many_targets = y.ndim == 2

@@ -14,6 +14,7 @@ _WIDTH = 20_000
 _PARAMETERS_PER_TARGET = 2.0  # neurons come in pairs, of which one would do
 _MOST_PAIRS = 1e8  # that fire: beyond, a product takes seconds
 _BYTES_PER_PAIR = 24  # candidate, reference and fired sample, with places to spare
+_BYTES_PER_WEIGHT = 24  # in float32, with the copies that training has of all weights
 _SHARE_OF_MEMORY = 0.25
 _LEAST, _MOST = 2_000, 200_000
 
@@ -22,8 +23,10 @@ def choose_width(rows: int, columns: int, outputs: int, threshold: float = THRES
     """An even number of neurons: 20,000, or more where that is fewer weights than numbers to be learned.
 
     Many rows have fewer, so that the pairs that fire stay below a hundred million, and within a quarter of the memory.
+    So have very many columns, as sparse tables do, so that the weights stay within another.
     """
     wanted = max(_WIDTH, _PARAMETERS_PER_TARGET * rows * outputs / columns)
-    pairs = min(_MOST_PAIRS, _SHARE_OF_MEMORY * available_bytes() / _BYTES_PER_PAIR)
-    most = min(_MOST, pairs / (rows * upper_tail(threshold)))
+    memory = _SHARE_OF_MEMORY * available_bytes()
+    pairs = min(_MOST_PAIRS, memory / _BYTES_PER_PAIR)
+    most = min(_MOST, pairs / (rows * upper_tail(threshold)), memory / (_BYTES_PER_WEIGHT * columns))
     return 2 * round(max(_LEAST, min(wanted, most)) / 2)

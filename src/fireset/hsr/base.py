@@ -20,6 +20,7 @@ from fireset._util.parallel import parallel_map
 from fireset._util.readers_writer_lock import ReadersWriterLock
 from fireset._util.rounding import deciding_band, dot_slack, one_dot_slack, row_norms
 from fireset.hsr.largest import Largest, empty_heaps, offer_above
+from fireset.sparse_rows import Rows
 
 if TYPE_CHECKING:
     from fireset.kernels.largest import Heaps
@@ -101,7 +102,7 @@ class HalfSpaceIndex(ABC):
     bytes_per_id = 0  # taken for every id ever given out, of deleted points, too
     _uses_blas = False
 
-    def __init__(self, points: np.ndarray):
+    def __init__(self, points: Rows):
         self.dtype = points.dtype
         self.n_features = points.shape[1]
         self.work = IndexWork()
@@ -321,7 +322,7 @@ class HalfSpaceIndex(ABC):
     def _checked_rows(self, rows, name: str) -> np.ndarray:
         """Rows of the index's dimension and precision, or an InputError."""
         try:
-            rows = kernel_rows(rows, self.dtype)
+            rows = native_rows(rows, self.dtype)
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -331,7 +332,7 @@ class HalfSpaceIndex(ABC):
         return rows
 
 
-def kernel_rows(rows, dtype) -> np.ndarray:
+def native_rows(rows, dtype) -> np.ndarray:
     """Rows as kernels read them, a copy if need be: for a read-only array they would be compiled again."""
     return np.require(rows, dtype, ["C", "A", "W"])
 

@@ -5,14 +5,15 @@ them. Query O(n·d); add and delete O(n·d) for the whole batch, move O(d) for e
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
-from fireset.hsr.base import Answers, Queries, kernel_rows
+from fireset.hsr.base import Answers, Queries, native_rows
 from fireset.hsr.dynamic import DynamicIndex
+from fireset.sparse_rows import Rows, SparseRows, kernel_rows
 
 if TYPE_CHECKING:
     from fireset.kernels.largest import Heaps
@@ -23,6 +24,7 @@ _MIN_BLOCK_QUERIES = 16
 _TILE_COORDINATES = 1 << 22  # coordinates read at a time
 _NO_VALUES = np.empty(0)
 _TILE_PAIRS = 1 << 18  # inner products computed at a time: they are read again at once, and should still be in L2
+_SPARSE_TILE_PAIRS = 1 << 22  # of sparse points: each tile lays all coordinates of all queries out anew
 
 
 class ScanIndex(DynamicIndex):
@@ -37,9 +39,20 @@ class ScanIndex(DynamicIndex):
     kind = "scan"
     _uses_blas = True
 
-    def __init__(self, points: np.ndarray, copy: bool = True, largest_norm: float | None = None):
-        """``largest_norm``, of a caller who has looked: all points are finite, and none is longer than that."""
+    def __init__(self, points: Rows, copy: bool = True, largest_norm: float | None = None):
+        """``largest_norm``, of a caller who has looked: all points are finite, and none is longer than that.
+
+        Sparse points need it, and ``copy=False``; they stay as they are.
+        """
         super().__init__(points)
+        self._ids = np.arange(len(points), dtype=np.int32)
+        self._next_id = len(points)
+        if isinstance(points, SparseRows):
+            assert not copy
+            assert largest_norm is not None
+            self._points: Any = points
+            self._is_borrowed, self._largest_norm = True, largest_norm
+            return
         if points.dtype == np.float16:
             self.dtype = np.dtype(np.float32)
         is_mapped, points = isinstance(points, np.memmap), points.view(np.ndarray)
@@ -47,8 +60,6 @@ class ScanIndex(DynamicIndex):
         # for every query: a file is, block by block, and an array in memory is copied once.
         self._is_borrowed = not copy and (is_mapped or points.flags.carray)
         self._points = points if self._is_borrowed else points.copy(order="C")
-        self._ids = np.arange(len(points), dtype=np.int32)
-        self._next_id = len(points)
         self._largest_norm = self._checked_norm() if largest_norm is None else largest_norm
 
     def _checked_norm(self) -> float:
@@ -66,10 +77,12 @@ class ScanIndex(DynamicIndex):
     def _rows_at_a_time(self) -> int:
         return max(1, _TILE_COORDINATES // self.n_features)
 
-    def _rows(self, lo: int, hi: int) -> np.ndarray:
+    def _rows(self, lo: int, hi: int) -> Any:
         """Points lo … hi−1 as kernels read them; a copy where they are kept in float16, or in a file."""
         rows = self._points[lo:hi]
-        return rows if rows.dtype == self.dtype and rows.flags.carray else kernel_rows(rows, self.dtype)
+        if isinstance(rows, SparseRows):
+            return rows
+        return rows if rows.dtype == self.dtype and rows.flags.carray else native_rows(rows, self.dtype)
 
     def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
         return self._ids, self._points
@@ -104,7 +117,7 @@ class ScanIndex(DynamicIndex):
         return max(_MIN_BLOCK_QUERIES, min(_MAX_BLOCK_QUERIES, -(-n_queries // _MIN_BLOCKS)))
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always is
-        if len(queries.normals) == 1 and not with_values:
+        if len(queries.normals) == 1 and not with_values and not isinstance(self._points, SparseRows):
             return self._answer_one(queries)
         from fireset.kernels.scanning import join_tiles
 
@@ -152,7 +165,10 @@ class ScanIndex(DynamicIndex):
 
     def _tiles(self, n_queries: int) -> list[tuple[int, int]]:
         """Ranges of points whose inner products with so many normals are computed at a time."""
-        tile_points = max(_MIN_BLOCK_QUERIES, min(_TILE_PAIRS // n_queries, self._rows_at_a_time))
+        tile_points = min(_TILE_PAIRS // n_queries, self._rows_at_a_time)
+        if isinstance(self._points, SparseRows):
+            tile_points = _SPARSE_TILE_PAIRS // n_queries
+        tile_points = max(_MIN_BLOCK_QUERIES, tile_points)
         n_tiles = max(1, -(-len(self) // tile_points))
         cuts = [len(self) * k // n_tiles for k in range(n_tiles + 1)]  # equal tiles: a small last one costs as much
         return list(pairwise(cuts))
@@ -166,7 +182,7 @@ class ScanIndex(DynamicIndex):
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again below
             H = queries.normals @ points.T
         if self.dtype == np.float64:
-            refine_near_threshold(H, queries.normals, points, queries.thresholds, queries.bands)
+            refine_near_threshold(H, queries.normals, kernel_rows(points), queries.thresholds, queries.bands)
         counts = np.empty(len(H), np.int64)
         count_above(H, queries.thresholds, counts)
         positions = np.empty(counts.sum(), np.int32)

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fireset.kernels.compiling import inlined, vectorized
-from fireset.kernels.firing import deciding_dot
-from fireset.kernels.rows import add_rows, add_to_rows, dots, lanes_of
+from fireset.kernels.firing import decide
+from fireset.kernels.rows import add_to_rows, lanes_of
+from fireset.kernels.sparse_rows import add_listed_rows, list_dots, neuron_weights, row_dot
 from fireset.kernels.steps import take_step
 
 
@@ -44,25 +45,23 @@ class Certificates(NamedTuple):
 
 
 LEVELS = 32  # steps of the reference values between b − radius and b
-SUMMED_AT_ONCE = 1024
 
 
 @vectorized
 def forward(rows, W, signs, threshold, lists, certificates, fired, sums, lo, hi):
     """Add a_r σ_b(⟨w_r, x_i⟩) of neurons lo … hi−1 to ``sums``, and note who fired.
 
-    ``rows`` are the samples as ``aligned_rows`` lays them out; ``sums`` is (n,), or with c > 1 outputs (n, c), filled
-    up likewise: each has code of its own. Candidates with reference ≤ b − drift cannot fire and, the list being
-    sorted, are a suffix. A drift beyond the radius means that the list no longer certifies anything. ``fired`` needs
-    room for all candidates and one more. Returns (looked at, fired, first neuron beyond its radius or −1). Cost
-    O(d · looked at).
+    ``rows`` are the samples as ``aligned_rows`` lays them out, or ``RowArrays`` of sparse ones; ``sums`` is (n,), or
+    with c > 1 outputs (n, c), filled up as ``aligned_rows`` does: each has code of its own. Candidates with reference
+    ≤ b − drift cannot fire and, the list being sorted, are a suffix. A drift beyond the radius means that the list no
+    longer certifies anything. ``fired`` needs room for all candidates and one more. Returns (looked at, fired, first
+    neuron beyond its radius or −1). Cost O(d · looked at); of sparse rows, d stands for the stored entries of a row.
     """
     starts, counts, samples, references, prefix_lengths, next_references, fired_starts, fired_counts = lists
     radii, drifts, bands = certificates
-    d = W.shape[1]
-    lanes = lanes_of(rows)
+    lanes = lanes_of(W)
     zero = threshold - threshold
-    w = np.zeros(rows.shape[1], W.dtype)
+    padded = np.zeros(rows.shape[1], W.dtype)
     sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], W.dtype)
     excess = np.empty(rows.shape[0] + lanes, W.dtype)
     few = np.empty(lanes, np.int32)
@@ -81,21 +80,13 @@ def forward(rows, W, signs, threshold, lists, certificates, fired, sums, lo, hi)
                 k += 1
             prefix_lengths[r] = k
             next_references[r] = references[start + k] if k < count else -np.inf
-        for j in range(d):
-            w[j] = W[r, j]
-        if k >= lanes:
-            for p in range(0, k - lanes + 1, lanes):
-                dots(rows, samples, start + p, w, threshold, excess, p)
-            dots(rows, samples, start + k - lanes, w, threshold, excess, k - lanes)  # the last ones, some of them again
-        elif k > 0:
-            for p in range(lanes):
-                few[p] = samples[start + min(p, k - 1)]
-            dots(rows, few, 0, w, threshold, excess, 0)
+        w = neuron_weights(rows, W, r, padded)
+        list_dots(rows, samples, start, k, w, threshold, excess, few)
         band = bands[r]
         if band >= zero:
             for p in range(k):
                 if not abs(excess[p]) > band:  # true for the NaN of a sum that overflowed, too
-                    excess[p] = deciding_dot(W[r], rows[samples[start + p]]) - threshold
+                    excess[p] = decide(W[r], rows, samples[start + p]) - threshold
         first, begin = np.uint64(start), place
         if sums.ndim == 1:
             sign = signs[r, 0]
@@ -134,8 +125,8 @@ def backward(rows, W, V, signs, residual, lists, fired, rule, speeds, near_misse
     rate, momentum, nesterov = rule
     gradient = np.empty(rows.shape[1], W.dtype)
     sign_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], W.dtype)
-    pushes = np.empty(rows.shape[0] + lanes_of(rows), W.dtype)
-    few = np.empty(lanes_of(rows), np.int32)
+    pushes = np.empty(rows.shape[0] + lanes_of(signs), W.dtype)
+    few = np.empty(lanes_of(signs), np.int32)
     rolling = V.shape[0] > 0
     for r in range(lo, hi):
         count = fired_counts[r]
@@ -152,9 +143,9 @@ def backward(rows, W, V, signs, residual, lists, fired, rule, speeds, near_misse
 def add_gradients(rows, signs, residual, lists, fired, near_misses, gradients, lo, hi):
     """The first half of ``backward``, for one of several blocks of samples: adds its share of G_r to row r − lo."""
     prefix_lengths, fired_starts, fired_counts = lists.prefix_lengths, lists.fired_starts, lists.fired_counts
-    sign_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], rows.dtype)
-    pushes = np.empty(rows.shape[0] + lanes_of(rows), rows.dtype)
-    few = np.empty(lanes_of(rows), np.int32)
+    sign_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], signs.dtype)
+    pushes = np.empty(rows.shape[0] + lanes_of(signs), signs.dtype)
+    few = np.empty(lanes_of(signs), np.int32)
     for r in range(lo, hi):
         count = fired_counts[r]
         near_misses[r] += prefix_lengths[r] - count
@@ -183,10 +174,10 @@ def tangent(rows, signs, direction, lists, fired, sums, lo, hi):
     the cache; the weights are never read. Layouts as in ``forward``; the factor 1/m is the caller's. Cost O(d · fired).
     """
     fired_starts, fired_counts = lists.fired_starts, lists.fired_counts
-    linear = np.empty(rows.shape[1], rows.dtype)
-    sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], rows.dtype)
-    values = np.empty(rows.shape[0] + lanes_of(rows), rows.dtype)
-    few = np.empty(lanes_of(rows), np.int32)
+    linear = np.empty(rows.shape[1], signs.dtype)
+    sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], signs.dtype)
+    values = np.empty(rows.shape[0] + lanes_of(signs), signs.dtype)
+    few = np.empty(lanes_of(signs), np.int32)
     for r in range(lo, hi):
         count = fired_counts[r]
         if count > 0:
@@ -200,10 +191,10 @@ def tangent(rows, signs, direction, lists, fired, sums, lo, hi):
 def spread_linear(rows, signs, linear, lists, fired, sums, lo, hi):
     """The second half of ``tangent``, for one of several blocks of samples; row r − lo of ``linear`` is that of r."""
     fired_starts, fired_counts = lists.fired_starts, lists.fired_counts
-    one = np.empty(rows.shape[1], rows.dtype)
-    sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], rows.dtype)
-    values = np.empty(rows.shape[0] + lanes_of(rows), rows.dtype)
-    few = np.empty(lanes_of(rows), np.int32)
+    one = np.empty(rows.shape[1], signs.dtype)
+    sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], signs.dtype)
+    values = np.empty(rows.shape[0] + lanes_of(signs), signs.dtype)
+    few = np.empty(lanes_of(signs), np.int32)
     for r in range(lo, hi):
         count = fired_counts[r]
         if count > 0:
@@ -215,16 +206,7 @@ def spread_linear(rows, signs, linear, lists, fired, sums, lo, hi):
 @inlined
 def _spread_linear(rows, signs, r, linear, fired, start, count, sign_row, values, few, sums):
     """Add a_rc ⟨linear, x_i⟩ to ``sums`` for i in ``fired[start : start + count]``; the rest is scratch."""
-    lanes = lanes_of(rows)
-    zero = rows.dtype.type(0)
-    if count >= lanes:
-        for p in range(0, count - lanes + 1, lanes):
-            dots(rows, fired, start + p, linear, zero, values, p)
-        dots(rows, fired, start + count - lanes, linear, zero, values, count - lanes)  # the last ones, some again
-    else:
-        for p in range(lanes):
-            few[p] = fired[start + min(p, count - 1)]
-        dots(rows, few, 0, linear, zero, values, 0)
+    list_dots(rows, fired, start, count, linear, linear.dtype.type(0), values, few)
     if sums.ndim == 1:
         sign = signs[r, 0]
         first = np.uint64(start)
@@ -239,8 +221,6 @@ def _spread_linear(rows, signs, r, linear, fired, start, count, sign_row, values
 @inlined
 def _add_gradient(rows, signs, residual, r, fired, start, count, sign_row, pushes, few, gradient):
     """Add Σ_i (Σ_c a_rc residual_ic) x_i over ``fired[start : start + count]`` to ``gradient``; the rest is scratch."""
-    lanes = lanes_of(rows)
-    zero = rows.dtype.type(0)
     if residual.ndim == 1:
         sign = signs[r, 0]
         first = np.uint64(start)  # a signed index would be asked whether it is negative
@@ -249,17 +229,8 @@ def _add_gradient(rows, signs, residual, r, fired, start, count, sign_row, pushe
     else:
         for c in range(signs.shape[1]):
             sign_row[c] = signs[r, c]
-        if count >= lanes:
-            for p in range(0, count - lanes + 1, lanes):
-                dots(residual, fired, start + p, sign_row, zero, pushes, p)
-            dots(residual, fired, start + count - lanes, sign_row, zero, pushes, count - lanes)
-        elif count > 0:
-            for p in range(lanes):
-                few[p] = fired[start + min(p, count - 1)]
-            dots(residual, few, 0, sign_row, zero, pushes, 0)
-    # Some samples at a time: what many samples add up to in float32 keeps its digits when it is added up in parts.
-    for p in range(0, count, SUMMED_AT_ONCE):
-        add_rows(rows, fired, start + p, min(SUMMED_AT_ONCE, count - p), pushes, p, gradient)
+        list_dots(residual, fired, start, count, sign_row, signs.dtype.type(0), pushes, few)
+    add_listed_rows(rows, fired, start, count, pushes, gradient)
 
 
 @vectorized
@@ -345,8 +316,6 @@ def add_output_gradients(rows, W, threshold, residual, lists, fired, gradients, 
         start = lists.fired_starts[r]
         for p in range(lists.fired_counts[r]):
             i = fired[start + p]
-            excess = -threshold
-            for j in range(W.shape[1]):
-                excess += W[r, j] * rows[i, j]
+            excess = row_dot(W[r], rows, i, -threshold)
             for c in range(residual.shape[1]):
                 gradients[r, c] += excess * residual[i, c]

@@ -8,6 +8,7 @@ meaning in both, so that a diverging run is seen and not computed away.
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numba
 
@@ -19,6 +20,7 @@ strict = numba.njit(**_OPTIONS, fastmath=False)
 vectorized = numba.njit(**_OPTIONS, fastmath=_REGROUPED)
 # For a part of a kernel that is called for every neuron: the call alone would cost as much as a short list.
 inlined = numba.njit(**_OPTIONS, fastmath=_REGROUPED, forceinline=True)
+INLINED: Any = {"fastmath": _REGROUPED, "forceinline": True, "error_model": "numpy"}  # the same for ``overload``
 strict_inlined = numba.njit(**_OPTIONS, fastmath=False, forceinline=True)
 
 

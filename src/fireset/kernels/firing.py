@@ -10,8 +10,8 @@ rounding error: there the fast value decides (``band < 0``), as the definition o
 """
 
 import numpy as np
-from numba import float64
-from numba.extending import intrinsic
+from numba import float64, types
+from numba.extending import intrinsic, overload
 
 from fireset.kernels.compiling import strict, vectorized
 
@@ -36,6 +36,27 @@ def deciding_dot(w, x):
 
 
 @strict
+def _sparse_deciding_dot(w, indptr, indices, numbers, i):
+    """The same bits for a row of which only what is not 0 is stored, ascending by column: fma(w, 0, total) is total."""
+    total = 0.0
+    for q in range(indptr[i], indptr[i + 1]):
+        total = fma(np.float64(w[indices[q]]), np.float64(numbers[q]), total)  # pyright: ignore[reportCallIssue]
+    return total
+
+
+def decide(w, rows, i):  # noqa: ARG001 - compiled through the overload below
+    """``deciding_dot`` of w and row i of a matrix, or of sparse rows (``kernels/sparse_rows.py``)."""
+    raise TypeError("decide is for compiled kernels")
+
+
+@overload(decide)
+def _decide(w, rows, i):  # noqa: ARG001
+    if isinstance(rows, types.Array):
+        return lambda w, rows, i: deciding_dot(w, rows[i])
+    return lambda w, rows, i: _sparse_deciding_dot(w, rows.indptr, rows.indices, rows.numbers, i)
+
+
+@strict
 def difference(a, b):
     """a − b in float64. In a ``vectorized`` kernel (w − s) − w would be simplified to −s, and its rounding be lost."""
     return np.float64(a) - np.float64(b)
@@ -45,6 +66,7 @@ def difference(a, b):
 def refine_near_threshold(H, W, X, thresholds, bands):
     """Replace every ``H[r, i] ≈ ⟨w_r, x_i⟩`` that lies within ``bands[r]`` of ``thresholds[r]`` by ``deciding_dot``.
 
+    X is a matrix or sparse rows.
     After this ``H[r, i] > thresholds[r]`` decides whether the neuron fires. Cost O(H.size).
     """
     for r in range(H.shape[0]):
@@ -58,7 +80,7 @@ def refine_near_threshold(H, W, X, thresholds, bands):
         if unsure > 0 or may_overflow:
             for i in range(row.shape[0]):
                 if abs(row[i] - threshold) <= band or may_overflow:
-                    row[i] = deciding_dot(W[r], X[i])
+                    row[i] = decide(W[r], X, i)
 
 
 @vectorized

@@ -1,23 +1,25 @@
-"""Products with the fire-set kernel H (the paper's "Hessian matrix at time t"), without forming it."""
+"""Products with the fire-set kernel H (the paper's "Hessian matrix at time t"), without forming it.
+
+X is a matrix (n, d), or sparse rows (``kernels/sparse_rows.py``), of which d stands for the stored entries of a row.
+"""
 
 import numpy as np
 
 from fireset.kernels.compiling import inlined, vectorized
+from fireset.kernels.sparse_rows import add_row, row_dot
 
 
 @inlined
 def _pull(X, signs, indptr, samples, pushes, r, t):
     """``t = Σ_i fired (Σ_c a_rc pushes_ic) x_i`` for neuron r, which fires for ``samples[indptr[r]:indptr[r+1]]``."""
-    zero = X.dtype.type(0)
+    zero = signs.dtype.type(0)
     t[:] = zero
     for p in range(indptr[r], indptr[r + 1]):
         i = samples[p]
         push = zero
         for c in range(signs.shape[1]):
             push += signs[r, c] * pushes[i, c]
-        x = X[i]
-        for j in range(X.shape[1]):
-            t[j] += push * x[j]
+        add_row(push, X, i, t)
 
 
 @vectorized
@@ -28,18 +30,14 @@ def tangent_product(X, signs, indptr, samples, direction, product, lo, hi):
     product is ``Σ_r fired a_rc ⟨t_r, x_i⟩``; t_r never leaves the cache. The factor 1/m is left to the caller. Cost
     O(d · fired pairs).
     """
-    d = X.shape[1]
     outputs = signs.shape[1]
-    t = np.empty(d, X.dtype)
-    zero = X.dtype.type(0)
+    t = np.empty(X.shape[1], signs.dtype)
+    zero = signs.dtype.type(0)
     for r in range(lo, hi):
         _pull(X, signs, indptr, samples, direction, r, t)
         for p in range(indptr[r], indptr[r + 1]):
             i = samples[p]
-            x = X[i]
-            total = zero
-            for j in range(d):
-                total += t[j] * x[j]
+            total = row_dot(t, X, i, zero)
             for c in range(outputs):
                 product[i, c] += np.float64(signs[r, c] * total)
 
@@ -63,9 +61,7 @@ def jacobian_product(X, signs, indptr, samples, directions, product, lo, hi):
     for r in range(lo, hi):
         for p in range(indptr[r], indptr[r + 1]):
             i = samples[p]
-            total = X.dtype.type(0)
-            for j in range(X.shape[1]):
-                total += directions[r, j] * X[i, j]
+            total = row_dot(directions[r], X, i, signs.dtype.type(0))
             for c in range(signs.shape[1]):
                 product[i, c] += np.float64(signs[r, c] * total)
 

@@ -3,11 +3,21 @@
 A column of many values, such as an income, may be skewed, or have outliers that leave the rest of it in a corner.
 Its ranks do not, but ranks alone lose distances. The mean of both, z = ½ (x − mean)/scale + ½ Φ⁻¹(rank), is better than
 either on most tables (docs/accuracy.md has the figures). A column of few values is standardized alone.
+
+Of a sparse table nothing may move 0, or all zeros would have to be stored: its columns are divided by the root mean
+square of what is not 0 in them, clipped, and neither centred nor bent.
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from fireset._util.errors import InputError
+from fireset.sparse_rows import is_sparse
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _CLIP = 3.0  # standard deviations; after normalizing, an outlier in one column would make all others tiny
 _FEW_VALUES = 10
@@ -37,8 +47,10 @@ class ColumnMap:
     bent: list[BentColumn] = field(default_factory=list)
 
     @classmethod
-    def learn(cls, X: np.ndarray, weight: np.ndarray) -> "ColumnMap":
-        """From (n, p) rows that count by ``weight``: rows of weight 2 count as two rows."""
+    def learn(cls, X: Any, weight: np.ndarray) -> "ColumnMap":
+        """From (n, p) rows, dense or sparse, that count by ``weight``: rows of weight 2 count as two rows."""
+        if is_sparse(X):
+            return cls._learn_sparse(stored_once(X), weight)
         mean = np.average(X, axis=0, weights=weight)
         scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
         # A column that varies by rounding only is constant; dividing by its scale would blow the rounding up.
@@ -52,12 +64,58 @@ class ColumnMap:
         ]
         return cls(mean, scale, [one for one in bent if one is not None])
 
-    def __call__(self, X: np.ndarray) -> np.ndarray:
-        """(n, p), float64."""
+    @classmethod
+    def _learn_sparse(cls, X: "csr_array", weight: np.ndarray) -> "ColumnMap":
+        counts, (_, columns) = np.repeat(weight, np.diff(X.indptr)), X.shape  # pyright: ignore[reportGeneralTypeIssues]
+        present = np.bincount(X.indices, counts, columns)
+        squares = np.bincount(X.indices, counts * X.data**2, columns)
+        scale = np.sqrt(np.divide(squares, present, out=np.ones(columns), where=present > 0))
+        scale[scale < 1e-150] = 1.0
+        return cls(np.zeros(columns), scale)
+
+    @property
+    def keeps_zero(self) -> bool:
+        """Whether a table may stay sparse."""
+        return not self.bent and not self.mean.any()
+
+    def __call__(self, X: Any) -> Any:
+        """(n, p), float64; sparse if X is."""
+        if is_sparse(X):
+            if not self.keeps_zero:
+                raise InputError(
+                    "X is sparse, and the map was learned from dense rows, whose columns it centres; pass X.toarray(), "
+                    "or fit on sparse rows"
+                )
+            X = stored_once(X)
+            return _with_numbers(X, np.clip(X.data / self.scale[X.indices], -_CLIP, _CLIP))
         Z = np.clip((X - self.mean) / self.scale, -_CLIP, _CLIP)
         for bent in self.bent:
             Z[:, bent.column] = bent(X[:, bent.column])
         return Z
+
+
+def stored_once(X: Any) -> "csr_array":
+    """A sparse matrix as CSR rows in which no entry comes twice, and none is 0; X itself is left as it is."""
+    from scipy.sparse import csr_array
+
+    X = csr_array(X)  # on the same memory
+    if not X.has_canonical_format or not X.data.all():
+        X = X.copy()
+        X.sum_duplicates()
+        X.eliminate_zeros()
+    return X
+
+
+def scaled_columns(Z: Any, scales: np.ndarray) -> Any:
+    """Z, dense or CSR rows, with column j times ``scales[j]``."""
+    return _with_numbers(Z, Z.data * scales[Z.indices]) if is_sparse(Z) else Z * scales
+
+
+def _with_numbers(X: "csr_array", numbers: np.ndarray) -> "csr_array":
+    """Other numbers at the same places."""
+    from scipy.sparse import csr_array
+
+    return csr_array((numbers, X.indices, X.indptr), shape=X.shape)
 
 
 def _ranked(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fireset._util.errors import InputError
+from fireset.sparse_rows import is_sparse
 from fireset.tables.cells import (
     as_cells,
     cli_option,
@@ -95,8 +96,13 @@ class TableEncoder:
         return cls(columns, left_out)
 
     @classmethod
-    def of_numbers(cls, X: np.ndarray, impute: bool) -> TableEncoder:
-        """For an array (rows, columns) in which NaN is a missing cell; its columns are called x0, x1, …"""
+    def of_numbers(cls, X: Any, impute: bool) -> TableEncoder:
+        """For an array (rows, columns) in which NaN is a missing cell; its columns are called x0, x1, …
+
+        A sparse table misses nothing; later tables' missing cells are 0, as most of its own.
+        """
+        if is_sparse(X):
+            return cls(tuple(NumberColumn(f"x{j}", 0.0 if impute else None) for j in range(X.shape[1])))
         missing = np.atleast_1d(np.isnan(X).any(axis=0))
         some = X[:: -(-len(X) // _MEDIAN_ROWS)]
         fill = np.median(some, axis=0)
@@ -143,8 +149,15 @@ class TableEncoder:
             warnings.warn(note, UserWarning, stacklevel=2)
         return matrix
 
-    def encode_numbers(self, X: np.ndarray) -> np.ndarray:
-        """The matrix of an array (rows, columns) whose columns are those of training, all of them numbers."""
+    def encode_numbers(self, X: Any) -> Any:
+        """The matrix of an array (rows, columns) whose columns are those of training, all of them numbers.
+
+        Sparse rows stay as they are.
+        """
+        if is_sparse(X):
+            if len(self.feature_names) > X.shape[1]:
+                raise InputError("X must be an array, as in training, where cells were missing; got a sparse table")
+            return X
         missing = np.isnan(X)
         if not missing.any():
             if X.shape[1] == len(self.feature_names):

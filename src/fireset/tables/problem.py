@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,6 +60,11 @@ class TableProblem:
         else:
             y, classes = regression_values(targets), None
         return cls(task, features, y, classes, categorical or [], impute)
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """The estimators' settings that make the same of the columns."""
+        return {"missing": "impute" if self.impute else "error", "categorical": self.categorical}
 
     @cached_property
     def encoder(self) -> TableEncoder:

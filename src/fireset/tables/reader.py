@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -123,8 +124,11 @@ def _read_npz(file: Path) -> pl.DataFrame:
     X = arrays.pop("X")
     names = [f"x{j}" for j in range(X.shape[1])]
     check_names([*names, *arrays], shown)
-    columns = dict(zip(names, _native(X).T, strict=True)) | {name: _native(a) for name, a in arrays.items()}
-    return pl.DataFrame(columns)
+    others = {name: _native(array) for name, array in arrays.items()}
+    for name, array in others.items():
+        if array.dtype.kind == "U" and array.nbytes and array.view(np.uint32).max() > sys.maxunicode:
+            raise InputError(f"{shown}: the array {quoted(name)} holds what is no text; write it with numpy.savez")
+    return pl.DataFrame(dict(zip(names, _native(X).T, strict=True)) | others)
 
 
 def _check_arrays(headers: dict[str, ArrayHeader], shown: str) -> None:

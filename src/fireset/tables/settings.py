@@ -12,13 +12,20 @@ three times (the diagonal of the average gradient outer product; Radhakrishnan, 
 This is the feature learning that a lazily trained network lacks. It uses the targets, so that leave-one-out on the same
 rows flatters it. The rows are therefore cut in halves, each half makes its own scales, and a round counts only if each
 half's scales help *the other half*.
+
+Rows of a sparse table stay sparse: the kernel needs their inner products alone, and gradients, which are not sparse,
+are made for some rows at a time. A column of which the rows looked at hold nothing is scaled as the others are in the
+mean: that nothing was seen of it does not say that it does not matter.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fireset._util.parallel import one_blas_thread
+from fireset.sparse_rows import is_sparse
+from fireset.tables.columns import scaled_columns
 from fireset.tables.sphere import to_sphere, typical_norm
 from fireset.theory.kernel_function import KernelFunction
 from fireset.theory.leave_one_out import LeftOut, best_ridge, ridge_at
@@ -32,6 +39,7 @@ _LEAST_SCALE = 0.02  # beside the largest
 _MOST_OUTPUTS = 16  # whose gradients are looked at one by one
 _LEAST_KERNEL = 1e-12  # at so high a threshold nobody fires
 _NAMED = 3
+_NUMBERS_AT_ONCE = 5_000_000  # of gradients of sparse rows: 20 MB
 _FIRST_RIDGE = 6  # place in RIDGES to begin at
 
 
@@ -81,35 +89,54 @@ class _Fit:
 class _Sample:
     """Some standardized rows, and how well settings do on them."""
 
-    def __init__(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, kernel: KernelFunction):
+    def __init__(self, Z: Any, targets: np.ndarray, weight: np.ndarray, kernel: KernelFunction):
         self.Z, self.targets, self.weight, self.kernel = Z.astype(np.float32), targets, weight, kernel
         self.middle = (targets.max(axis=0, initial=0.0) + targets.min(axis=0, initial=0.0)) / 2  # between two codes
 
     def fit(self, bias: float, scales: np.ndarray, start: int, *, search: bool = True) -> _Fit:
         """With the best ridge, looked for from place ``start`` of the grid on, or with the one that is there."""
-        Z = self.Z * scales.astype(np.float32)
+        Z = scaled_columns(self.Z, scales.astype(np.float32))
         typical = typical_norm(Z, self.weight)
         mapped, _ = to_sphere(Z, typical, bias)
-        K = self.kernel.values(mapped @ mapped.T)
+        K = self.kernel.values(_dense(mapped @ mapped.T))
         look = best_ridge if search else ridge_at
         return _Fit(bias, scales, typical, look(K, self.targets, self.weight, start))
 
     def squared_gradients(self, fit: _Fit) -> np.ndarray:
         """Mean over rows and outputs of (∂f/∂z_j)², (p,), through the map to the sphere."""
-        mapped, norms = to_sphere(self.Z * fit.scales.astype(np.float32), fit.typical, fit.bias)
-        slopes = self.kernel.slopes(mapped @ mapped.T)
+        mapped, norms = to_sphere(scaled_columns(self.Z, fit.scales.astype(np.float32)), fit.typical, fit.bias)
+        slopes = self.kernel.slopes(_dense(mapped @ mapped.T))
         coefficients = _few_columns(fit.left_out.coefficients).astype(np.float32)
         total = np.zeros(self.Z.shape[1])
         for column in coefficients.T:
-            gradient = slopes @ (column[:, None] * mapped)
-            along = np.einsum("ij,ij->i", gradient, mapped)  # normalizing takes this part away
-            gradient = (gradient - along[:, None] * mapped)[:, :-1] / (norms * fit.typical)[:, None]
-            total += self.weight @ gradient.astype(np.float64) ** 2
+            pulled = mapped.multiply(column[:, None]).tocsr() if is_sparse(mapped) else column[:, None] * mapped
+            for some in self._row_blocks():
+                own = _dense(mapped[some])
+                gradient = slopes[some] @ pulled
+                along = np.einsum("ij,ij->i", gradient, own)  # normalizing takes this part away
+                gradient = (gradient - along[:, None] * own)[:, :-1] / (norms[some] * fit.typical)[:, None]
+                total += self.weight[some] @ gradient.astype(np.float64) ** 2
         return fit.scales**2 * total / (self.weight.sum() * coefficients.shape[1])
+
+    def _row_blocks(self) -> list[slice]:
+        """All rows at once; of sparse rows, so many as have gradients of a few megabytes."""
+        n, p = self.Z.shape
+        at_once = max(1, _NUMBERS_AT_ONCE // max(1, p)) if is_sparse(self.Z) else max(1, n)
+        return [slice(lo, lo + at_once) for lo in range(0, n, at_once)]
+
+    def learned_scales(self, fit: _Fit) -> np.ndarray:
+        """Column scales out of the gradients of a fit, (p,), the largest 1."""
+        roots = np.sqrt(np.maximum(self.squared_gradients(fit), 0.0))
+        if is_sparse(self.Z):
+            seen = np.zeros(len(roots), bool)
+            seen[self.Z.indices] = True
+            roots[~seen] = roots[seen].mean() if seen.any() else 1.0
+        scales = roots / max(roots.max(), 1e-300) + _LEAST_SCALE
+        return scales / scales.max()
 
 
 def choose_settings(
-    Z: np.ndarray,
+    Z: Any,
     targets: np.ndarray,
     weight: np.ndarray,
     *,
@@ -119,7 +146,7 @@ def choose_settings(
     classes: bool = False,
     fewest_rows: float = FEWEST_ROWS,
 ) -> TableSettings:
-    """For standardized rows Z (n, p), targets (n, c) and weights (n,); what is given is not looked for.
+    """For standardized rows Z (n, p), dense or CSR, targets (n, c) and weights (n,); what is given is not looked for.
 
     ``column_scales`` may be "auto", numbers, or None for none. With ``classes`` the targets are codes of classes, and
     column scales must not make more mistakes, either. Deterministic. Cost: about 60 factorizations of up to
@@ -184,7 +211,7 @@ def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases, classes: bool
     """Rounds of column scales, as long as those of one half help the other; the fits, and how many helped."""
     judged = fits  # each half with the scales of the other
     for k in range(_ROUNDS):
-        made = [_scales_of(half.squared_gradients(fit)) for half, fit in zip(halves, fits, strict=True)]
+        made = [half.learned_scales(fit) for half, fit in zip(halves, fits, strict=True)]
         crossed = _best_bias(halves, biases if k == 0 else (judged[0].bias,), made[::-1], _start(fits))
         if not _error(crossed) < _error(judged) or (classes and _more_mistakes(halves, judged, crossed)):
             return fits, k
@@ -194,10 +221,8 @@ def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases, classes: bool
     return fits, _ROUNDS
 
 
-def _scales_of(squared_gradients: np.ndarray) -> np.ndarray:
-    roots = np.sqrt(np.maximum(squared_gradients, 0.0))
-    scales = roots / max(roots.max(), 1e-300) + _LEAST_SCALE
-    return scales / scales.max()
+def _dense(matrix: Any) -> np.ndarray:
+    return matrix.toarray() if is_sparse(matrix) else matrix
 
 
 def _error(fits: list[_Fit]) -> float:

@@ -1,10 +1,15 @@
 """Mapping rows of any table to rows of norm 1, as the network needs them."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fireset.tables.columns import ColumnMap
+from fireset.sparse_rows import is_sparse
+from fireset.tables.columns import ColumnMap, scaled_columns
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True)
@@ -24,26 +29,47 @@ class SphereMap:
 
     @classmethod
     def learn(
-        cls, columns: ColumnMap, Z: np.ndarray, weight: np.ndarray, bias: float, column_scales: np.ndarray
+        cls, columns: ColumnMap, Z: Any, weight: np.ndarray, bias: float, column_scales: np.ndarray
     ) -> "SphereMap":
         """From rows Z, mapped by ``columns``, (n, p) that count by ``weight``."""
-        return cls(columns, column_scales, typical_norm(Z * column_scales, weight), float(bias))
+        return cls(columns, column_scales, typical_norm(scaled_columns(Z, column_scales), weight), float(bias))
 
-    def __call__(self, X: np.ndarray) -> np.ndarray:
-        """(n, p) rows to (n, p + 1) rows of norm 1, float64."""
-        return to_sphere(self.columns(X) * self.column_scales, self.typical, self.bias)[0]
+    def __call__(self, X: Any) -> Any:
+        """(n, p) rows to (n, p + 1) rows of norm 1, float64; sparse rows stay sparse, with one entry more each."""
+        return to_sphere(scaled_columns(self.columns(X), self.column_scales), self.typical, self.bias)[0]
 
 
-def typical_norm(Z: np.ndarray, weight: np.ndarray) -> float:
+def typical_norm(Z: Any, weight: np.ndarray) -> float:
     """Root mean square of ‖z‖; 1 where all rows are 0."""
-    return float(np.sqrt(np.average(np.einsum("ij,ij->i", Z, Z), weights=weight))) or 1.0
+    return float(np.sqrt(np.average(_squared_norms(Z), weights=weight))) or 1.0
 
 
-def to_sphere(Z: np.ndarray, typical: float, bias: float) -> tuple[np.ndarray, np.ndarray]:
-    """(z/typical, bias) normalized, (n, p + 1), in the precision of Z, and the norms before."""
+def _squared_norms(Z: Any) -> np.ndarray:
+    if not is_sparse(Z):
+        return np.einsum("ij,ij->i", Z, Z)
+    rows = np.repeat(np.arange(Z.shape[0]), np.diff(Z.indptr))
+    return np.bincount(rows, Z.data.astype(np.float64) ** 2, Z.shape[0])
+
+
+def to_sphere(Z: Any, typical: float, bias: float) -> tuple[Any, np.ndarray]:
+    """(z/typical, bias) normalized, (n, p + 1), in the precision of Z, and the norms before; Z is dense or CSR rows."""
+    if is_sparse(Z):
+        return _sparse_to_sphere(Z, typical, bias)
     mapped = np.empty((Z.shape[0], Z.shape[1] + 1), Z.dtype)
     np.divide(Z, typical, out=mapped[:, :-1])
     mapped[:, -1] = bias
     norms = np.sqrt(np.einsum("ij,ij->i", mapped, mapped))
     mapped /= norms[:, None]
+    return mapped, norms
+
+
+def _sparse_to_sphere(Z: "csr_array", typical: float, bias: float) -> tuple["csr_array", np.ndarray]:
+    from scipy.sparse import csr_array
+
+    n, p = Z.shape  # pyright: ignore[reportGeneralTypeIssues]
+    numbers = np.insert(Z.data / Z.dtype.type(typical), Z.indptr[1:], bias)  # at the end of each row
+    indices = np.insert(Z.indices, Z.indptr[1:], p)
+    mapped = csr_array((numbers, indices, Z.indptr + np.arange(n + 1)), shape=(n, p + 1))
+    norms = np.sqrt(_squared_norms(mapped)).astype(Z.dtype)
+    mapped.data /= np.repeat(norms, np.diff(mapped.indptr))
     return mapped, norms

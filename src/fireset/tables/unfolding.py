@@ -10,6 +10,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from tokenize import TokenError
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,8 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> Ar
         try:
             version = npy.read_magic(stream)
             shape, _, dtype = readers[version](stream)
-        except (ValueError, KeyError) as error:
+        # A header is a Python literal: tokens, nesting and keys may each be none.
+        except (ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
             named = quoted(member.filename.removesuffix(".npy"))
             raise InputError(f"{one_line(file)}: {named} is not an array; write the file with numpy.savez") from error
     return ArrayHeader(shape, dtype)

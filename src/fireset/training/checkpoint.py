@@ -4,11 +4,11 @@ A checkpoint of iteration t holds the weights that moved since training began, t
 one, the safe copy where it is another, the learning rate, the history, and fingerprints of data and settings. Weights
 that never moved are drawn again, indexes and lists are built again.
 
-Every worker writes its neurons as ``checkpoint-00000050.1-of-4.safetensors``. When all of them have, the first one
-writes ``checkpoint-00000050.safetensors`` with the rest of the state and the checksums of the others. Only that file
-makes them a checkpoint; each file is written under another name, synced and renamed. So a checkpoint is there whole or
-not at all, whenever the power goes. Reading treats all of it as untrusted input, and does not care how many workers
-wrote it.
+Every worker writes its neurons as ``checkpoint-00000050.1-of-4.safetensors``; of several with the same ones, the first
+does. When all have, the first one of all writes ``checkpoint-00000050.safetensors`` with the rest of the state and the
+checksums of the others. Only that file makes them a checkpoint; each file is written under another name, synced and
+renamed. So a checkpoint is there whole or not at all, whenever the power goes. Reading treats all of it as untrusted
+input, and does not care how many workers wrote it.
 """
 
 import hashlib
@@ -87,13 +87,13 @@ class CheckpointFolder:
         settings: Mapping[str, Any],
     ):
         self._asked, self._shard, self._context, self._solver = asked, shard, context, solver
-        self._group = group = shard.group
+        self._group = group = shard.grid.everybody
         self._folder = Path(asked.folder)
         self._first, self._width = shard.first, shard.width
         self._hashes = row_hashes(context.network.weights)
-        rows, inputs = context.problem.X.shape
+        rows, inputs = context.problem.n_rows, context.problem.X.shape[1]
         self._identity = RunIdentity(
-            {**settings, FIRST_WEIGHTS: whole_fingerprint(self._hashes, self._first, group)},
+            {**settings, FIRST_WEIGHTS: whole_fingerprint(self._hashes, self._first, shard.group)},
             {name: str(value) for name, value in {"rows": rows, "inputs": inputs, **asked.options}.items()},
         )
         self._lock = FolderLock(self._folder)  # of the first worker, for all of them
@@ -157,11 +157,11 @@ class CheckpointFolder:
 
     def save(self) -> bool:
         """Write a checkpoint of the state as it is; on a full disk warn and leave the older ones as they are."""
-        group, iteration = self._group, len(self._context.history)
-        failure = _why_not(self._write_rows)
-        digest = bytes(16) if failure else file_digest(self._part(iteration, group.rank, group.size))
+        group, own, writes = self._group, self._own_part(), self._shard.grid.writes
+        failure = _why_not(lambda: self._write_rows(own)) if writes else ""
+        digest = file_digest(own) if writes and not failure else bytes(16)
         whole = group.all_true(not failure)
-        digests = group.all_gather(digest)
+        digests = group.all_gather(digest)[: self._shard.group.size]
         if whole and group.rank == 0:
             failure = _why_not(lambda: self._write_index(digests))
         whole = group.all_true(not failure)
@@ -180,10 +180,14 @@ class CheckpointFolder:
     def _part(self, iteration: int, rank: int, size: int) -> Path:
         return shard_path(self._index(iteration), f"{rank + 1}-of-{size}")
 
-    def _write_rows(self) -> None:
+    def _own_part(self) -> Path:
+        group = self._shard.group
+        return self._part(len(self._context.history), group.rank, group.size)
+
+    def _write_rows(self, place: Path) -> None:
         if self._group.rank == 0:
             self._lock.acquire()  # again, if a run goes on that had ended
-        write_model(self._part(len(self._context.history), self._group.rank, self._group.size), self._rows(), {})
+        write_model(place, self._rows(), {})
 
     def _rows(self) -> dict[str, np.ndarray]:
         """This worker's neurons, by their numbers in the whole network. The names are those of format 1."""

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import isfinite
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from fireset._util.parallel import one_blas_thread
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import same_rows
 from fireset.training.best_weights import BestWeights
 from fireset.training.checkpoint import CheckpointFolder, Checkpoints
 from fireset.training.clock import Clock
@@ -34,7 +34,7 @@ from fireset.training.plan import Plan, shard_of
 from fireset.training.problem import TrainingProblem
 from fireset.training.progress import Callback, Progress
 from fireset.training.result import TrainingResult
-from fireset.training.signals import interruptible, terminable
+from fireset.training.signals import Received, interruptible, terminable
 from fireset.training.solvers import Evaluation, Solver, SolverContext, make_solver
 from fireset.training.stopping import Stopping, StopReason, reason_of_rank, stop_rank
 
@@ -53,7 +53,8 @@ def train(
     settings, with what they mean, are those of ``Trainer``.
 
     Inside an initialized process group of torch.distributed all workers train this one network together, each some of
-    its neurons (``fireset.distributed``). All must call ``train`` with the same arguments.
+    its neurons, or in a grid (``fireset.distributed.worker_grid.grid``) some of its neurons and some of the rows. All
+    must call ``train`` with the same arguments.
 
     Ctrl-C ends training after the current iteration and keeps the network (with validation, the best one; without, the
     current one unless a step has just made it worse than twice the best); a second Ctrl-C ends at once.
@@ -76,7 +77,7 @@ class Trainer:
 
     Parameters
     ----------
-    X : (n, d) array
+    X : (n, d) array, or sparse matrix of SciPy (engines "dense" and "data")
         Rows of norm 1. ``any_norm=True`` allows others: exactness is kept, but the paper's thresholds assume norm 1.
     y : (n,) or (n, c) array
     engine : str or Engine
@@ -91,10 +92,8 @@ class Trainer:
     momentum, nesterov
         Heavy-ball or Nesterov momentum; 0 is the paper's plain descent. With learning_rate="auto" a growing loss
         first stops the momentum, then halves the rate.
-    batch_size : int, optional
-        Step on batches of so many rows; an iteration is then an epoch (``MiniBatchDescent``).
-    shuffle_seed : int
-        Decides which rows are in which batch.
+    batch_size, shuffle_seed
+        Step on batches of so many rows, drawn by the seed; an iteration is then an epoch (``MiniBatchDescent``).
     trained_outputs : bool
         Whether gradient descent trains the output layer, too; ``network.signs`` are real numbers then.
     ridge : "auto" or a number
@@ -108,7 +107,7 @@ class Trainer:
         Stop when the loss there has not improved for ``patience`` iterations; the weights of the best iteration are
         kept. The rows ride along in the engine with residual 0, at the price of their fired pairs.
     checkpoint : Checkpoints, optional
-        Write checkpoints, and go on from one. SIGTERM then writes one more and ends training as "terminated".
+        Write checkpoints, and go on from one. SIGTERM then ends training as "terminated" with one more, in 5 seconds.
     memory : int or str, optional
         Bytes that this process may take, such as "12G"; by default what the system has free. Where the lists of the
         data engine would take more they are made in blocks, at the price of a pass over all pairs in each iteration.
@@ -153,12 +152,13 @@ class Trainer:
         self._whole, self._any_norm, self._memory = network, any_norm, parse_memory(memory)
         shard = shard_of(network)
         self._network = shard.local
-        self.problem = TrainingProblem.check(
+        whole = TrainingProblem.check(
             self._network, X, y, asked, sample_weight=sample_weight, validation=validation, any_norm=any_norm
         )
-        self._loss_name, self._loss = str(asked), asked.for_targets(self.problem.targets, self.problem.weight)
+        self._loss_name, self._loss = str(asked), asked.for_targets(whole.targets, whole.weight)
+        self.problem = whole.share(shard.grid.same_neurons)
         self._plan = Plan.make(
-            shard, len(self.problem.X), engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
+            shard, self.problem, engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
         )
         self.engine = self._plan.engine
         self._clock = Clock()
@@ -174,16 +174,8 @@ class Trainer:
         self._counter = WorkCounter(self.engine)
         kept = {"by_validation": self.problem.has_validation, "with_outputs": self._solver.trains_outputs}
         self._best = BestWeights(self._network, **kept)
-        return SolverContext(
-            self._network,
-            self.engine,
-            self.problem,
-            self._loss,
-            self._best,
-            self.history,
-            self._plan.group,
-            self._memory,
-        )
+        shared = self._loss, self._best, self.history, self._plan.group, self._memory
+        return SolverContext(self._network, self.engine, self.problem, *shared)
 
     def _start(self, checkpoint: Checkpoints | None) -> None:
         """The preprocessing; the state of a checkpoint, if there is one to go on from; the solver's start."""
@@ -246,11 +238,13 @@ class Trainer:
         engine, problem = self.engine, self.problem
         seen = self._solver.predictions()
         u = engine.forward() if seen is None else seen
-        pairs = len(problem.X) * self._plan.shard.width
+        pairs = problem.n_rows * self._plan.shard.width
+        counted = [problem.weight, problem.held_out][: 1 + problem.has_validation]
+        loss, *held_out = problem.total(*(self._loss.value(u, problem.targets, weight) for weight in counted))
         record = Iteration(
             iteration=len(self.history),
-            loss=self._loss.value(u, problem.targets, problem.weight) + self._solver.penalty(),
-            validation_loss=self._loss.value(u, problem.targets, problem.held_out) if problem.has_validation else None,
+            loss=loss + self._solver.penalty(),
+            validation_loss=held_out[0] if held_out else None,
             fired_fraction=engine.work.fired_pairs / pairs,
             learning_rate=self._solver.learning_rate,
             seconds=self._clock.seconds,
@@ -276,13 +270,14 @@ class Trainer:
         self._solver.step(Evaluation(progress.record, progress.predictions, progress.residual))
 
     def _checkpoint_if_due(self) -> None:
-        iteration = len(self.history)
-        if self._folder is None or not self._folder.due(iteration) or iteration == self.resumed_at:
-            return
-        if self._save_checkpoint():
+        if self._at_checkpoint() and len(self.history) != self.resumed_at and self._save_checkpoint():
             # As after a crash: sums are added in the order that lists are in.
             self.engine.start(self._network, self.problem.X)
             self._solver.drop_caches()
+
+    def _at_checkpoint(self) -> bool:
+        """Whether one is due; a run that ends elsewhere cannot go on bit for bit."""
+        return self._folder is not None and self._folder.due(len(self.history))
 
     def _save_checkpoint(self) -> bool:
         """Weights that are not finite any more are nothing to go on from; the next iteration deals with them."""
@@ -311,8 +306,9 @@ class Trainer:
         """
         if self._folder is not None:
             raise InputError("a run with checkpoints keeps to its rows; leave checkpoint out, or make another Trainer")
-        problem = TrainingProblem.check(self._network, X, y, self._loss, sample_weight, any_norm=self._any_norm)
-        has_these_rows = np.array_equal(problem.X, self.problem.X)
+        whole = TrainingProblem.check(self._network, X, y, self._loss, sample_weight, any_norm=self._any_norm)
+        problem = whole.share(self._plan.shard.grid.same_neurons)
+        has_these_rows = same_rows(problem.X, self.problem.X)
         self.problem, self._clock, self.start_seconds = problem, Clock(), 0.0
         self._context = self._new_context()
         with one_blas_thread():
@@ -327,7 +323,7 @@ class Trainer:
         """Iterate until a stopping rule, a callback or a signal ends it."""
         with (
             interruptible() as interrupted,
-            terminable() if self._folder else nullcontext(Event()) as terminated,
+            terminable() if self._folder else nullcontext(Received()) as terminated,
             self._guarded(),
         ):
             while True:
@@ -344,7 +340,7 @@ class Trainer:
                     return self.finish(reason)
 
     def _stop_reason(
-        self, progress: Progress, callbacks: Sequence[Callback], interrupted: Event, terminated: Event
+        self, progress: Progress, callbacks: Sequence[Callback], interrupted: Received, terminated: Received
     ) -> StopReason | None:
         """Why to stop now, the same on all workers."""
         asked = [bool(callback(progress)) for callback in callbacks]  # all are called, whoever asks to stop
@@ -357,7 +353,7 @@ class Trainer:
         )
         if interrupted.is_set():
             reason = StopReason.INTERRUPTED
-        elif terminated.is_set() and not reason:
+        elif terminated.is_set() and not reason and (terminated.overdue or self._at_checkpoint()):
             reason = StopReason.TERMINATED
         reason = reason_of_rank(self._plan.group.all_reduce_max(stop_rank(reason)))
         if reason in (None, StopReason.TERMINATED) and progress.record.iteration == self._stopping.max_iter:

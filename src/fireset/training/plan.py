@@ -4,14 +4,17 @@ import time
 from dataclasses import dataclass
 
 from fireset._util.errors import InputError
-from fireset.distributed.engine import DistributedEngine
-from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup, current_group
+from fireset.distributed.engine import DistributedEngine, RowSharesEngine
+from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from fireset.distributed.shard import NetworkShard
+from fireset.distributed.worker_grid import current_grid
 from fireset.engines.base import BatchEngine, Engine
 from fireset.engines.registry import choose, create
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import SparseRows, entries_per_row
 from fireset.training.memory import within_memory
 from fireset.training.precompile import compile_kernels
+from fireset.training.problem import TrainingProblem
 from fireset.training.solvers.base import Solver
 
 
@@ -27,7 +30,7 @@ class Plan:
     def make(
         cls,
         shard: NetworkShard,
-        n_samples: int,
+        problem: TrainingProblem,
         *,
         engine: str | Engine,
         solver: Solver,
@@ -36,31 +39,44 @@ class Plan:
     ) -> "Plan":
         """Choose the engine, fit it to the memory, and have its kernels compiled."""
         started = time.perf_counter()
-        network = shard.local
+        network, X, n_samples = shard.local, problem.X, len(problem.X)
+        sparse = isinstance(X, SparseRows)
         if isinstance(engine, str):
             if engine == "auto":
-                engine = choose(network, n_samples, max_iter, shard.width)
-                engine = "rows" if solver.batch_size and engine != "dense" else engine
+                stored = entries_per_row(X) if sparse else None
+                engine = choose(network, problem.n_rows, max_iter, shard.width, stored=stored)  # alike on all workers
+                if solver.batch_size and engine != "dense":
+                    engine = "dense" if sparse else "rows"
                 engine = "data" if solver.trains_outputs and engine != "dense" else engine
             engine = create(engine)
         _check_engine(engine, solver, shard)
+        engine.expect(X)
+        # The gradient of this worker's rows, and that of all rows.
+        gradients = 2.0 if problem.row_group.size > 1 else 0.0
         engine = within_memory(
-            engine, network, n_samples, solver_bytes=lambda part: solver.extra_bytes(part, n_samples), asked=memory
+            engine,
+            network,
+            n_samples,
+            solver_bytes=lambda part: solver.extra_bytes(part, n_samples) + gradients * part.weights.nbytes,
+            asked=memory,
         )
         if shard.group is not SINGLE_PROCESS:
             engine = DistributedEngine(engine, shard)
+        if problem.row_group.size > 1:
+            engine = RowSharesEngine(engine, problem.row_group)
         index = engine.index_kind(network, n_samples)
-        compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1)
+        compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1, sparse=sparse)
         return cls(shard, engine, time.perf_counter() - started)
 
     @property
     def group(self) -> ProcessGroup:
-        return self.shard.group
+        """All workers that train together."""
+        return self.shard.grid.everybody
 
 
 def shard_of(network: ShiftedReLUNetwork | NetworkShard) -> NetworkShard:
     """The neurons of a network that this process trains."""
-    return NetworkShard.of(network, current_group())
+    return NetworkShard.of(network, current_grid())
 
 
 def _check_engine(engine: Engine, solver: Solver, shard: NetworkShard) -> None:
@@ -70,5 +86,10 @@ def _check_engine(engine: Engine, solver: Solver, shard: NetworkShard) -> None:
             f"engine {engine.name!r} looks at all rows at once; with batch_size use 'rows', 'dense' or 'auto'"
         )
     for name, asked in (("batch_size", solver.batch_size), ("trained_outputs", solver.trains_outputs)):
-        if asked and shard.group.size > 1:
-            raise InputError(f"{name} is for one process, got {shard.group.size} workers")
+        if asked and shard.grid.everybody.size > 1:
+            raise InputError(f"{name} is for one process, got {shard.grid.everybody.size} workers")
+    if shard.grid.same_neurons.size > 1 and not solver.shares_rows:
+        raise InputError(
+            f"solver {solver.name!r} needs all rows on every worker, got a grid of {shard.grid}; use "
+            f"solver='gradient', or a grid of {shard.grid.everybody.size}x1"
+        )

@@ -11,13 +11,16 @@ from fireset.engines.registry import ENGINES, create, engine_class
 from fireset.engines.step_rule import StepRule
 from fireset.hsr import build
 from fireset.hsr.registry import index_class
+from fireset.sparse_rows import SparseRows
 
 
 @cache
-def compile_kernels(engine: str, dtype, index: str | None = None, *, several_outputs: bool = False) -> None:
+def compile_kernels(
+    engine: str, dtype, index: str | None = None, *, several_outputs: bool = False, sparse: bool = False
+) -> None:
     """Have all that training with this engine, precision and kind of index needs compiled and loaded.
 
-    One output and several have kernels of their own. Free the second time.
+    One output and several, and dense and sparse rows, have kernels of their own. Free the second time.
     """
     from fireset.network import ShiftedReLUNetwork
 
@@ -29,12 +32,18 @@ def compile_kernels(engine: str, dtype, index: str | None = None, *, several_out
         network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype)
         X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
         tiny = create(engine)
-        tiny.start(network, X)
+        tiny.start(network, _sparse(X) if sparse else X)
         residual = tiny.forward()
         tiny.approximate_tangent_operator()(residual)
         tiny.step(residual, StepRule(0.1))
         tiny.forward()
         tiny.step(residual, StepRule(0.1, 0.9, True))
+
+
+def _sparse(X: np.ndarray) -> SparseRows:
+    from scipy.sparse import csr_array
+
+    return SparseRows.of(csr_array(X), X.dtype)
 
 
 @cache

@@ -4,13 +4,16 @@ import hashlib
 from collections.abc import Sized
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from math import sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
+from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import Rows, SparseRows, stacked
 from fireset.training.losses import Loss
 
 _LARGEST_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
@@ -21,21 +24,27 @@ _LARGEST_PUSH = 1e-3  # of the largest number of the network's precision, for th
 class TrainingProblem:
     """Checked data; validation rows follow the training rows and have weight 0.
 
+    Where workers share the rows, all arrays are those of this worker's rows, and sums over rows are made by ``total``.
+
     Attributes
     ----------
-    X : (n, d) array
+    X : (n, d) array or SparseRows
         In the network's precision.
     targets : (n, c) array
     weight : (n,) array
         Of the rows that are trained on; 0 for validation rows, which so ride along in the engine without pushing.
     held_out : (n,) array
         1 for validation rows, 0 for the others.
+    row_group : ProcessGroup
+        The workers that have all rows between them; by default this process.
     """
 
-    X: np.ndarray
+    X: Rows
     targets: np.ndarray
     weight: np.ndarray
     held_out: np.ndarray
+    row_group: ProcessGroup = SINGLE_PROCESS
+    shared: "SharedFacts | None" = None  # what one share cannot tell
 
     @classmethod
     def check(
@@ -61,18 +70,56 @@ class TrainingProblem:
         rows, held_targets = _check_pair(network, *validation, loss, "validation ", any_norm)
         _check_sizes(held_targets, np.ones(len(rows)), network.dtype, "validation ")
         return cls(
-            np.concatenate([X, rows]),
+            stacked(X, rows),
             np.concatenate([targets, held_targets]),
             np.concatenate([weight, np.zeros(len(rows))]),
             np.concatenate([np.zeros(len(X)), np.ones(len(rows))]),
         )
 
+    def share(self, group: ProcessGroup) -> "TrainingProblem":
+        """This worker's rows of a problem that all workers of the group have: a copy of its part.
+
+        Training rows and validation rows are shared out each, as evenly as they can be.
+        """
+        if group.size == 1:
+            return self
+        held = int(self.held_out.sum())
+        trained = self.n_rows - held
+        if trained < group.size:
+            raise InputError(f"X must have a row for each of the {group.size} shares of the rows, got {trained}")
+        rows = np.r_[_range_of(group, trained), trained + _range_of(group, held)]
+        return TrainingProblem(
+            self.X[rows],
+            self.targets[rows],
+            self.weight[rows],
+            self.held_out[rows],
+            group,
+            SharedFacts(self.n_rows, self.has_validation, self.fingerprints()),
+        )
+
+    def total(self, *sums: float) -> list[float]:
+        """Sums over all rows from those over this worker's rows; the same bits on all workers."""
+        return self.row_group.all_reduce_exact(np.array(sums))[0].tolist()
+
+    def norm(self, vector: np.ndarray) -> float:
+        """√(Σ v²) over all rows, of this worker's part of v, (n, c)."""
+        own = float(np.linalg.norm(vector))
+        return own if self.row_group.size == 1 else sqrt(self.total(own * own)[0])
+
+    @cached_property
+    def n_rows(self) -> int:
+        """How many rows there are, on all workers together."""
+        return self.shared.n_rows if self.shared else len(self.X)
+
     @cached_property
     def has_validation(self) -> bool:
-        return bool(self.held_out.any())
+        """Whether there are validation rows, on this worker or another."""
+        return self.shared.has_validation if self.shared else bool(self.held_out.any())
 
     def fingerprints(self) -> dict[str, str]:
-        """What tells this problem from another, by the names that users know."""
+        """What tells this problem from another, by the names that users know; whoever has which rows."""
+        if self.shared:
+            return self.shared.fingerprints
         return {
             "X": fingerprint(self.X),
             "y": fingerprint(self.targets),
@@ -81,8 +128,24 @@ class TrainingProblem:
         }
 
 
-def fingerprint(array: np.ndarray) -> str:
+class SharedFacts(NamedTuple):
+    """What the workers that share a problem's rows know of the whole."""
+
+    n_rows: int
+    has_validation: bool
+    fingerprints: dict[str, str]
+
+
+def _range_of(group: ProcessGroup, count: int) -> np.ndarray:
+    """Numbers of the rows of this worker, contiguous, as many as any other has or one more."""
+    return np.arange(count * group.rank // group.size, count * (group.rank + 1) // group.size)
+
+
+def fingerprint(array: Rows) -> str:
     """A short text that tells one array from another."""
+    if isinstance(array, SparseRows):
+        parts = [fingerprint(part) for part in (array.indptr, array.indices, array.numbers)]
+        return fingerprint(np.frombuffer(f"{array.shape} {parts}".encode(), np.uint8))
     array = np.ascontiguousarray(array)
     kind = f"{array.dtype.str} {array.shape} ".encode()
     total = hashlib.blake2b(kind, digest_size=8)
@@ -90,7 +153,7 @@ def fingerprint(array: np.ndarray) -> str:
     return total.hexdigest()
 
 
-def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[Rows, np.ndarray]:
     X = network.check_rows(X, f"{what}X")
     if len(X) == 0:
         raise InputError(f"{what}X has no rows")

@@ -10,6 +10,7 @@ import numpy as np
 from fireset._util.messages import tell
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import Rows
 from fireset.training.history import Iteration
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Progress:
     predictions: np.ndarray
     residual: np.ndarray
     max_iter: int
-    X: np.ndarray  # (n, d) as the engine has them, validation rows at the end
+    X: Rows  # (n, d) as the engine has them, validation rows at the end
     targets: np.ndarray  # (n, c)
     weight: np.ndarray  # (n,); 0 for validation rows
     momentum: float

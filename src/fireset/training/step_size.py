@@ -1,5 +1,7 @@
 """The step size η: a number, the theorem's, or one that is known to descend."""
 
+from typing import Any
+
 import numpy as np
 
 from fireset._util.checks import is_number
@@ -41,6 +43,8 @@ class StepSize:
         if self.asked == "auto":
             return _from_fire_sets(network, engine, loss, problem)
         if self.asked == "theory":
+            if problem.row_group.size > 1:
+                raise InputError("learning_rate='theory' needs all rows on every worker; use 'auto' or a number")
             return _from_theory(network, problem.X[problem.weight > 0])
         return float(self.asked)
 
@@ -56,12 +60,12 @@ def loss_grew(history: History) -> bool:
 def _from_fire_sets(network, engine: Engine, loss: Loss, problem: TrainingProblem) -> float:
     # Rows without weight (a validation split) neither push nor count.
     product = engine.approximate_tangent_operator()
-    top = power_iteration(product, problem.X, network.n_outputs, problem.weight)
+    top = power_iteration(product, problem.X, network.n_outputs, problem.weight, norm=problem.norm)
     # Where nothing fires there is nothing to descend on, and any step is as good as another.
     return 1.0 / (loss.step_curvature(network.n_outputs) * top) if top > 0 else 1.0
 
 
-def _from_theory(network, X: np.ndarray) -> float:
+def _from_theory(network, X: Any) -> float:
     from fireset.theory.kernel import shifted_ntk
     from fireset.theory.spectrum import smallest_eigenvalue
 

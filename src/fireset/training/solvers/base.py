@@ -48,7 +48,7 @@ class Evaluation:
     """The network at the current weights."""
 
     record: Iteration
-    predictions: np.ndarray  # u, (n, c)
+    predictions: np.ndarray  # u, (n, c), of this worker's rows
     residual: np.ndarray  # ∂L/∂u, (n, c)
 
 
@@ -66,6 +66,8 @@ class Solver(ABC):
         Rows of a batch, for a solver that needs an engine that takes batches.
     trains_outputs : bool
         Whether it moves ``network.signs``, too.
+    shares_rows : bool
+        Whether workers may have some rows each: whatever it sums over rows, it sums by ``problem.total``.
     converged : bool
         Set by ``step`` when nothing worth a step is left.
     """
@@ -74,6 +76,7 @@ class Solver(ABC):
     steady_since: int | None = 0
     batch_size: int | None = None
     trains_outputs: bool = False
+    shares_rows: bool = False
     converged: bool = False
 
     context: SolverContext

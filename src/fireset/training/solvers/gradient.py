@@ -29,6 +29,7 @@ class GradientDescent(Solver):
     """
 
     name = "gradient"
+    shares_rows = True
 
     def __init__(
         self,
@@ -86,12 +87,12 @@ class GradientDescent(Solver):
 
     def use_rows(self, context: SolverContext, *, went_back: bool) -> None:
         """λ_max is that of the rows before, by their weight, as long as steps of that size make the loss fall."""
-        before = self.context.problem.weight.sum()
+        before, now = (problem.total(problem.weight.sum())[0] for problem in (self.context.problem, context.problem))
         if not self.adaptive or went_back:
             self.start(context)
         else:
             self.context = context
-            self._rule.rate *= before / context.problem.weight.sum()
+            self._rule.rate *= before / now
         self.steady_since = 0
         self._rule.reset_velocity()
         self._output_rule.reset_velocity()

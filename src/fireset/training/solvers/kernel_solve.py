@@ -12,8 +12,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from fireset._util.parallel import all_blas_threads, parallel_map, ranges
+from fireset._util.rounding import row_norms
 from fireset.distributed.process_group import ProcessGroup
 from fireset.engines.base import Engine
+from fireset.sparse_rows import Rows
 
 _NUMBERS_AT_ONCE = 1 << 20
 _PIVOTS_AT_ONCE = 64
@@ -33,7 +35,7 @@ def counted_kernel(engine: Engine, dtype=np.float64) -> np.ndarray:
     return _times_products(engine.common_counts(dtype), engine.X, engine.tangent_scale)
 
 
-def _times_products(table: np.ndarray, X: np.ndarray, scale: float) -> np.ndarray:
+def _times_products(table: np.ndarray, X: Rows, scale: float) -> np.ndarray:
     """``table[i, j]`` times ``scale`` ⟨x_i, x_j⟩, in place."""
     dtype = table.dtype.type
     X = X.astype(dtype, copy=False)
@@ -153,11 +155,11 @@ class KernelColumns:
 
     def __init__(self, engine: Engine):
         self._columns = engine.count_columns()
-        self._X = engine.X.astype(np.float32, copy=False)
+        self._X: Rows = engine.X.astype(np.float32, copy=False)
         self._scale = engine.tangent_scale
 
     def diagonal(self) -> np.ndarray:
-        return np.einsum("ij,ij->i", self._X, self._X, dtype=np.float64) * self._columns.diagonal() * self._scale
+        return row_norms(self._X) ** 2 * self._columns.diagonal() * self._scale
 
     def of(self, chosen: np.ndarray) -> np.ndarray:
         """(len(chosen), n), float32."""

@@ -1,39 +1,40 @@
 """Mutated model files, checkpoints and tables: each is read correctly or refused in one line, and takes no memory to.
 
-    python tests/fuzzing.py [--count 100000] [--seed 0]        (or: make fuzz)
-
-Runs in child processes of some thousand files each. A child that crashes, that is busy with one file for longer than
-``SECONDS``, or that was refused memory, is a finding; so is any exception but ``InputError``, and any message of more
-than a line. A child may allocate twice a file's size and ``SLACK`` besides (stacks and arenas of threads): its address
-space is limited to that while it reads.
+A case is one file. It is busy for ``SECONDS`` at most, and may allocate twice the file's size and ``SLACK`` besides
+(stacks and arenas of threads): the address space is limited to that while it is read. Any exception but ``InputError``
+is a finding, and so is a message of more than a line or about memory. One file in five is given to a command, which may
+end with no other exit code than 0 or 2, and prints no traceback.
 """
 
-import argparse
+import atexit
+import io
 import json
 import random
 import re
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
-import time
-import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from checkpoint_folder import folder_for
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
+from fireset.__main__ import main
 from fireset._util.files import file_digest, read_model, write_model
 from fireset.training.checkpoint import _checksum
 from fireset.training.solvers import GradientDescent
 
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
 SECONDS = 20
 SLACK = 64 << 20
-CHUNK = 5_000
+WARM_UP = 120  # files read without a limit, so that pools, arenas and kernels are there
 ODD = [0, 1, -1, 2**31, 2**62, 2**64, 1e308, -0.5, float("nan"), "", "x", "\n", None, True, [], {}, [[]], {"a": 1}]
 CELLS = ["", "NaN", "inf", "1e999", '"', '""', "'", "\0", "\r", "9" * 400, "-", "0x1p3", "é", "\ud7ff", "1,2", "y", "#"]
 
@@ -92,7 +93,7 @@ class Victims:
     """Good files of each kind, and how they are read."""
 
     def __init__(self, folder: Path):
-        from test_model_file import ROWS, small_model
+        from test_model_file import small_model
 
         self.folder = folder
         self.table = folder / "table.csv"
@@ -105,9 +106,27 @@ class Victims:
         network = ShiftedReLUNetwork.initialize(4000, 30)  # half a megabyte: twice its size is more than the noise
         network.save(folder / "large.safetensors")
         self.models.append((folder / "large.safetensors").read_bytes())
-        self.rows = ROWS
+        self._make_tables()
         self._make_shards()
         self._make_checkpoint()
+
+    def _make_tables(self) -> None:
+        """The table, trained on, and in other formats, packed and not."""
+        import polars as pl
+
+        words = ["train", self.table, "--target", "y", "--width", 20, "--max-iter", 2, "-q", "--bias", 1]
+        run_command(*words, "--solver", "gradient", "--out", self.folder / "table-model.safetensors")
+        frame = pl.read_csv(self.table)
+        X, y = frame.select("a", "b").to_numpy(), frame["y"].to_numpy()
+        self.archives, self.parquets = [], []
+        for save in (np.savez, np.savez_compressed):
+            file = io.BytesIO()
+            save(file, X=X, y=y, kind=frame["kind"].to_numpy().astype("U1"))
+            self.archives.append(file.getvalue())
+        for packed in ("uncompressed", "zstd", "snappy"):
+            file = io.BytesIO()
+            frame.write_parquet(file, compression=packed)
+            self.parquets.append(file.getvalue())
 
     def _make_shards(self) -> None:
         network = ShiftedReLUNetwork.initialize(20, 3)
@@ -144,7 +163,8 @@ class Victims:
             path = self.folder / "mutated.safetensors"
             path.write_bytes(mutate_bytes(self.models[kind // 2], rng))
             load = ShiftedReLUNetwork.load if kind >= 4 else Model.load
-            return path.stat().st_size, lambda: load(path)
+            use = (lambda: load(path)) if rng.random() < 0.8 else lambda: run_command("info", path, "--json")
+            return path.stat().st_size, use
         index, shard = (self.folder / name for name in ("shards.safetensors", self.shards[0]["file"]))
         shard.write_bytes(mutate_bytes(self.shard, rng) if kind == 6 else self.shard)
         index.write_bytes(self.index if kind == 6 else mutate_bytes(self.index, rng))
@@ -186,9 +206,6 @@ class Victims:
         return self.state_file.stat().st_size + self.part_file.stat().st_size, load
 
     def csv(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
-        from fireset.tables.problem import TableProblem
-
-        path = self.folder / "mutated.csv"
         content = self.table.read_bytes()
         if rng.random() < 0.5:
             cells = content.split(b",")
@@ -196,86 +213,100 @@ class Victims:
             content = b",".join(cells)
         else:
             content = mutate_bytes(content, rng)
+        return self._table("mutated.csv", content, rng)
+
+    def npz(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
+        """A mutated archive, or one with a mutated array in it: checksums of archives are easily made right again."""
+        if rng.random() < 0.5:
+            return self._table("mutated.npz", mutate_bytes(rng.choice(self.archives), rng), rng)
+        whole, changed = zipfile.ZipFile(io.BytesIO(rng.choice(self.archives))), io.BytesIO()
+        names = whole.namelist()
+        victim = rng.choice(names)
+        with zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in names:
+                content = whole.read(name)
+                archive.writestr(name, mutate_bytes(content, rng) if name == victim else content)
+        return self._table("mutated.npz", changed.getvalue(), rng)
+
+    def parquet(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
+        return self._table("mutated.parquet", mutate_bytes(rng.choice(self.parquets), rng), rng)
+
+    def _table(self, name: str, content: bytes, rng: random.Random) -> tuple[int, Callable[[], object]]:
+        """Read a table as training does, or have a command do it."""
+        from fireset.tables.problem import TableProblem
+
+        path = self.folder / name
         path.write_bytes(content)
+        impute = rng.random() < 0.5
 
         def read() -> None:
-            problem = TableProblem.read(path, "y", impute=rng.random() < 0.5)
+            problem = TableProblem.read(path, "y", impute=impute)
             assert np.isfinite(problem.X).all()
             assert len(problem.X) == len(problem.y)
 
-        return path.stat().st_size, read
+        train_it = ["train", path, "--target", "y", "--width", 20, "--max-iter", 2, "--solver", "gradient", "-q"]
+        train_it += ["--bias", 1, "--out", self.folder / "trained.safetensors", *(["--impute"] if impute else [])]
+        predict_it = ["predict", self.folder / "table-model.safetensors", path, "--json"]
+        use = read if rng.random() < 0.8 else lambda: run_command(*rng.choice((train_it, predict_it)))
+        return path.stat().st_size, use
 
 
-def run_chunk(seed: int, count: int) -> dict:
-    """Read so many mutated files in this process; returns how many were read, refused, and what was found."""
-    warnings.simplefilter("ignore")
-    counts: Counter[str] = Counter()
-    findings: list[str] = []
-    in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
-    with tempfile.TemporaryDirectory(dir=in_memory) as name:
-        victims = Victims(Path(name))
-        makers = (victims.model, victims.checkpoint, victims.csv)
-        for k in range(-60, count):  # the first ones warm up pools and arenas, without a limit
-            rng = random.Random(seed * 1_000_003 + k)
-            maker = makers[k % 3]
-            size, use = maker(rng)
-            limits = resource.getrlimit(resource.RLIMIT_AS)
-            if k >= 0:
-                resource.setrlimit(resource.RLIMIT_AS, (_address_space() + 2 * size + SLACK, limits[1]))
-            signal.alarm(SECONDS)
-            try:
-                with np.errstate(all="ignore"):
-                    use()
-                outcome = "read"
-            except InputError as error:
-                outcome = "refused"
-                if len(str(error).splitlines()) != 1 or "memory" in str(error).lower():
-                    findings.append(f"{maker.__name__} {seed} {k}: {error}")
-            except Exception as error:
-                outcome = "failed"
-                findings.append(f"{maker.__name__} {seed} {k}: {type(error).__name__}: {error}")
-            finally:
-                signal.alarm(0)
-                resource.setrlimit(resource.RLIMIT_AS, limits)
-            if k >= 0:
-                counts[f"{maker.__name__} {outcome}"] += 1
-    return {"counts": dict(counts), "findings": findings}
+def run_command(*arguments) -> None:
+    """Run a command in this process; what it refuses is raised as an ``InputError``."""
+    before, out, err = sys.argv, io.StringIO(), io.StringIO()
+    sys.argv = ["fireset", *map(str, arguments)]
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.argv = before
+    said = err.getvalue()
+    assert code in (0, 2), f"exit code {code}: {said}"
+    assert "Traceback" not in said, said
+    if code == 2:
+        raise InputError(said.strip().splitlines()[-1])
+
+
+@cache
+def victims() -> Victims:
+    """Made once in a process, and warmed up."""
+    folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
+    atexit.register(folder.cleanup)
+    made = Victims(Path(folder.name))
+    for k in range(WARM_UP):
+        _use(made, -1 - k, None)
+    return made
+
+
+def attack(seed: int, counts: Counter) -> None:
+    counts[_use(victims(), seed, SLACK)] += 1
+
+
+def _use(made: Victims, seed: int, slack: int | None) -> str:
+    """Mutate a file and read it, within the limits; says what kind of file it was, and whether it could be read."""
+    rng = random.Random(seed)
+    makers = (made.model, made.checkpoint, made.csv, made.npz, made.parquet)
+    maker = makers[seed % len(makers)]
+    size, use = maker(rng)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    if slack is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (_address_space() + 2 * size + slack, limits[1]))
+    signal.alarm(SECONDS)
+    try:
+        with np.errstate(all="ignore"):
+            use()
+    except InputError as error:
+        if len(str(error).splitlines()) != 1 or "memory" in str(error).lower():
+            raise AssertionError(f"{maker.__name__}: {error}") from error
+        return f"{maker.__name__} refused"
+    finally:
+        signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    return f"{maker.__name__} read"
 
 
 def _address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def run_child(seed: int, count: int) -> dict:
-    """``run_chunk`` in a process of its own; a crash is a finding."""
-    command = [sys.executable, __file__, "--chunk", "--seed", str(seed), "--count", str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return {"counts": {}, "findings": [f"seed {seed} ended with {done.returncode}: {done.stderr[-2000:]}"]}
-    return json.loads(done.stdout)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--chunk", action="store_true", help="in this process")
-    asked = parser.parse_args()
-    if asked.chunk:
-        print(json.dumps(run_chunk(asked.seed, asked.count)))
-        return
-    counts: Counter[str] = Counter()
-    findings: list[str] = []
-    started = time.monotonic()
-    for chunk, done in enumerate(range(0, asked.count, CHUNK)):
-        result = run_child(asked.seed + chunk, min(CHUNK, asked.count - done))
-        counts.update(result["counts"])
-        findings += result["findings"]
-        seconds = time.monotonic() - started
-        print(f"{sum(counts.values()):,} files, {len(findings)} findings, {seconds:.0f} s", file=sys.stderr, flush=True)
-    print(json.dumps({"counts": dict(sorted(counts.items())), "findings": findings[:50]}, indent=1))
-    sys.exit(bool(findings))
-
-
-if __name__ == "__main__":
-    main()
