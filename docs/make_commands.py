@@ -77,7 +77,7 @@ def default_of(option: Any) -> str:
 def option_row(command: Any, option: Any) -> str:
     names = [f"`{name}{value_of(command, option)}`" for name in sorted(option.opts, key=len, reverse=True)]
     names += [f"`{name}`" for name in option.secondary_opts if option.default]  # --no-… where it is on
-    return f"| {', '.join(names)} | {default_of(option)} | {option.help.replace('|', '&#124;')} |"
+    return f"| {', '.join(names)} | {option.help.replace('|', '&#124;')} | {default_of(option)} |"
 
 
 def usage(name: str, command: Any) -> str:
@@ -93,7 +93,7 @@ def section(name: str, command: Any) -> str:
     lines = [f"## fireset {name}", "", command.help, "", "```", usage(name, command), "```", ""]
     lines += [f"- `{each.name.upper()}`: {each.help}" for each in arguments]
     lines += [""] if arguments else []
-    lines += ["| option | by default | what it does |", "| --- | --- | --- |"]
+    lines += ["| option | what it does | by default |", "| --- | --- | --- |"]
     lines += [option_row(command, each) for each in options if not each.hidden]
     if name in FURTHER:
         lines += ["", f"More: {FURTHER[name]}."]
