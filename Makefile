@@ -64,6 +64,7 @@ format: $(VENV)/.test
 picture: $(VENV)/.core
 	$(PIP) install --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python docs/make_picture.py docs/fireset.png
+	$(BIN)/python docs/make_gallery.py
 
 circuits: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[docs]"
@@ -71,6 +72,7 @@ circuits: $(VENV)/.test
 
 docs: $(VENV)/.core
 	$(PIP) install --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python docs/make_commands.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: bench-step bench-index bench-compare

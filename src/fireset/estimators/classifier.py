@@ -14,6 +14,8 @@ from fireset.training.losses import Loss, check_task, get_loss, probabilities
 class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
     """Classification by a very wide shifted-ReLU network, trained exactly on the neurons that fire.
 
+    Parameters and attributes that are not listed here are those of ``ShiftedReLURegressor``.
+
     Parameters
     ----------
     loss : "squared_error", "log_loss" or Loss
@@ -22,8 +24,14 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
     class_weight : None, "balanced" or dict
         Weights of the classes, times those of the rows; "balanced" gives every class the same weight in all.
 
-    The other parameters and the attributes are those of ``ShiftedReLURegressor``; ``classes_`` holds the labels, and
-    ``offset_`` the mean of the codes, which is added to the outputs.
+    Attributes
+    ----------
+    classes_ : array
+        The labels.
+    offset_ : array
+        Mean of the codes, which is added to the outputs.
+    calibration_ : Calibration
+        How outputs become probabilities.
     """
 
     def __init__(

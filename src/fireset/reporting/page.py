@@ -41,6 +41,8 @@ def write_page(
 ) -> None:
     """Write a page, atomically: title, sections, and at the end what is needed to repeat the run.
 
+    The file has about 5 MB: Plotly is included, so that the page can be opened anywhere, without a network.
+
     Parameters
     ----------
     path : Path
@@ -51,8 +53,6 @@ def write_page(
         In the order of reading. All text is plain text.
     settings : mapping, optional
         Names and values shown in the last section, before the versions of what was used.
-
-    The file has about 5 MB: Plotly is included, so that the page can be opened anywhere, without a network.
     """
     jinja2, plotly_source = _libraries()
     environment = jinja2.Environment(

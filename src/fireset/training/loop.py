@@ -52,17 +52,17 @@ def train(
     ``train(network, X, y, callbacks=…, **settings)`` is ``Trainer(network, X, y, **settings).run(callbacks)``: the
     settings, with what they mean, are those of ``Trainer``.
 
-    Parameters
-    ----------
-    callbacks
-        Called with a ``Progress`` after each forward pass; one that returns True ends training.
-
     Inside an initialized process group of torch.distributed all workers train this one network together, each some of
     its neurons, or in a grid (``fireset.distributed.worker_grid.grid``) some of its neurons and some of the rows. All
     must call ``train`` with the same arguments.
 
     Ctrl-C ends training after the current iteration and keeps the network (with validation, the best one; without, the
     current one unless a step has just made it worse than twice the best); a second Ctrl-C ends at once.
+
+    Parameters
+    ----------
+    callbacks
+        Called with a ``Progress`` after each forward pass; one that returns True ends training.
     """
     return Trainer(network, X, y, **settings).run(callbacks)
 
