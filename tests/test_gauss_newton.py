@@ -5,7 +5,15 @@ import pytest
 from scipy.optimize import minimize
 
 from conftest import sphere
-from fireset import Checkpoints, InputError, ShiftedReLUNetwork, Trainer, train
+from fireset import (
+    Checkpoints,
+    InputError,
+    ShiftedReLUClassifier,
+    ShiftedReLUNetwork,
+    ShiftedReLURegressor,
+    Trainer,
+    train,
+)
 from fireset.distributed.process_group import SINGLE_PROCESS
 from fireset.engines import create
 from fireset.theory import fire_set_kernel
