@@ -680,6 +680,7 @@ class TestFailures:
         )
         try:
             assert process.stderr is not None
+            assert process.stderr.readline().startswith("columns: ")
             assert process.stderr.readline().startswith("chosen: ")
             assert process.stderr.readline().startswith("training: 0/100000000  loss ")
             process.send_signal(signal.SIGINT)
@@ -838,6 +839,7 @@ class TestCheckpoints:
         )
         try:
             assert process.stderr is not None
+            assert process.stderr.readline().startswith("columns: ")
             assert process.stderr.readline().startswith("chosen: ")
             assert process.stderr.readline().startswith("training: 0/100000000  loss ")
             process.send_signal(signal.SIGTERM)

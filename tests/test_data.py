@@ -327,7 +327,12 @@ def peak_of(call) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "compress"), [("t.csv.gz", gzip.compress), ("t.svm.bz2", bz2.compress), ("t.csv.zst", zstandard.compress)]
+    ("name", "compress"),
+    [
+        ("t.csv.gz", gzip.compress),
+        pytest.param("t.svm.bz2", bz2.compress, marks=pytest.mark.slow),
+        ("t.csv.zst", zstandard.compress),
+    ],
 )
 def test_a_text_that_unfolds_to_gigabytes(monkeypatch, name, compress):
     import sklearn.datasets  # noqa: F401 - loading it takes memory, too
