@@ -238,3 +238,21 @@ def test_only_fitted_estimators_are_saved(tmp_path):
         fireset.save(ShiftedReLURegressor(), tmp_path / "m")
     with pytest.raises(InputError, match=r"estimator must be a fitted ShiftedReLUClassifier or .* got dict"):
         fireset.save({}, tmp_path / "m")  # pyright: ignore[reportArgumentType]
+
+
+def test_rows_that_are_looked_at_briefly_are_looked_at():
+    X = np.random.default_rng(0).standard_normal((60, 3))
+    model = ShiftedReLURegressor(**SETTINGS).fit(X, X[:, 0])
+    one = X[:1]
+    for same in (one.tolist(), np.asfortranarray(one), one.astype(object), pd.DataFrame(one)):
+        np.testing.assert_array_equal(model.predict(same), model.predict(one))
+    bad = one.copy()
+    bad[0, 1] = np.inf
+    with pytest.raises(ValueError, match="contains infinity"):
+        model.predict(bad)
+    with pytest.raises(ValueError, match="X has 2 features, but ShiftedReLURegressor is expecting 3"):
+        model.predict(one[:, :2])
+    with pytest.raises(ValueError, match="minimum of 1 is required"):
+        model.predict(X[:0])
+    with pytest.raises(ValueError, match="Expected 2D array"):
+        model.predict(X[0])
