@@ -29,15 +29,16 @@ EXIT_CODES = """\
 | 0 | done |
 | 2 | a mistake in arguments, files or data; one line says which |
 | 73 | the model was written, but not all else that was asked for, such as `--history`; one line says what |
-| 75 | another worker was lost ([several machines](distributed.md)) |
+| 75 | another worker was lost, or silent for `--worker-timeout` ([several machines](distributed.md)) |
 | 130 | Ctrl-C; the best network was written |
-| 143 | SIGTERM; with `--checkpoint`, a checkpoint was written, and no model |
+| 143 | SIGTERM; with `--checkpoint`, the next checkpoint was written (within about five seconds), and no model |
 """
 # In the order of first use; commands that are not here follow.
 FURTHER = {
     "train": "[Tutorial](tutorial.md), [train on a table](tabular-data.md), [which setting when](which-setting.md)",
     "predict": "[Tutorial](tutorial.md), [train on a table](tabular-data.md)",
     "info": "[Train on a table](tabular-data.md)",
+    "export": "[Serve a model without fireset](export.md)",
     "compare": "[Does preprocessing help on my data, and is fireset the right model?](compare.md)",
     "engines": "[Engines](wide-networks.md#engines)",
     "theory": "[Certify a run](certify.md), [the paper, statement by statement](paper-map.md)",

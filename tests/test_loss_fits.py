@@ -283,3 +283,14 @@ def test_squared_error_as_an_object_is_that_of_the_name():
     by_name, by_object = (ShiftedReLURegressor(loss=loss, **FIXED) for loss in ("squared_error", SquaredError()))
     expected = by_name.fit(X[:100], MEAN[:100]).predict(X[HELD])
     assert np.array_equal(by_object.fit(X[:100], MEAN[:100]).predict(X[HELD]), expected)
+
+
+@pytest.mark.parametrize("levels", [(0.1,), (0.9,), (0.1, 0.9)])
+def test_tails_alone_are_as_smooth_as_the_median(levels):
+    """Leave-one-out by a tail's own loss chose a ridge a hundred times too small, and half of new rows lay beyond."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((1400, 6))
+    y = 2 * rows[:, 0] + 0.5 * rng.standard_normal(len(rows))
+    model = ShiftedReLURegressor(width=2000, loss=Quantile(levels), random_state=0).fit(rows[:400], y[:400])
+    below = (y[400:, None] < model.predict(rows[400:]).reshape(1000, -1)).mean(axis=0)
+    np.testing.assert_allclose(below, levels, atol=0.06)

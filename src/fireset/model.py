@@ -208,7 +208,7 @@ def _bent_columns(arrays: dict[str, np.ndarray], columns: int) -> list[BentColum
 def _calibration(numbers: dict) -> Calibration:
     """Files of earlier versions have none: the defaults."""
     found = Calibration(**{name: float(value) for name, value in numbers.items()})
-    if not (0 < found.slope < np.inf and 0 <= found.power < np.inf and 0 < found.floor < 1):
+    if not (0 < found.slope < np.inf and 0 <= found.power < np.inf and 0 < found.floor < 1 and 0 <= found.doubt < 1):
         raise InputError(f"calibration must be positive numbers, got {quoted(numbers)}")
     return found
 

@@ -201,8 +201,9 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str
         chosen[f"forecast_{score}"] = settings.forecast
     if settings.notes:
         chosen["notes"] = list(settings.notes)
-    shares = dict(zip(estimator.feature_names_in_.tolist(), estimator.feature_importances_.tolist(), strict=True))
-    chosen["importances"] = dict(sorted(shares.items(), key=lambda item: -item[1]))
+    shares = zip(estimator.feature_names_in_.tolist(), estimator.feature_importances_.tolist(), strict=True)
+    used = [(name, share) for name, share in shares if name not in estimator.encoder_.left_out]
+    chosen["importances"] = dict(sorted(used, key=lambda item: -item[1]))
     return chosen
 
 

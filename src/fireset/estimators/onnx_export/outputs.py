@@ -69,7 +69,7 @@ def _link(loss: Loss) -> Callable[[Graph, str], str]:
 
 
 def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
-    """softmax of α s + β log max((1 + s)/2, ε): ``Calibration``."""
+    """softmax of α s + β log max((1 + s)/2, ε), and a share δ for all classes alike: ``Calibration``."""
     calibration = estimator.calibration_
     s = graph.add("Add", u, graph.constant("score_offset", estimator.offset_), name="s")
     if len(estimator.classes_) == 2:
@@ -80,7 +80,10 @@ def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str
     power = graph.constant("power", calibration.power)
     logs = graph.add("Mul", graph.add("Log", share, name="log_share"), power, name="powers")
     slopes = graph.add("Mul", s, graph.constant("slope", calibration.slope), name="slopes")
-    return graph.add("Softmax", graph.add("Add", slopes, logs, name="logits"), name="softmax", axis=1)
+    p = graph.add("Softmax", graph.add("Add", slopes, logs, name="logits"), name="softmax", axis=1)
+    certain = graph.add("Mul", p, graph.constant("certainty", 1.0 - calibration.doubt), name="certain")
+    shared = graph.constant("shared_doubt", calibration.doubt / len(estimator.classes_))
+    return graph.add("Add", certain, shared, name="p")
 
 
 def _logistic(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:

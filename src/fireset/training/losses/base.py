@@ -73,6 +73,10 @@ class Loss(ABC):
         """
         return self
 
+    def for_ridge(self, targets: np.ndarray, sample_weight: np.ndarray) -> "tuple[Loss, np.ndarray]":  # noqa: ARG002
+        """The loss that the ridge is chosen for, and its targets, as many columns at most; by default as they are."""
+        return self, targets
+
     def standardization(self, y: np.ndarray, sample_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Centre and scale, (c,) each, so that targets (y − centre)/scale suit a network that begins at 0.
 

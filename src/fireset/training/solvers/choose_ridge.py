@@ -6,8 +6,7 @@ predicts each row without itself for some λ (``theory/leave_one_out.py``). The 
 loss* of these predictions is least, and they are the u of the next round. With one round (``Loss.ridge_rounds``) it is
 the λ with the least weighted square of the errors: for squared error that is the loss.
 
-Of several outputs for one target, quantiles say, the one in the middle stands for all: each would need factors of its
-own, and their best ridges are much the same.
+A loss may name another to stand for it (``Loss.for_ridge``): for quantiles it is the median.
 """
 
 import numpy as np
@@ -22,26 +21,17 @@ def ridge_for_loss(
     kernel: np.ndarray, loss: Loss, start: np.ndarray, targets: np.ndarray, weight: np.ndarray
 ) -> LeftOut:
     """For a network that predicts ``start`` (n, c) before training; ``kernel`` (n, n), its lower triangle."""
-    outputs = start.shape[1]
-    looked_at = [outputs // 2] if loss.shares_target else list(range(outputs))
-
-    def filled(u: np.ndarray) -> np.ndarray:
-        """Predictions of all outputs: those that are not looked at are right."""
-        whole = targets.copy()
-        whole[:, looked_at] = u
-        return whole
-
-    first = start[:, looked_at]
+    loss, targets = loss.for_ridge(targets, weight)
+    first = start[:, : targets.shape[1]]
     u, place, found = first, _FIRST_PLACE, None
     for _ in range(loss.ridge_rounds):
-        whole = filled(u)
-        rough = loss.broadened((targets - whole)[:, looked_at], weight)
+        rough = loss.broadened(targets - u, weight)
         # One weight for all outputs of a row, so that one factor serves them.
-        curvatures = np.maximum(rough.curvatures(whole, targets, weight)[:, looked_at].mean(axis=1), 1e-300)
-        response = u - rough.residual(whole, targets, weight)[:, looked_at] / curvatures[:, None] - first
+        curvatures = np.maximum(rough.curvatures(u, targets, weight).mean(axis=1), 1e-300)
+        response = u - rough.residual(u, targets, weight) / curvatures[:, None] - first
 
         def score(errors: np.ndarray, response: np.ndarray = response) -> float:
-            return loss.value(filled(first + response - errors), targets, weight)
+            return loss.value(first + response - errors, targets, weight)
 
         found = best_ridge(kernel, response, curvatures, place, score if loss.ridge_rounds > 1 else None)
         u, place = first + response - found.errors, max(found.place, 0)
