@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fireset import InputError
 from fireset.__main__ import main
 
 CI = os.environ.get("CI") == "true"
@@ -85,6 +86,15 @@ def sphere(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     X = rng.standard_normal((n, d))
     X[np.linalg.norm(X, axis=1) == 0] = 1.0
     return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def refusal(call, *arguments, **options) -> str:
+    """The message of the InputError that a call raises, which must be one line."""
+    with pytest.raises(InputError) as caught:
+        call(*arguments, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 @pytest.fixture

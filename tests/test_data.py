@@ -21,6 +21,7 @@ import polars as pl
 import pytest
 import zstandard
 
+from conftest import refusal
 from fireset._util.errors import InputError
 from fireset.tables.reader import read_table
 from fireset.tables.target import class_labels, detect_task, regression_values, split_target
@@ -37,15 +38,6 @@ SAVEZ = "numpy.savez(path, X=X, y=y)"
 def _in_empty_folder(tmp_path, monkeypatch):
     """Relative paths keep the expected messages short."""
     monkeypatch.chdir(tmp_path)
-
-
-def refusal(call, *arguments, **options) -> str:
-    """The message of the InputError that a call raises, which must be one line."""
-    with pytest.raises(InputError) as caught:
-        call(*arguments, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def written(name: str, content: bytes) -> str:

@@ -15,19 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import refusal
 from fireset._util.errors import InputError
 from fireset.tables.column_kinds import CategoryColumn, DateColumn
 from fireset.tables.encoder import TableEncoder
-
-
-def refusal(call, *arguments, **options) -> str:
-    """The message of the InputError that a call raises, which must be one line."""
-    with pytest.raises(InputError) as caught:
-        call(*arguments, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
 
 MIXED = pl.DataFrame(
     {
