@@ -127,6 +127,7 @@ def test_a_worker_is_killed(three, undisturbed):
     assert summary(three)["resumed_at_iteration"] >= 20
 
 
+@takes_long
 def test_a_partition(three, undisturbed):
     """A cable is pulled: all end within the time asked for, say why in one line, and can be resumed."""
     start(three, "--worker-timeout", "4s")
@@ -138,7 +139,8 @@ def test_a_partition(three, undisturbed):
     assert time.monotonic() - pulled >= 3
     for k in range(1, COUNT + 1):
         wait_until(lambda k=k: "another worker is gone or does not answer" in three.log(k).read_text(), 30, "a word")
-        assert "Traceback" not in three.log(k).read_text().partition("torch.distributed.elastic")[0]
+        # torchrun's own agent has one to print afterwards.
+        assert "Traceback" not in three.log(k).read_text().partition("another worker is gone")[0]
     for k in range(1, COUNT + 1):
         three.signal(k, signal.SIGKILL)
     ended(three)
