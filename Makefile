@@ -23,10 +23,10 @@ demo: $(VENV)/.core
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow"
 
-test-slow: $(VENV)/.test chromium
+test-slow: $(VENV)/.docs chromium
 	$(PYTEST) -m slow
 
-test-all: $(VENV)/.test chromium
+test-all: $(VENV)/.docs chromium
 	$(PYTEST)
 
 # Three hosts as network namespaces, killed, paused and cut off: minutes, root, and ip (iproute2).
@@ -149,4 +149,9 @@ $(VENV)/.test: $(VENV)/.core
 	$(if $(TORCH),@$(PIP) install --retries 0 --timeout 20 --no-deps \
 		--index-url https://download.pytorch.org/whl/cpu $(TORCH) 2>/dev/null || true)
 	$(PIP) install --constraint constraints.txt $(TORCH) --editable ".[test,lint]"
+	@touch $@
+
+# The built pages are tested, too.
+$(VENV)/.docs: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[docs]"
 	@touch $@

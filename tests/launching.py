@@ -1,7 +1,9 @@
 """Starting workers on this machine, and finding them."""
 
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -10,6 +12,15 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 def torchrun(*arguments, processes: int) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return [*launcher, *map(str, arguments)]
+
+
+def wait_for_checkpoint(process: subprocess.Popen, folder: Path) -> None:
+    """Until the run has written one; it must not have ended before."""
+    until = time.monotonic() + 100
+    while not list(folder.glob("checkpoint-????????.safetensors")):
+        assert time.monotonic() < until
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
 
 
 def worker_of(launcher: int, rank: int) -> int:

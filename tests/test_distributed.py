@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import current_grid
 from fireset.model import Model
 from fireset.training.solvers import GaussNewton
-from launching import ENVIRONMENT, torchrun, worker_of
+from launching import ENVIRONMENT, torchrun, wait_for_checkpoint, worker_of
 
 pytest.importorskip("torch")
 
@@ -195,11 +194,7 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
         text=True,
     )
     try:
-        until = time.monotonic() + 100
-        while not list((tmp_path / "ck").glob("checkpoint-????????.safetensors")):
-            assert time.monotonic() < until
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
+        wait_for_checkpoint(process, tmp_path / "ck")
         os.kill(worker_of(process.pid, rank=1), signal.SIGKILL)
         out, err = process.communicate(timeout=100)
     finally:

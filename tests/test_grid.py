@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +23,7 @@ from fireset.engines.blocks import BlockEngine
 from fireset.model import Model
 from fireset.training.losses import SquaredError
 from fireset.training.problem import TrainingProblem
-from launching import ENVIRONMENT, torchrun, worker_of
+from launching import ENVIRONMENT, torchrun, wait_for_checkpoint, worker_of
 from thread_group import grids, groups, run_all
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -345,11 +344,7 @@ def test_a_killed_worker_ends_all(tmp_path, run):
         text=True,
     )
     try:
-        until = time.monotonic() + 100
-        while not list((tmp_path / "ck").glob("checkpoint-????????.safetensors")):
-            assert time.monotonic() < until
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
+        wait_for_checkpoint(process, tmp_path / "ck")
         os.kill(worker_of(process.pid, rank=3), signal.SIGKILL)
         _, err = process.communicate(timeout=100)
     finally:
