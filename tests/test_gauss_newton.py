@@ -204,8 +204,8 @@ def test_beyond_what_cholesky_is_for(monkeypatch):
     """A partial factor, and conjugate residuals that make up for what it lacks: the same solution."""
     one, other = network(2), network(2)
     expected = train(one, X, Y, solver=GaussNewton(ridge=0.05, tol=1e-8), max_iter=40, tol=0)
-    monkeypatch.setattr("fireset.training.solvers.gauss_newton._MOST_CHOLESKY_ROWS", 10)
-    monkeypatch.setattr("fireset.training.solvers.gauss_newton._RANK", 15)
+    monkeypatch.setattr("fireset.training.solvers.kernel_memory._MOST_CHOLESKY_ROWS", 10)
+    monkeypatch.setattr("fireset.training.solvers.gauss_newton.MOST_PIVOTS", 15)
     found = train(other, X, Y, solver=GaussNewton(ridge=0.05, tol=1e-8), max_iter=40, tol=0)
     assert found.loss == pytest.approx(expected.loss, rel=3e-3)  # other steps, another of many kinks to end at
 

@@ -192,7 +192,7 @@ def test_small_tiles_change_nothing(monkeypatch):
     problem = hard_cases()["wider than one span"]
     network = problem.network()
     whole, fired = network.predict(problem.X), network.fire_sets(problem.X)
-    monkeypatch.setattr("fireset.network._TILE_PAIRS", 100)
+    monkeypatch.setattr("fireset.network.TILE_PAIRS", 100)
     monkeypatch.setattr("fireset.network._TILE_SAMPLES", 7)
     np.testing.assert_allclose(network.predict(problem.X), whole, rtol=0, atol=1e-13)
     assert np.array_equal(network.fire_sets(problem.X).indices, fired.indices)
@@ -347,7 +347,7 @@ def test_prediction_by_search_is_prediction(case, monkeypatch):
     network = problem.network()
     expected = network.predict(problem.X)
     monkeypatch.setattr("fireset.network.pays_to_search", lambda *_: True)
-    monkeypatch.setattr("fireset.network._TILE_PAIRS", 1000)  # several blocks of rows
+    monkeypatch.setattr("fireset.network.TILE_PAIRS", 1000)  # several blocks of rows
     np.testing.assert_allclose(
         network.predict(problem.X), expected, rtol=0, atol=1e-12 * max(1, np.abs(expected).max())
     )

@@ -12,14 +12,29 @@ def fire_sets_by_sample(indptr: np.ndarray, neurons: np.ndarray, width: int) -> 
     """Boolean n × m array whose row i holds ``neurons[indptr[i]:indptr[i+1]]``, in the order given."""
     from scipy.sparse import csr_array
 
+    if indptr[-1] < 2**31:  # else SciPy would turn all neurons into 64 bits as well
+        indptr = indptr.astype(np.int32)
     return csr_array((np.ones(len(neurons), bool), neurons, indptr), shape=(len(indptr) - 1, width))
 
 
 def fire_sets_by_neuron(indptr: np.ndarray, samples: np.ndarray, n_samples: int) -> "csr_array":
     """The same from lists by neuron, ``samples[indptr[r]:indptr[r+1]]``: n × m, rows sorted. Cost O(pairs + n)."""
-    fired = fire_sets_by_sample(indptr, samples, n_samples).T.tocsr()
-    fired.sort_indices()
-    return fired
+    return fire_sets_by_sample(*transposed(indptr, samples, n_samples), len(indptr) - 1)
+
+
+def transposed(indptr: np.ndarray, ids: np.ndarray, n_ids: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lists ``ids[indptr[k]:indptr[k+1]]`` the other way round: for each id below ``n_ids`` the k that have it.
+
+    Cost O(pairs + n_ids), memory 4 bytes for each pair.
+    """
+    from fireset.kernels.transposing import count_ids, transpose
+
+    counts = np.zeros(n_ids, np.int64)
+    count_ids(ids, counts)
+    offsets = list_offsets(counts)
+    found = np.empty(len(ids), np.int32)
+    transpose(indptr, ids, offsets[:-1].copy(), found)
+    return offsets, found
 
 
 def fire_sets_of_pairs(samples: np.ndarray, neurons: np.ndarray, shape: tuple[int, int]) -> "csr_array":

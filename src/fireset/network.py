@@ -24,7 +24,7 @@ from fireset.sparse_rows import Rows, SparseRows, first_not_finite, is_sparse, k
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_TILE_PAIRS = 1 << 19  # pairs in one tile of pre-activations: 2 MB in float32, near the size of an L2 cache
+TILE_PAIRS = 1 << 19  # pairs in one tile of pre-activations: 2 MB in float32, near the size of an L2 cache
 _TILE_SAMPLES = 8192
 _FEW_PAIRS = 1 << 17  # up to which a prediction is made in one piece
 _LARGEST_THRESHOLD = 1e150
@@ -235,7 +235,7 @@ class ShiftedReLUNetwork:
 
         index = build(self.weights, "partition-tree")
         total = np.empty((len(X), self.n_outputs))
-        at_once = max(1, int(_TILE_PAIRS / (self._expected_output() + 1)))
+        at_once = max(1, int(TILE_PAIRS / (self._expected_output() + 1)))
         for lo in range(0, len(X), at_once):
             rows = X[lo : lo + at_once]
             found = index.report(rows, np.full(len(rows), self.threshold), ordered=False)
@@ -251,13 +251,13 @@ class ShiftedReLUNetwork:
         def span_pairs(span: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
             found = []
             for tile in self.tiles(X, *span):
-                neurons, samples = np.nonzero(tile.activations > 0)
-                found.append((neurons + tile.neurons.start, samples + tile.samples.start))
+                neurons, samples = (places.astype(np.int32) for places in np.nonzero(tile.activations > 0))
+                found.append((neurons + np.int32(tile.neurons.start), samples + np.int32(tile.samples.start)))
             return found
 
         pairs = [pair for found in parallel_map(span_pairs, ranges(self.width), uses_blas=True) for pair in found]
-        neurons = np.concatenate([p[0] for p in pairs] or [np.empty(0, np.int64)])
-        samples = np.concatenate([p[1] for p in pairs] or [np.empty(0, np.int64)])
+        neurons, samples = (np.concatenate([p[k] for p in pairs] or [np.empty(0, np.int32)]) for k in (0, 1))
+        del pairs
         return fire_sets_of_pairs(samples, neurons, (len(X), self.width))
 
     def tiles(self, X: Rows, start: int, stop: int) -> Iterator[Tile]:
@@ -279,7 +279,7 @@ class ShiftedReLUNetwork:
     def tile_slices(n_samples: int, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
         """How ``tiles`` cuts n samples × neurons ``start … stop−1``."""
         per_tile = max(1, min(n_samples, _TILE_SAMPLES))
-        neurons_per_tile = max(1, _TILE_PAIRS // per_tile)
+        neurons_per_tile = max(1, TILE_PAIRS // per_tile)
         for lo in range(start, stop, neurons_per_tile):
             for i in range(0, n_samples, per_tile):
                 yield slice(lo, min(lo + neurons_per_tile, stop)), slice(i, min(i + per_tile, n_samples))

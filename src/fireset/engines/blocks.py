@@ -6,15 +6,15 @@ So an iteration makes every list once: it looks at all n·m pairs in a matrix pr
 where the data engine itself would look at candidates only. That is the price; memory is that of one block's lists.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import fields
 from math import ceil, sqrt
 
 import numpy as np
 
-from fireset._util.gaussian import upper_tail
 from fireset.engines.base import Engine, EngineWork
-from fireset.engines.data_search import FIRE_SET_BYTES, SPARE_PLACES, DataSearchEngine
+from fireset.engines.data_search import DataSearchEngine
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import TangentOperator
 
@@ -43,19 +43,20 @@ class BlockEngine(Engine):
     @classmethod
     def within_budget(cls, network, n_samples: int, budget: float, *, sparse: bool = False) -> "BlockEngine | None":
         """With as few blocks as fit ``budget`` bytes; None if even the smallest would not."""
-        left = budget - _row_bytes(network, n_samples, sparse)
-        each = _bytes_per_neuron(network, n_samples)
-        blocks = max(1, ceil(network.width * each / left)) if left > 0 else network.width
-        if blocks > max(1, network.width // _FEWEST_NEURONS):
-            return None
-        engine = cls(blocks)
+        most = max(1, network.width // _FEWEST_NEURONS)
+        engine = cls(most)
         engine.sparse = sparse
+        if engine.memory_bytes(network, n_samples) > budget:
+            return None
+        candidates = range(1, most + 1)  # of which the first one that fits is wanted; more blocks never take more
+        engine.blocks = candidates[
+            bisect_left(candidates, True, key=lambda blocks: _bytes(network, n_samples, blocks, sparse) <= budget)
+        ]
         return engine
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        return _row_bytes(network, n_samples, self.sparse) + ceil(network.width / self.blocks) * _bytes_per_neuron(
-            network, n_samples
-        )
+        """Those of the data engine on one block, and the predictions so far."""
+        return _bytes(network, n_samples, self.blocks, self.sparse)
 
     def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - every list is made in every iteration
         return "scan"
@@ -128,7 +129,7 @@ class BlockEngine(Engine):
     def _started(self, lo: int, hi: int) -> tuple[DataSearchEngine, float]:
         network = self.network
         part = network.part(slice(lo, hi))
-        inner = DataSearchEngine(radius=_RADIUS, index="scan")
+        inner = _inner()
         inner.start(part, self.X)
         return inner, sqrt(part.width / network.width)  # the block divides by the root of its own width
 
@@ -139,14 +140,12 @@ class BlockEngine(Engine):
                 setattr(self.work, f.name, getattr(self.work, f.name) + done)
 
 
-def _row_bytes(network, n_samples: int, sparse: bool) -> float:
-    """The samples once more, aligned; sparse ones stay where they are."""
-    return 0.0 if sparse else n_samples * network.n_features * network.dtype.itemsize
+def _bytes(network, n_samples: int, blocks: int, sparse: bool) -> float:
+    inner = _inner()
+    inner.sparse = sparse
+    block = network.part(slice(0, ceil(network.width / blocks)))
+    return inner.memory_bytes(block, n_samples) + 16.0 * n_samples * network.n_outputs
 
 
-def _bytes_per_neuron(network, n_samples: int) -> float:
-    """The list of a neuron of a block, and its fired samples."""
-    listed, fired = upper_tail(network.threshold - _RADIUS), upper_tail(network.threshold)
-    return n_samples * (
-        1.5 * (listed * SPARE_PLACES * (4 + network.dtype.itemsize) + 4 * fired) + FIRE_SET_BYTES * fired
-    )
+def _inner() -> DataSearchEngine:
+    return DataSearchEngine(radius=_RADIUS, index="scan")

@@ -1,26 +1,36 @@
 """Storage of the candidate lists: one slot for each neuron, in neuron order, with capacity to spare.
 
 Slots in neuron order keep a pass over all lists a pass over memory in order; scattered lists made it three times
-slower. A neuron whose list outgrows its slot moves to the end, with a quarter to spare; when the end is used up, all
-slots are laid out anew in neuron order. Both are amortized O(1) per candidate stored.
+slower. A neuron whose list outgrows its slot moves to the end, with an eighth to spare; when the end is used up, all
+lists are to be made anew, in neuron order. Copying them to larger arrays instead would take half as much memory again.
 """
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fireset._util.parallel import parallel_map, ranges
+from fireset._util.parallel import ranges, thread_count
 
 if TYPE_CHECKING:
     from fireset.kernels.candidates import ListArrays
 
-_SPARE = 8
+SPARE = 8  # places that every slot has to spare, and
+SPARE_SHARE = 8  # one for so many that are used
+_END = 16  # for so many places in slots there is one at the end
+_NEURON_BYTES = 200  # of certificates, slots and counts, and what is computed of them
+_CACHE_LINE = 64
+_SPARSE_TILE_PAIRS = 1 << 22  # as a scan has them
 _BLOCK = 4 << 20  # bytes of samples that stay in the cache while all neurons of a range look at them
 
 
 def with_spare_capacity(counts: np.ndarray) -> np.ndarray:
-    """Slot sizes for lists of these lengths: a quarter more, and a few."""
-    return counts + counts // 4 + _SPARE
+    """Slot sizes for lists of these lengths: an eighth more, and a few."""
+    return counts + counts // SPARE_SHARE + SPARE
+
+
+def places_for(candidates: float, slots: int) -> float:
+    """Places that so many candidates in so many slots take."""
+    return (candidates * (1 + 1 / SPARE_SHARE) + slots * SPARE) * (1 + 1 / _END)
 
 
 def sample_blocks(size: int, n: int) -> list[tuple[int, int]]:
@@ -32,6 +42,28 @@ def sample_blocks(size: int, n: int) -> list[tuple[int, int]]:
     """
     parts = 1 if size <= 2 * _BLOCK else -(-size // _BLOCK)
     return [(n * k // parts, n * (k + 1) // parts) for k in range(parts)]
+
+
+def row_bytes(network, n_samples: int) -> float:
+    """The samples as ``aligned_rows`` lays them out."""
+    return float(n_samples * _whole_lines(network.n_features * network.dtype.itemsize))
+
+
+def pass_bytes(network, n_samples: int, *, sparse: bool) -> float:
+    """What passes over lists take besides them: the aligned samples, sums of every range, numbers of every neuron.
+
+    Sparse samples stay where they are, but are multiplied in larger tiles.
+    """
+    item, outputs = network.dtype.itemsize, network.n_outputs
+    tiles = thread_count() * item * min(_SPARSE_TILE_PAIRS, float(n_samples * network.width))
+    rows = tiles if sparse else row_bytes(network, n_samples)
+    line = item if outputs == 1 else _whole_lines(outputs * item)
+    sums = n_samples * (line * (len(ranges(network.width)) + 1) + 24 * outputs)
+    return rows + sums + _NEURON_BYTES * network.width
+
+
+def _whole_lines(size: int) -> int:
+    return -(-size // _CACHE_LINE) * _CACHE_LINE
 
 
 class CandidateLists:
@@ -83,40 +115,33 @@ class CandidateLists:
 
     def _put_next(self, neurons: slice) -> None:
         self._put_at_the_end(neurons)
-        if self.used > len(self.samples):  # from what the neurons so far need, guess what all will
-            places = int(1.1 * self.used * len(self.capacities) / neurons.stop) + 1
-            old = self.samples, self.references
+        if self.used <= len(self.samples):
+            return
+        per_neuron = self.used / neurons.stop  # of those so far: a guess at what all will need
+        places = int(per_neuron * len(self.capacities) * (1 + 1 / _END)) + 1
+        if not len(self.samples):
             self._allocate(places, self.references.dtype)
-            self.samples[: len(old[0])], self.references[: len(old[1])] = old
+            return
+        for array in (self.samples, self.references):  # where they are: two of them might not fit
+            array.resize(places, refcheck=False)
 
-    def grow(self, neurons: np.ndarray, needed: np.ndarray) -> None:
-        """Give these neurons slots for at least ``needed`` candidates.
+    def grow(self, neurons: np.ndarray, needed: np.ndarray) -> bool:
+        """Give these neurons slots for at least ``needed`` candidates; False where the end is used up.
 
         Their lists are lost, all others are kept.
         """
         self.counts[neurons] = 0
         self.capacities[neurons] = with_spare_capacity(needed)
-        if self.used + int(self.capacities[neurons].sum(dtype=np.int64)) <= len(self.samples):
-            self._put_at_the_end(neurons)
-            return
-        self._lay_out_anew()
+        if self.used + int(self.capacities[neurons].sum(dtype=np.int64)) > len(self.samples):
+            return False
+        self._put_at_the_end(neurons)
+        return True
 
-    def _lay_out_anew(self) -> None:
-        from fireset.kernels.candidates import relocate
-
-        old_starts, self.used = self.starts.copy(), 0
-        self._put_at_the_end(slice(None))
-
-        def moved(old: np.ndarray) -> np.ndarray:
-            new = np.empty(self.used + self.used // 8, old.dtype)
-            parallel_map(
-                lambda span: relocate(old_starts, self.counts, old, self.starts, new, *span),
-                ranges(len(self.capacities)),
-            )
-            return new
-
-        self.samples = moved(self.samples)  # one array after the other: less memory at a time
-        self.references = moved(self.references)
+    def clear(self) -> None:
+        """No lists, as at the start, and no memory for them."""
+        self.used = 0
+        self.counts[:] = 0
+        self._allocate(0, self.references.dtype)
 
     def _put_at_the_end(self, neurons) -> None:
         ends = self.used + np.cumsum(self.capacities[neurons], dtype=np.int64)

@@ -28,6 +28,11 @@ def on_a_circle(X: np.ndarray) -> bool:
     return bool(0 < norms.min() and _SAME_NORM * norms.max() <= norms.min() and norms.max() < 1e100)
 
 
+def count_ranges(width: int, n_samples: int) -> int:
+    """Ranges of neurons: each adds up in arrays over all samples; where those outnumber neurons, fewer cost less."""
+    return max(2, min(len(ranges(width)), width // max(1, n_samples)))
+
+
 class CircleSums:
     """What ``HalfSpaceSumsEngine`` does with samples for which ``on_a_circle`` holds.
 
@@ -56,8 +61,7 @@ class CircleSums:
         self._order = np.argsort(np.arctan2(network.weights[:, 1], network.weights[:, 0]), kind="stable")
         self._arcs = np.zeros((network.width, 4), np.int64)
         self._located = False
-        # Each range adds up in arrays over all samples; where samples outnumber neurons, fewer ranges cost less.
-        parts = max(2, min(len(ranges(network.width)), network.width // len(X)))
+        parts = count_ranges(network.width, len(X))
         self._ranges = [(network.width * k // parts, network.width * (k + 1) // parts) for k in range(parts)]
         self._steps = np.zeros((parts, len(X) + 1, network.n_outputs, 3, 2))
         self._extra = np.zeros((parts, len(X), network.n_outputs))

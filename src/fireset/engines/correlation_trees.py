@@ -30,6 +30,7 @@ import numpy as np
 from fireset._util.aligned import aligned_outputs, aligned_rows
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
+from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines.base import Engine
@@ -37,6 +38,7 @@ from fireset.engines.step_rule import StepRule
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 
 _TILE_PAIRS = 1 << 17  # inner products computed at a time: read again at once, by then they should still be in L2
+_FIRED_PAIR_BYTES = 18
 _FEWEST_ROWS = 16  # of a tile; with fewer, GEMM reads the other matrix too often for the work done on it
 
 
@@ -64,7 +66,12 @@ class CorrelationEngine(Engine):
         self._memory_limit = float(memory_limit)
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        return 3.0 * n_samples * network.width * network.dtype.itemsize
+        """The trees, who fires, and the fire sets, which a step size is chosen by."""
+        fired = n_samples * network.width * upper_tail(network.threshold)
+        nodes = 1 + 1 / 6 + 64 / max(1, n_samples if self._layout == "data" else network.width)
+        trees = nodes * n_samples * network.width * network.dtype.itemsize
+        sums = 8.0 * n_samples * network.n_outputs * (len(ranges(network.width)) + 4)
+        return trees + sums + _FIRED_PAIR_BYTES * fired
 
     def _prepare(self) -> None:
         from fireset.kernels.max_trees import level_starts

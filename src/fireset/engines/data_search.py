@@ -14,8 +14,9 @@ Deviations from the listing:
 5. Every pass checks all certificates, and audits some neurons, in turn, against all samples. What they find raises.
 """
 
+from collections.abc import Callable
 from copy import copy
-from math import ceil
+from statistics import NormalDist
 
 import numpy as np
 
@@ -24,7 +25,14 @@ from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.base import Engine
-from fireset.engines.candidate_lists import CandidateLists, sample_blocks
+from fireset.engines.candidate_lists import (
+    SPARE,
+    CandidateLists,
+    pass_bytes,
+    places_for,
+    row_bytes,
+    sample_blocks,
+)
 from fireset.engines.list_engine import ListEngine, check_radius
 from fireset.fire_sets import list_offsets
 from fireset.hsr import HalfSpaceIndex, Report, build, check_kind, choose
@@ -41,14 +49,14 @@ _STORED_CANDIDATE = 8.0
 _WORTH_HAVING = 0.5  # of the radius wanted
 _REFRESHES = 5  # of a neuron in a run, to choose an index by
 _SMALLEST_LARGEST_RADIUS = 0.1  # where memory is short; below it, blocks of neurons cost less than refreshes
-SPARE_PLACES = 1.25 * 1.1  # slots have a quarter to spare, their arrays a tenth
-FIRE_SET_BYTES = 24  # for each fired pair, when the fire sets are asked for as a sparse array
-_REPORTED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
+_LISTS_GROW = 1.1  # at most so many times as long, on average, as with the first radius, and by half of what is spare
+_ASKED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
+_REPORTED_PAIRS = 1 << 22  # of them that are expected to be reported, there twice
 
 
 class DataSearchEngine(ListEngine):
-    """Algorithm 2 with certificate radii. Memory: 8 bytes per candidate in float32, 12 in float64, and 4
-    for each pair that fires.
+    """Algorithm 2 with certificate radii. Memory: 8 bytes per candidate in float32, 12 in float64, and 4 for
+    each pair that fires. Radii grow as far as lists stay within a tenth of the length of the first ones, on average.
 
     Parameters
     ----------
@@ -84,19 +92,17 @@ class DataSearchEngine(ListEngine):
         return choose(n_samples, network.n_features, dynamic=False, output=output, queries=queries)
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """The aligned samples and, at most, the lists: with the first radius, or once radii have grown.
-
-        Sparse samples stay where they are. While slots grow, half of the lists of one block of samples are there twice.
-        """
-        item, fired = network.dtype.itemsize, n_samples * network.width * upper_tail(network.threshold)
-        rows = 0.0 if self.sparse else n_samples * ceil(network.n_features * item / 64) * 64.0
-
-        def lists(radius: float) -> float:
-            return n_samples * network.width * upper_tail(network.threshold - radius) * SPARE_PLACES * (4 + item)
-
-        twice = 0.6 if len(sample_blocks(int(rows), n_samples)) == 1 else 0.1
-        first = lists(self._first_radius(network)) + FIRE_SET_BYTES * fired
-        return rows + max(first, (1 + twice) * lists(self.largest_radius) + 4 * fired)
+        """The lists, who of them fires, and what is reported at a time while they are made."""
+        item, pairs = network.dtype.itemsize, float(n_samples * network.width)
+        listed, fired = (
+            pairs * upper_tail(network.threshold - radius) for radius in (self._first_radius(network), 0.0)
+        )
+        slots = network.width * self._count_blocks(network, n_samples)
+        batch = self._batch_size(network, n_samples)
+        reported = 3 * (4 + item) * listed * min(1.0, batch / network.width)  # twice, and some of it is kept
+        asked = 2 * min(batch, network.width) * network.n_features * item
+        lists = places_for(listed, slots) * (4 + item) + 4 * fired
+        return lists + reported + asked + pass_bytes(network, n_samples, sparse=self.sparse)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:
         """Itself, or with smaller radii, or with the neurons in blocks."""
@@ -116,28 +122,54 @@ class DataSearchEngine(ListEngine):
             return self.largest_radius
         return min(_FIRST_RADIUS, _SCALED_RADIUS / network.output_scale, self.largest_radius)
 
+    def _radius_of_slots(self, network, n_samples: int) -> float:
+        """With this radius lists have the length, on average, that their slots were made for."""
+        n, first = max(1, n_samples), self._first_radius(network)
+        share = _LISTS_GROW * upper_tail(network.threshold - first) + 0.5 * SPARE / n
+        reach = network.threshold + NormalDist().inv_cdf(min(max(share, 1e-300), 0.999))
+        return min(max(first, reach), self.largest_radius)
+
     def _in_blocks(self) -> bool:
         # A tree over all samples is worth more than blocks, and where trees are chosen, rows are short.
         return self.index_kind(self.network, len(self.X)) == "scan"
 
+    def _count_blocks(self, network, n_samples: int) -> int:
+        """Of samples."""
+        in_blocks = not self.sparse and self.index_kind(network, n_samples) == "scan"
+        return len(sample_blocks(int(row_bytes(network, n_samples)), n_samples)) if in_blocks else 1
+
     def _first_lists(self) -> None:
-        """Query all neurons, batch by batch, each batch's slots behind the last one's."""
         self._indexes = [self._index_over(self.X[samples]) for samples, _, _ in self._blocks]
+        self._most = self._radius_of_slots(self.network, len(self.X))
         W, half = self.network.weights, self.network.width // 2
         twins = self.network.width % 2 == 0 and np.array_equal(W[:half], W[half:])  # as an antisymmetric start has them
-        for batch in self._batches(np.arange(half if twins else self.network.width)):
-            aim = self._expect(batch, np.full(len(batch), self._first_radius(self.network)))
-            for index, block in zip(self._indexes, self._blocks, strict=True):
-                report = self._query(index, batch, aim)
-                block.lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
-                self._fill(block.lists, batch, report, aim)
-            self._radii[batch] = aim
+        first = self._first_radius(self.network)
+        if not self._make_lists(half if twins else self.network.width, lambda batch: np.full(len(batch), first)):
+            raise InputError("weights and rows must be small enough for their inner products to be finite")
         if twins:
             for block in self._blocks:
                 block.lists.repeat_first_half()
             for each in (self._radii, self._drifts, self._bands):
                 each[half:] = each[:half]
             self.work.refreshes *= 2
+
+    def _make_lists(self, count: int, radii_of: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Query the first ``count`` neurons, batch by batch, each batch's slots behind the last one's.
+
+        False where nothing can be certified.
+        """
+        for block in self._blocks:
+            block.lists.clear()
+        for batch in self._batches(np.arange(count)):
+            aim = self._expect(batch, radii_of(batch))
+            if aim is None:
+                return False
+            for index, block in zip(self._indexes, self._blocks, strict=True):
+                report = self._query(index, batch, aim)
+                block.lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
+                self._fill(block.lists, batch, report, aim)
+            self._radii[batch] = aim
+        return True
 
     def _index_over(self, X: Rows) -> HalfSpaceIndex:
         if isinstance(X, SparseRows):
@@ -149,58 +181,66 @@ class DataSearchEngine(ListEngine):
         due = ~(self._drifts <= self._radii)
         if self._adapts:
             due |= self._near_misses > len(self.X) // 2
-        neurons = np.flatnonzero(due)
-        radii = self._wanted_radii(neurons)
-        # Weights so large that inner products may overflow: nothing can be certified, and nothing will come of it.
-        self._diverged = not np.isfinite(self._slacks(self._norms(neurons, radii))).all()
-        if not self._diverged:
-            self._refresh(neurons, radii)
+        self._refresh(np.flatnonzero(due))
 
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
         if not self._adapts:
             return np.full(len(neurons), self.largest_radius)
         speeds = self._speeds[neurons] * self._sample_norm
         best = best_radii(speeds, self.network.threshold, entries_per_row(self.X))
-        return np.minimum(best, self.largest_radius)
+        return np.minimum(best, self._most)
 
-    def _refresh(self, neurons: np.ndarray, radii: np.ndarray) -> None:
+    def _refresh(self, neurons: np.ndarray) -> None:
         """Make new lists for these neurons, from where they are now, in batches that feed a GEMM."""
-        position = 0
         for batch in self._batches(neurons):
-            aim = self._expect(batch, radii[position : position + len(batch)])
-            position += len(batch)
-            left = [
-                self._refresh_block(index, block.lists, batch, aim)
-                for index, block in zip(self._indexes, self._blocks, strict=True)
-            ]
+            aim = self._expect(batch, self._wanted_radii(batch))
+            if aim is None:
+                self._diverged = True
+                return
+            left = []
+            for index, block in zip(self._indexes, self._blocks, strict=True):
+                certified = self._refresh_block(index, block.lists, batch, aim)
+                if certified is None:
+                    self._diverged = not self._make_lists(self.network.width, self._wanted_radii)
+                    return
+                left.append(certified)
             self._radii[batch] = np.min(left, axis=0)
 
     def _refresh_block(
         self, index: HalfSpaceIndex, lists: CandidateLists, batch: np.ndarray, aim: np.ndarray
-    ) -> np.ndarray:
-        """Make new lists of the samples of one block; returns what they certify."""
+    ) -> np.ndarray | None:
+        """Make new lists of the samples of one block; returns what they certify, or None if there is no place left."""
         report = self._query(index, batch, aim)
         radii = self._fill(lists, batch, report, aim)
         # A list may have been cut to its slot. That is fine while the radius left is worth having: a slot that grows
         # moves, and scattered slots slow every pass. Else the slot must grow.
         short = radii < np.maximum(_WORTH_HAVING * aim, self._drifts[batch])
         if short.any():
-            lists.grow(batch[short], np.diff(report.indptr)[short])
+            if not lists.grow(batch[short], np.diff(report.indptr)[short]):
+                return None
             radii[short] = self._fill(lists, batch[short], _selected(report, short), aim[short])
         return radii
 
     def _batches(self, neurons: np.ndarray):
-        size = max(32, min(4096, _REPORTED_PAIRS // max(1, len(self.X))))
+        size = self._batch_size(self.network, len(self.X))
         for lo in range(0, len(neurons), size):
             yield neurons[lo : lo + size]
 
-    def _expect(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """What new lists of these neurons are to certify, rounding included. Until they are made, nothing is."""
+    def _batch_size(self, network, n_samples: int) -> int:
+        listed = upper_tail(network.threshold - self._radius_of_slots(network, n_samples))
+        fitting = min(_ASKED_PAIRS, int(_REPORTED_PAIRS / max(listed, 1e-9))) // max(1, n_samples)
+        return max(32, min(4096, fitting))
+
+    def _expect(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray | None:
+        """What new lists of these neurons are to certify, rounding included. Until they are made, nothing is.
+
+        None where weights are so large that inner products may overflow: nothing can be certified.
+        """
         network = self.network
         norms = self._norms(neurons, radii)
         slack = self._slacks(norms)
         if not np.isfinite(slack).all():
-            raise InputError("weights and rows must be small enough for their inner products to be finite")
+            return None
         self._bands[neurons] = deciding_band(self._terms, network.dtype, norms, self._sample_norm)
         self._drifts[neurons] = 2 * slack  # the rounding of the reference value and of the value to be compared
         self._radii[neurons] = -np.inf
@@ -217,7 +257,8 @@ class DataSearchEngine(ListEngine):
         return dot_slack(self._terms, self.network.dtype, norms, self._sample_norm)
 
     def _query(self, index: HalfSpaceIndex, neurons: np.ndarray, aim: np.ndarray) -> Report:
-        return self._searched(index, self.network.weights[neurons], self.network.threshold - aim)
+        with self._counting(index):
+            return index.report(self.network.weights[neurons], self.network.threshold - aim, ordered=False)
 
     def _fill(self, lists: CandidateLists, neurons: np.ndarray, report: Report, aim: np.ndarray) -> np.ndarray:
         """Store the candidates; returns the radii: ``aim``, or what is left of it where a slot is too small."""

@@ -7,12 +7,13 @@ One iteration costs 4·n·m·d operations. Between forward and backward it keeps
 import numpy as np
 
 from fireset._util.gaussian import upper_tail
-from fireset._util.parallel import parallel_map, ranges
+from fireset._util.parallel import parallel_map, ranges, thread_count
 from fireset.engines.base import BatchEngine
 from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.network import TILE_PAIRS
 
 _MOST_BITS = 1 << 33  # 1 GiB
-_FIRE_SET_BYTES = 48  # for each fired pair, found pair by pair and then sorted
+_FIRE_SET_BYTES = 17  # for each fired pair, found tile by tile and then put together
 _MOST_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
 
 
@@ -31,11 +32,12 @@ class DenseEngine(BatchEngine):
         self._keeps_bits, self._packs = pairs <= _MOST_BITS, pairs > _MOST_BYTES
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """A bit or a byte for each pair, the gradient's rows, and the fire sets, for a step size of its own choice."""
+        """A bit or a byte for each pair and the gradient's rows; or, before, the fire sets, for a step size."""
         pairs = n_samples * network.width
         fired = pairs * upper_tail(network.threshold)
         kept = pairs if pairs <= _MOST_BYTES else min(pairs, _MOST_BITS) / 8
-        return kept + network.weights.nbytes + _FIRE_SET_BYTES * fired
+        tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 8)
+        return tiles + max(kept + network.weights.nbytes, _FIRE_SET_BYTES * fired)
 
     def forward(self) -> np.ndarray:
         network, X = self.network, self.X

@@ -56,12 +56,14 @@ class FiredRows(NamedTuple):
 
     def fire_sets(self, width: int) -> "csr_array":
         """k × m, rows sorted."""
-        neurons, samples = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        neurons, samples = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
         for (lo, _), fired in self.parts:
             for q, ends in enumerate(fired.ends):
-                neurons.append((lo + q) * self.block + fired.ids[ends[0] : ends[-1]].astype(np.int64))
-                samples.append(np.repeat(np.arange(len(ends) - 1), np.diff(ends)))
-        return fire_sets_of_pairs(np.concatenate(samples), np.concatenate(neurons), (len(self.batch.rows), width))
+                neurons.append(np.int32((lo + q) * self.block) + fired.ids[ends[0] : ends[-1]])
+                samples.append(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
+        found = np.concatenate(samples), np.concatenate(neurons)
+        del samples, neurons
+        return fire_sets_of_pairs(*found, (len(self.batch.rows), width))
 
     def neurons(self, width: int) -> np.ndarray:
         """Those that fire for any row, ascending."""

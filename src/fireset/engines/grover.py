@@ -59,7 +59,8 @@ class GroverEngine(ListEngine):
     def forward(self) -> np.ndarray:
         network = self.network
         if not self._diverged:
-            self._look_at_all(self.fire_sets())
+            fired = self.fire_sets()
+            self._look_at_all(fired.indptr, fired.indices)
             norms = row_norms(network.weights)
             self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
             self._drifts[:] = 0.0  # the lists are of the weights as they are

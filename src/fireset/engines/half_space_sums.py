@@ -19,7 +19,8 @@ import numpy as np
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.base import Engine, EngineWork
-from fireset.engines.circle_sums import CircleSums, on_a_circle
+from fireset.engines.circle_sums import CircleSums, count_ranges, on_a_circle
+from fireset.engines.cost import boundary_leaves
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron
@@ -27,7 +28,9 @@ from fireset.hsr.partition_tree import PartitionTreeIndex
 
 _FIRST_ENTRIES = 64  # for each neuron; there will be more when they turn out not to be enough
 _ENTRY_BYTES = 12
-_CIRCLE_BYTES, _CIRCLE_OUTPUT_BYTES = 40, 152  # of a sample in ``CircleSums``, with its two ranges of neurons
+_ENTRIES, _FEWER_ENTRIES = {3: 2.0, 4: 1.1}, 0.5  # of a neuron for each leaf on its boundary, by dimension
+_NEURON_BYTES = 200
+_CIRCLE_SAMPLE_BYTES, _CIRCLE_NEURON_BYTES = 96, 160
 
 
 class HalfSpaceSumsEngine(Engine):
@@ -41,10 +44,14 @@ class HalfSpaceSumsEngine(Engine):
         return "partition-tree"
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        per_sample = 3.0 * (network.n_features + 8 * network.n_outputs) * network.dtype.itemsize
-        if network.n_features == 2:
-            per_sample = max(per_sample, _CIRCLE_BYTES + _CIRCLE_OUTPUT_BYTES * network.n_outputs)
-        return n_samples * per_sample + _ENTRY_BYTES * 100 * network.width
+        """Sums of every range of neurons for every sample, and what a neuron's boundary cuts."""
+        m, d, outputs, item = network.width, network.n_features, network.n_outputs, network.dtype.itemsize
+        if d == 2:
+            summed = 56 * count_ranges(m, n_samples) + 40
+            return n_samples * (_CIRCLE_SAMPLE_BYTES + outputs * summed) + _CIRCLE_NEURON_BYTES * m
+        summed = outputs * item * len(ranges(m)) * (1.6 + 0.07 * d)
+        cut = _ENTRIES.get(d, _FEWER_ENTRIES) * boundary_leaves(n_samples, d, network.threshold)
+        return n_samples * (summed + 3 * d * item + 64 * outputs + 64) + m * (_ENTRY_BYTES * cut + _NEURON_BYTES)
 
     def _prepare(self) -> None:
         self._sums = (CircleSums if on_a_circle(self.X) else TreeSums)(self.network, self.X, self.work)

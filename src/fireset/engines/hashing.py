@@ -25,7 +25,6 @@ from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, row_norms
 from fireset.engines.list_engine import ListEngine
-from fireset.fire_sets import fire_sets_by_sample
 
 _WINDOW = 8  # coordinates that a winner-take-all hash compares, as in SLIDE
 _HASHES = {"simhash": 8, "winner-take-all": 3}  # K by default: 256 and 512 buckets
@@ -134,7 +133,7 @@ class HashingEngine(ListEngine):
         starts = np.cumsum([0, *(len(members) for _, members, _ in parts)])
         indptr = np.concatenate([[0], *(own[1:] + at for (own, _, _), at in zip(parts, starts, strict=False))])
         ids = np.concatenate([members for _, members, _ in parts])
-        self._look_at_all(fire_sets_by_sample(indptr, ids, m))
+        self._look_at_all(indptr, ids)
         self.work.nodes_visited += sum(visited for _, _, visited in parts)
         self.work.refreshes += m
 

@@ -5,6 +5,8 @@ the engines differ in: ``data_search.py`` searches the data for a neuron, ``weig
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,8 +20,8 @@ from fireset.engines.base import Engine
 from fireset.engines.candidate_lists import CandidateLists, sample_blocks
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import FiredByNeuron, TangentOperator
-from fireset.fire_sets import fire_sets_by_neuron, list_offsets
-from fireset.hsr import HalfSpaceIndex, Report
+from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transposed
+from fireset.hsr import HalfSpaceIndex
 from fireset.sparse_rows import SparseRows, kernel_rows, longest_sum
 
 if TYPE_CHECKING:
@@ -293,12 +295,16 @@ class ListEngine(Engine):
 
         return self._total(parallel_map(span_product, ranges(network.width))) / network.divisor
 
-    def _look_at_all(self, by_sample: "csr_array") -> None:
-        """Lists that are looked at whole: of these pairs, n × m."""
+    def _look_at_all(self, indptr: np.ndarray, neurons: np.ndarray) -> None:
+        """Lists that are looked at whole: of these pairs, given by sample."""
         for k, block in enumerate(self._blocks):
-            by_neuron = by_sample[block.samples].tocsc()
-            lists = CandidateLists.complete(by_neuron.indptr, by_neuron.indices, self.network.dtype)
-            self._blocks[k] = block._replace(lists=lists)
+            own = indptr[block.samples.start : block.samples.stop + 1]
+            by_neuron = transposed(own - own[0], neurons[own[0] : own[-1]], self.network.width)
+            self._blocks[k] = block._replace(lists=CandidateLists.complete(*by_neuron, self.network.dtype))
+
+    def _look_at_none(self) -> None:
+        nothing = np.zeros(self.network.width + 1, np.int64), np.empty(0, np.int32), self.network.dtype
+        self._blocks = [block._replace(lists=CandidateLists.complete(*nothing)) for block in self._blocks]
 
     def fire_sets(self) -> "csr_array":
         """n × m, from the lists; looks at nothing outside them."""
@@ -322,13 +328,13 @@ class ListEngine(Engine):
         parallel_map(copy_span, ranges(self.network.width))
         return FiredByNeuron(indptr, fired, len(self.X))
 
-    def _searched(self, index: HalfSpaceIndex, normals: np.ndarray, thresholds: np.ndarray) -> Report:
-        """Ask the index, and count its work as ours."""
+    @contextmanager
+    def _counting(self, index: HalfSpaceIndex) -> Iterator[None]:
+        """Count what the index does as our work."""
         nodes, tested = index.work.nodes_visited, index.work.points_tested
-        report = index.report(normals, thresholds, ordered=False)
+        yield
         self.work.nodes_visited += index.work.nodes_visited - nodes
         self.work.inner_products += index.work.points_tested - tested
-        return report
 
     def audit(self, neurons: np.ndarray | None = None) -> None:
         """Hold the lists of these neurons, ascending (all by default), against every sample; raises CertificateError.

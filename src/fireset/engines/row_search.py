@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fireset.engines.row_lists import RowLists
 
 _MOST_REMEMBERED = 256 << 20  # bytes of rows and lists, beyond which everything is forgotten
+_FIRE_SET_BYTES = 17  # for each fired pair, found block by block and then put together
 
 
 class RowSearchEngine(BatchEngine):
@@ -63,15 +64,16 @@ class RowSearchEngine(BatchEngine):
     def memory_bytes(self, network, n_samples: int) -> float:
         """The aligned samples, weights and references, 2 bytes for each pair that may fire, and again where it does.
 
-        With all rows at once; batches take less. Where lists are made, what is reported is there twice, and the fire
-        sets are asked for to choose a step size by.
+        With all rows at once; batches take less. Above it there is either what is reported while lists are made, or the
+        fire sets, which a step size is chosen by.
         """
         from fireset.engines.row_lists import LARGEST_RADIUS, SEARCHED_AT_ONCE
 
         row, pairs = -(-network.n_features * network.dtype.itemsize // 64) * 64.0, float(n_samples * network.width)
         listed, fired = (pairs * upper_tail(network.threshold - radius) for radius in (LARGEST_RADIUS, 0.0))
-        searched = (10 + 2 * network.dtype.itemsize) * min(listed, 1.5 * SEARCHED_AT_ONCE)
-        return row * (n_samples + 3 * network.width) + 2.6 * listed + searched + 50 * fired + 0.01 * pairs
+        searched = (10 + 2 * network.dtype.itemsize) * min(listed, 1.2 * SEARCHED_AT_ONCE)
+        lists = row * (n_samples + 3 * network.width) + 2.2 * listed + 2 * fired + 0.01 * pairs
+        return lists + max(searched, _FIRE_SET_BYTES * fired) + 64.0 * n_samples * network.n_outputs
 
     def forward(self) -> np.ndarray:
         return self._pass(np.arange(len(self.X)))

@@ -22,18 +22,19 @@ Deviations from the listing:
 """
 
 from math import sqrt
+from statistics import NormalDist
 
 import numpy as np
 
 from fireset._util.gaussian import density, upper_tail
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
+from fireset.engines.candidate_lists import pass_bytes
 from fireset.engines.list_engine import ListEngine, check_radius
-from fireset.fire_sets import fire_sets_by_sample
 from fireset.hsr import build, check_kind, choose
 
 _MOVE = 200.0  # cost of moving a neuron in the index, in candidates looked at; measured: 2 µs beside 10 ns
 _ITERATIONS = 50  # of a run, to choose an index by
-_LISTED_PAIR_BYTES = 64  # ids and values as they are reported, block by block and together, and the lists made of them
+_LISTS_GROW = 1.25  # at most so many times as long, on average, as without a radius
 _MEMORY = 0.9  # of the mean speed, from one step to the next
 
 
@@ -65,8 +66,21 @@ class WeightSearchEngine(ListEngine):
         return choose(network.width, network.n_features, output=output, queries=_ITERATIONS * n_samples)
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        fired = n_samples * network.width * upper_tail(network.threshold)
-        return 6.0 * network.weights.nbytes + 100.0 * network.width + _LISTED_PAIR_BYTES * fired  # an index, and copies
+        """The index, and the lists: as they are reported, block by block and together, and turned by neuron."""
+        pairs = float(n_samples * network.width)
+        listed, fired = (
+            pairs * upper_tail(network.threshold - radius) for radius in (self._largest_radius(network), 0.0)
+        )
+        index = 2.2 if self.index_kind(network, n_samples) == "scan" else 6.0
+        lists = 12 * listed + 4 * fired + pass_bytes(network, n_samples, sparse=False)
+        return index * network.weights.nbytes + lists
+
+    def _largest_radius(self, network) -> float:
+        """With "auto", one whose lists are longer by a quarter, on average: moves saved beyond cost too much."""
+        if self._wanted_radius != "auto":
+            return float(self._wanted_radius)
+        share = min(max(_LISTS_GROW * upper_tail(network.threshold), 1e-300), 0.999)
+        return max(0.0, network.threshold + NormalDist().inv_cdf(share))
 
     def _first_lists(self) -> None:
         self._index = build(self.network.weights, self.index_kind(self.network, len(self.X)))
@@ -87,7 +101,8 @@ class WeightSearchEngine(ListEngine):
         mean = float(self._speeds.mean()) * self._sample_norm
         self._mean_speed = mean if self._mean_speed < 0 else _MEMORY * self._mean_speed + (1 - _MEMORY) * mean
         near = max(density(self.network.threshold), 1e-6)
-        return sqrt(_MOVE * self._mean_speed / (max(1, len(self.X)) * near))
+        best = sqrt(_MOVE * self._mean_speed / (max(1, len(self.X)) * near))
+        return min(best, self._largest_radius(self.network))
 
     def _search(self) -> None:
         """S_i for all i, and from them the lists of the neurons."""
@@ -98,6 +113,9 @@ class WeightSearchEngine(ListEngine):
         slack = dot_slack(network.n_features, network.dtype, largest, self._sample_norm)
         # Without a radius the index has the last word: it holds the weights as they are, and decides as we do.
         widened = self._radius + 2 * slack if self._radius > 0 else 0.0
-        found = self._searched(self._index, X, np.full(len(X), network.threshold - widened))
+        self._look_at_none()  # frees the lists as they were
+        with self._counting(self._index):
+            thresholds = np.full(len(X), network.threshold - widened)
+            indptr, neurons = self._index.query_batch(X, thresholds, ordered=False)
         self._radii[:] = self._radius
-        self._look_at_all(fire_sets_by_sample(found.indptr, found.ids, network.width))
+        self._look_at_all(indptr, neurons)

@@ -291,15 +291,6 @@ def _level(threshold, value, scale):
 
 
 @vectorized
-def relocate(old_starts, counts, old, new_starts, new, lo, hi):
-    """Copy what ``old`` holds of the lists of neurons lo … hi−1 to their new slots in ``new``."""
-    for r in range(lo, hi):
-        begin, end = old_starts[r], new_starts[r]
-        for p in range(counts[r]):
-            new[end + p] = old[begin + p]
-
-
-@vectorized
 def copy_fired(lists, fired, first, places, out, lo, hi):
     """Copy who fired for neurons lo … hi−1, counted from ``first`` on, to ``places`` of ``out``, which move on."""
     for r in range(lo, hi):

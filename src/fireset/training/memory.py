@@ -1,6 +1,7 @@
 """Memory: what training will need, told before it is taken; and engines that do with less where it would not fit."""
 
 import re
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -11,9 +12,10 @@ from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SCRATCH = 200e6  # matrix products in tiles, compiled code, what the allocator keeps
-_LOADED_LATER = 130e6  # compiled kernels and libraries that are there when training starts, and not before
-_ARRAYS_PER_TARGET = 16  # float64 arrays (n, c) that are there at a time: predictions, residuals, sums of each range
+_SCRATCH = 8e6  # matrix products in tiles, compiled code
+_KEPT = 0.08  # of all the rest, that the allocator keeps when it is given back
+_LOADED_LATER = 140e6  # compiled kernels, and what they are loaded with, where none has been used yet
+_ARRAYS_PER_TARGET = 8  # float64 arrays (n, c) that are there at a time: targets, predictions, residuals
 
 
 def parse_memory(text: int | str | None) -> int | None:
@@ -38,7 +40,7 @@ def check_weights(width: int, n_features: int, dtype: str, *, momentum: bool, as
     item = 8 if dtype == "float64" else 4  # what is neither of the two is refused by whoever draws them
     each = n_features * item * (2 + int(momentum))
     if width * each > free:
-        least = _SCRATCH + _LOADED_LATER
+        least = _SCRATCH + _loaded_later()
         fitting = (free - least) / each
         raise InputError(
             f"width {width:,} with {n_features:,} inputs needs {_size(width * each)} for the weights, their safe copy"
@@ -62,7 +64,8 @@ def within_memory(
     """
     free = free_bytes(parse_memory(asked))
     solver = solver_bytes(network)
-    fitting = engine.within_memory(network, n_samples, free - _besides_engine(network, n_samples, solver))
+    budget = (free - _besides_engine(network, n_samples, solver)) / (1 + _KEPT)
+    fitting = engine.within_memory(network, n_samples, budget)
     if fitting is not None:
         return fitting
     needed, copies = expected_bytes(engine, network, n_samples, solver), network.weights.nbytes + solver
@@ -82,7 +85,7 @@ def _remedy(width: float, *, least: float, asked: int | str | None, other: str =
         place = 10 ** (len(str(int(width))) - 1)
         return f"give a width of at most about {int(width) // place * place:,}{other}, or more workers or memory"
     already = resident_bytes()
-    rows = ", or fewer rows" if least > 2 * _SCRATCH else ""
+    rows = ", or fewer rows" if least > 2 * (_SCRATCH + _LOADED_LATER) else ""
     more = f"memory of at least {_size(1.1 * (already + least))}" if asked is not None else "more memory"
     return (
         f"a smaller width does not help: the program has {_size(already)} already, and the rows and the working space "
@@ -92,12 +95,16 @@ def _remedy(width: float, *, least: float, asked: int | str | None, other: str =
 
 def expected_bytes(engine: Engine, network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
     """What training is expected to take at most, besides the network and the samples."""
-    return _besides_engine(network, n_samples, solver_bytes) + engine.memory_bytes(network, n_samples)
+    return _besides_engine(network, n_samples, solver_bytes) + (1 + _KEPT) * engine.memory_bytes(network, n_samples)
 
 
 def _besides_engine(network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
     targets = n_samples * network.n_outputs * 8 * _ARRAYS_PER_TARGET
-    return network.weights.nbytes + solver_bytes + targets + _SCRATCH
+    return (1 + _KEPT) * (network.weights.nbytes + solver_bytes + targets) + _SCRATCH + _loaded_later()
+
+
+def _loaded_later() -> float:
+    return 0.0 if "fireset.kernels.compiling" in sys.modules else _LOADED_LATER
 
 
 def _said(asked: int | str | None) -> str:

@@ -137,6 +137,10 @@ class Solver(ABC):
         """Memory that it needs besides the weights."""
         return 0.0
 
+    def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:  # noqa: ARG002
+        """Memory that it takes as well where ``free`` bytes, with all else in place, have room for it."""
+        return 0.0
+
     # Checkpoints
 
     @property

@@ -24,11 +24,13 @@ import numpy as np
 
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
+from fireset._util.gaussian import upper_tail
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.history import Iteration
 from fireset.training.memory import free_bytes
 from fireset.training.solvers.base import Evaluation, Solver, SolverContext
 from fireset.training.solvers.choose_ridge import ridge_for_loss
+from fireset.training.solvers.kernel_memory import MOST_PIVOTS, kernel_bytes, kernel_fits, partial_bytes
 from fireset.training.solvers.kernel_solve import (
     CholeskyPreconditioner,
     KernelColumns,
@@ -44,9 +46,7 @@ from fireset.training.solvers.kernel_solve import (
 )
 
 _FEW_ROWS = 2500  # up to which the whole kernel is factored
-_MOST_CHOLESKY_ROWS = 6000  # up to which it is where ν is small; beyond, n³/3 takes longer than products that it saves
 _SMALL_SHIFT = 0.05  # ν beside the mean diagonal, below which a partial factor leaves many products to be done
-_RANK = 1200  # of the partial factor, at most
 _LEFT = 0.3  # of ``tol`` a linear system may leave to be gained
 _LOOSE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
 _PATIENCE = 10  # products after which a round that has gained less than ``tol`` is given up
@@ -300,9 +300,8 @@ class GaussNewton(Solver):
     def _has_room_for_kernel(self) -> bool:
         """Whether all workers can factor the kernel of all samples, and whether that is worth while."""
         network, n = self.context.network, len(self.context.problem.X)
-        needed = 3.0 * n * n * network.dtype.itemsize
-        fits = n <= _MOST_CHOLESKY_ROWS and needed < 0.5 * free_bytes(self.context.memory)
-        return self.context.group.all_true(fits)
+        factors = network.n_outputs if self.context.loss.shares_target else 1
+        return self.context.group.all_true(kernel_fits(n, network, free_bytes(self.context.memory), factors))
 
     def _has_small(self, shift: float, roots: np.ndarray) -> bool:
         return shift < _SMALL_SHIFT * float(np.mean(roots**2 * self._kernel_columns().diagonal()))
@@ -329,7 +328,7 @@ class GaussNewton(Solver):
         def factor(row_roots: np.ndarray) -> Preconditioner:
             if whole:
                 return CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
-            return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(_RANK, n), group)
+            return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(MOST_PIVOTS, n), group)
 
         apart = self.context.loss.shares_target
         made = OutputPreconditioner([factor(column) for column in roots.T]) if apart else factor(mean)
@@ -347,12 +346,14 @@ class GaussNewton(Solver):
         return {"solver": self.name, "ridge": self._asked_ridge}
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
-        """W₀, the weights before a round, the step and the gradient; the partial factor, and a bit for each pair.
+        """W₀, the weights before a round, the step, the gradient; a partial factor; who fires, listed and in bits."""
+        who_fires = n_samples * network.width * (1 / 8 + 8 * upper_tail(network.threshold))
+        return 6.0 * network.weights.nbytes + partial_bytes(n_samples) + who_fires
 
-        The whole kernel takes more, and is used where there is room for it.
-        """
-        partial = 12.0 * n_samples * min(_RANK, n_samples) + n_samples * network.width / 8
-        return 4.0 * network.weights.nbytes + partial
+    def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:
+        if not kernel_fits(n_samples, network, free):
+            return 0.0
+        return kernel_bytes(n_samples, network)
 
     # Checkpoints
 

@@ -58,19 +58,18 @@ class CholeskyPreconditioner:
         from scipy.linalg import get_lapack_funcs
 
         (potrf,) = get_lapack_funcs(("potrf",), (kernel,))
-        scaled = kernel * roots[:, None].astype(kernel.dtype)
-        scaled *= roots.astype(kernel.dtype)
-        diagonal = scaled.diagonal().copy()
-        jitter = 0.0
-        while True:
+        roots = roots.astype(kernel.dtype)
+        jitter, failed = 0.0, True
+        while failed:
+            scaled = kernel * roots[:, None]
+            scaled *= roots
+            diagonal = scaled.diagonal()
+            mean = float(diagonal.mean())
             scaled[np.diag_indices(len(scaled))] = diagonal + kernel.dtype.type(shift + jitter)
             # The transpose is in Fortran's order: its upper triangle is our lower one, and nothing is copied.
             with all_blas_threads():
-                factor, failed = potrf(scaled.T, lower=0, overwrite_a=False, clean=False)
-            if not failed:
-                break
-            jitter = max(10 * jitter, _JITTER * float(diagonal.mean()))
-        self._factor = factor
+                self._factor, failed = potrf(scaled.T, lower=0, overwrite_a=True, clean=False)
+            jitter = max(10 * jitter, _JITTER * mean)
 
     def apply(self, vector: np.ndarray) -> np.ndarray:
         from scipy.linalg import cho_solve
