@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csc_array
 
 from conftest import sphere
+from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transposed
 from fireset.kernels.firing import activate, deciding_dot, refine_near_threshold
 from fireset.kernels.scanning import collect_above, count_above
 from fireset.kernels.tangent import tangent_product
@@ -196,3 +197,22 @@ def test_tangent_product_is_its_twin(dtype, outputs, lo, hi):
     X, signs, direction = X.astype(float), signs.astype(float), direction.astype(float)
     expected = start + plain_tangent_product(X, signs, fired, direction, lo, hi)
     np.testing.assert_allclose(product, expected, rtol=0, atol=1e-13 if dtype == "float64" else 1e-5)
+
+
+# Lists by sample and by neuron
+
+
+@given(lists=st.lists(st.sets(st.integers(0, 6)), max_size=8))
+def test_transposed_lists(lists):
+    """List k has id j exactly if the turned list j has k; both ways, ascending, in 32 bits."""
+    indptr = list_offsets(np.array([len(one) for one in lists], np.int64))
+    ids = np.array([j for one in lists for j in sorted(one, reverse=True)], np.int32)
+    turned = transposed(indptr, ids, 7)
+    expected = [[k for k, one in enumerate(lists) if j in one] for j in range(7)]
+    assert [part.tolist() for part in np.split(turned[1], turned[0][1:-1])] == expected
+    again = transposed(*turned, len(lists))
+    np.testing.assert_array_equal(again[0], indptr)
+    assert again[1].tolist() == [j for one in lists for j in sorted(one)]
+    fired = fire_sets_by_neuron(*turned, len(lists))
+    assert fired.indices.dtype == np.int32
+    np.testing.assert_array_equal(fired.toarray(), [[j in one for j in range(7)] for one in lists] or np.zeros((0, 7)))

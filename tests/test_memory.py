@@ -227,9 +227,11 @@ def test_training_stays_within_what_it_says_it_needs(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["data", "weights", "dense"])
-def test_the_whole_process_stays_within_memory(engine):
-    """From the first import on, with as little as it says is enough."""
+@pytest.mark.parametrize(
+    ("engine", "least"), [("data", 250), ("data", 340), ("data", 400), ("weights", 200), ("dense", 200)]
+)
+def test_the_whole_process_stays_within_memory(engine, least):
+    """From the first import on, with ``least`` megabytes, or as many as it says are enough; in blocks or whole."""
     script = f"""
 import resource, sys
 import numpy as np
@@ -237,7 +239,7 @@ from fireset import InputError, ShiftedReLUNetwork, train
 rng = np.random.default_rng(0)
 X = rng.standard_normal((4000, 20)).astype(np.float32)
 X /= np.linalg.norm(X, axis=1, keepdims=True)
-for megabytes in range(200, 2000, 20):
+for megabytes in range({least}, 2000, 20):
     network = ShiftedReLUNetwork.initialize(10_000, 20, threshold=1.0)
     try:
         train(network, X, X[:, 0], engine={engine!r}, memory=f"{{megabytes}}M", max_iter=10, tol=0, momentum=0.9)
@@ -249,4 +251,4 @@ print(megabytes * 2**20, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 10
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     limit, peak = map(int, done.stdout.split())
-    assert 0.7 * limit < peak <= limit
+    assert 0.65 * limit < peak <= limit

@@ -93,6 +93,20 @@ class TestFullDisk:
         assert b"model" in done.stdout
         assert Model.load("m").estimator.network_.width == 60
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "arguments", [(*COMMAND, "--max-iter", "3", "--out", "m"), ("engines",), ("--help",), ("info", "no", "--json")]
+    )
+    def test_results_go_to_a_full_disk(self, arguments):
+        """One line says so, with an exit code of its own; the model is written."""
+        command = [sys.executable, "-m", "fireset", *arguments]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=100)
+        assert done.returncode == 73
+        assert done.stderr.endswith("fireset: error: standard output cannot be written: No space left on device\n")
+        assert "Traceback" not in done.stderr
+        assert Path("m").exists() == (arguments[0] == "train")
+
 
 @pytest.mark.usefixtures("large_files_fail")
 def test_a_log_warns_once_and_training_goes_on(tmp_path):

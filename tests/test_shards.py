@@ -70,6 +70,22 @@ def test_the_shards_that_the_old_index_named_are_removed(tmp_path, name):
     assert not set(old) & set(shards(tmp_path))
 
 
+@pytest.mark.parametrize("through", ["itself", "a link"])
+def test_one_process_in_place_of_several_leaves_no_shards(tmp_path, through):
+    model, other = tmp_path / "m.safetensors", tmp_path / "other.safetensors"
+    save(model, network(0), workers=3)
+    save(other, network(2))
+    path = model
+    if through == "a link":
+        (tmp_path / "links").mkdir()
+        path = tmp_path / "links" / "m.safetensors"
+        path.symlink_to(model)
+    network(1).save(path)
+    assert holds(model, network(1))
+    assert holds(other, network(2))
+    assert len(shards(tmp_path)) == 2  # of the other model
+
+
 @pytest.mark.parametrize("link", ["absolute", "relative", "dangling"])
 def test_through_a_link_index_and_shards_are_together(tmp_path, link):
     real, here = tmp_path / "store" / "real.safetensors", tmp_path / "here"

@@ -19,6 +19,17 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         _replace_unknown_letters(stream)
     try:
+        _run()
+    except OSError as error:
+        if error.filename is not None:  # a file's, and whoever reads or writes one has words for it
+            raise
+        _give_up_output()
+        _say(f"error: standard output cannot be written: {error.strerror}")
+        sys.exit(NOT_WRITTEN)
+
+
+def _run() -> None:
+    try:
         from fireset.cli import app
 
         with warnings.catch_warnings():
@@ -49,6 +60,11 @@ def _end(problem: str, code: int) -> NoReturn:
     if "--json" in sys.argv and _worker() == 0:
         print(json.dumps({"error": problem, "exit_code": code}), flush=True)
     sys.exit(code)
+
+
+def _give_up_output() -> None:
+    """Nothing more to standard output, where the interpreter would try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _replace_unknown_letters(stream: Any) -> None:

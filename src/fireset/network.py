@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from math import isfinite, log, sqrt
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,10 +10,11 @@ import numpy as np
 from fireset._util.aligned import aligned_empty
 from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
-from fireset._util.files import file_digest, read_model, write_model
+from fireset._util.files import read_model, write_model, write_target
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, row_norms
+from fireset._util.shard_files import joined_shards, own_shards, remove_shards
 from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import build
 from fireset.hsr.cost import pays_to_search
@@ -309,9 +309,13 @@ class ShiftedReLUNetwork:
         return X
 
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
-        """Write a safetensors file, atomically. Further arrays and a JSON-able description may go with the network."""
-        own = {"weights": self.weights, "signs": self.stored_outputs()}
+        """Write a safetensors file, atomically. Further arrays and a JSON-able description may go with the network.
+
+        If ``path`` was a model of several files, those that it named are removed at the end.
+        """
+        own, old = {"weights": self.weights, "signs": self.stored_outputs()}, own_shards(write_target(path))
         write_model(path, {**arrays, **own}, {**(description or {}), **self.scalars()})
+        remove_shards(old)
 
     def scalars(self) -> dict[str, float]:
         """What of a network is no array, for its file; files without a scale are of the paper's."""
@@ -328,7 +332,7 @@ class ShiftedReLUNetwork:
         """The network of a model file, with the other arrays and the description stored beside it."""
         arrays, description = read_model(path)
         if "shards" in description:
-            arrays |= _joined_shards(path, description)
+            arrays |= joined_shards(path, description)
         try:
             weights, signs = arrays.pop("weights"), arrays.pop("signs")
             threshold, scale = description.pop("threshold"), description.pop("output_scale", 1.0)
@@ -355,42 +359,3 @@ def choose_threshold(width: int, threshold: float | str = "paper", alpha: float 
     if not is_number(threshold):
         raise InputError(f"threshold must be 'paper' or a finite number, got {threshold}")
     return float(threshold)
-
-
-def shard_files(path: str | os.PathLike, description: dict[str, Any]) -> list[Path]:
-    """The files that hold the neurons of a model whose neurons are in several; they lie beside it.
-
-    Where ``path`` is a link, they lie beside the link (a folder of links to all of a model's files) or beside the file
-    that it leads to (which is where saving puts them).
-    """
-    shards = description.get("shards", [])
-    if not isinstance(shards, list):
-        raise InputError(f"{path} is damaged: it has no list of shards")
-    names = [shard.get("file") if isinstance(shard, dict) else None for shard in shards]
-    for name in names:
-        if not isinstance(name, str) or name != os.path.basename(name) or not name.isprintable() or name in ("", ".."):
-            raise InputError(f"{path} is damaged: it names a shard that is no file beside it")
-    here, real = Path(path).parent, Path(path).resolve().parent
-    files = [here / str(name) if (here / str(name)).is_file() else real / str(name) for name in names]
-    known = [file.stat() for file in files if file.exists()]
-    if len({(one.st_dev, one.st_ino) for one in known}) < len(known):
-        raise InputError(f"{path} is damaged: it names a shard more than once")
-    return files
-
-
-def _joined_shards(path: str | os.PathLike, description: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Weights and signs of all shards, each as long as its file really is."""
-    files = shard_files(path, description)
-    parts: dict[str, list[np.ndarray]] = {"weights": [], "signs": []}
-    for file, shard in zip(files, description["shards"], strict=True):
-        arrays, _ = read_model(file)
-        if file_digest(file).hex() != shard.get("checksum"):
-            raise InputError(f"{file} is damaged, or does not belong to {path}: its checksum is another")
-        if set(arrays) != set(parts):
-            raise InputError(f"{file} is damaged: it does not hold weights and signs")
-        for name, array in arrays.items():
-            parts[name].append(array)
-    try:
-        return {name: np.concatenate(arrays) for name, arrays in parts.items()}
-    except ValueError as error:  # none at all, or of different shapes
-        raise InputError(f"{path} is damaged: its shards do not fit together ({error})") from None

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fireset._util.shard_files import shard_files
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.model import Model
-from fireset.network import ShiftedReLUNetwork, shard_files
+from fireset.network import ShiftedReLUNetwork
 from fireset.training.losses import get_loss
 
 

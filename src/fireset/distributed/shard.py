@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import sqrt
@@ -13,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset._util.files import file_digest, read_description, write_model, write_target
+from fireset._util.files import file_digest, write_model, write_target
+from fireset._util.shard_files import own_shards, remove_shards, shard_path
 from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.worker_grid import WorkerGrid, current_grid
-from fireset.network import ShiftedReLUNetwork, shard_files
-
-_SUFFIX = ".safetensors"
+from fireset.network import ShiftedReLUNetwork
 
 
 class NetworkShard:
@@ -121,7 +118,7 @@ class NetworkShard:
             digests = everybody.all_gather(file_digest(place) if place else bytes(16))[: group.size]
             with _failing_together(everybody, path):
                 if everybody.rank == 0:
-                    old = _named_shards(target)
+                    old = own_shards(target)
                     shards = [
                         {"file": shard_path(target, part).name, "checksum": digest.hex()}
                         for part, digest in zip(parts, digests, strict=True)
@@ -129,10 +126,10 @@ class NetworkShard:
                     write_model(path, arrays, {**(description or {}), **self.local.scalars(), "shards": shards})
         except InputError:
             # The file may be in its place all the same, if the system failed after that: its shards are needed then.
-            if place is not None and place not in _named_shards(target):
+            if place is not None and place not in own_shards(target):
                 place.unlink(missing_ok=True)
             raise
-        _remove(old)
+        remove_shards(old)
 
 
 @contextmanager
@@ -147,29 +144,6 @@ def _failing_together(group: ProcessGroup, path: str | os.PathLike) -> Iterator[
         raise failure or InputError(f"cannot write {path}: another worker could not write its part")
 
 
-def _named_shards(target: Path) -> list[Path]:
-    """The shards that the model file ``target`` names as its own; none if it is damaged, foreign or not there.
-
-    Whatever a file says, only names that ``save`` gives to shards of this very file count.
-    """
-    try:
-        named = shard_files(target, read_description(target))
-    except InputError:
-        return []
-    stem = target.name.removesuffix(_SUFFIX)
-    own = re.compile(rf"{re.escape(stem)}\.\d+-of-\d+\.[0-9a-f]{{8}}{re.escape(_SUFFIX)}")
-    return [file for file in named if own.fullmatch(file.name)]
-
-
-def _remove(shards: list[Path]) -> None:
-    """Remove what no model needs any more; the new one is in its place, so that a failure is no more than litter."""
-    for file in shards:
-        try:
-            file.unlink(missing_ok=True)
-        except OSError as error:
-            warnings.warn(f"cannot remove {file}, a shard of the model before: {error.strerror}", stacklevel=3)
-
-
 def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> "ShiftedReLUNetwork | NetworkShard":
     """``ShiftedReLUNetwork.initialize``; of several workers, each draws its own neurons only."""
     grid = current_grid()
@@ -181,9 +155,3 @@ def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> "S
     lo, hi = group.neurons_of(group.rank, width)
     local = ShiftedReLUNetwork.initialize(width, n_features, n_outputs, neurons=(lo, hi), **options)
     return NetworkShard(local, lo, width, grid)
-
-
-def shard_path(path: str | os.PathLike, part: str) -> Path:
-    """Where a shard of a file is: beside it, with the part before the suffix."""
-    path = Path(path)
-    return path.with_name(f"{path.name.removesuffix(_SUFFIX)}.{part}{_SUFFIX}")

@@ -125,6 +125,7 @@ class BlockEngine(Engine):
             inner, scale = self._started(*span)
             yield span, inner, scale
             self._count(inner.work)
+            inner.forget()  # whoever asked still has it while the next one is made
 
     def _started(self, lo: int, hi: int) -> tuple[DataSearchEngine, float]:
         network = self.network

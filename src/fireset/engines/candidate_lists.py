@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SPARE = 8  # places that every slot has to spare, and
 SPARE_SHARE = 8  # one for so many that are used
 _END = 16  # for so many places in slots there is one at the end
-_NEURON_BYTES = 200  # of certificates, slots and counts, and what is computed of them
+_SLOT_BYTES = 40  # where it is, how long, how much of it was looked at
+_NEURON_BYTES = 160  # of certificates, and what is computed of them
 _CACHE_LINE = 64
 _SPARSE_TILE_PAIRS = 1 << 22  # as a scan has them
 _BLOCK = 4 << 20  # bytes of samples that stay in the cache while all neurons of a range look at them
@@ -28,9 +29,10 @@ def with_spare_capacity(counts: np.ndarray) -> np.ndarray:
     return counts + counts // SPARE_SHARE + SPARE
 
 
-def places_for(candidates: float, slots: int) -> float:
-    """Places that so many candidates in so many slots take."""
-    return (candidates * (1 + 1 / SPARE_SHARE) + slots * SPARE) * (1 + 1 / _END)
+def list_bytes(candidates: float, slots: int, dtype: np.dtype) -> float:
+    """What so many candidates in so many slots take."""
+    places = (candidates * (1 + 1 / SPARE_SHARE) + slots * SPARE) * (1 + 1 / _END)
+    return places * (4 + dtype.itemsize) + _SLOT_BYTES * slots
 
 
 def sample_blocks(size: int, n: int) -> list[tuple[int, int]]:

@@ -28,8 +28,8 @@ from fireset.engines.base import Engine
 from fireset.engines.candidate_lists import (
     SPARE,
     CandidateLists,
+    list_bytes,
     pass_bytes,
-    places_for,
     row_bytes,
     sample_blocks,
 )
@@ -101,7 +101,7 @@ class DataSearchEngine(ListEngine):
         batch = self._batch_size(network, n_samples)
         reported = 3 * (4 + item) * listed * min(1.0, batch / network.width)  # twice, and some of it is kept
         asked = 2 * min(batch, network.width) * network.n_features * item
-        lists = places_for(listed, slots) * (4 + item) + 4 * fired
+        lists = list_bytes(listed, slots, network.dtype) + 4 * fired
         return lists + reported + asked + pass_bytes(network, n_samples, sparse=self.sparse)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:

@@ -85,6 +85,10 @@ class ListEngine(Engine):
         self._diverged = False  # a weight is not finite any more: nothing can be found, and nothing needs to be
         self._first_lists()
 
+    def forget(self) -> None:
+        """Give back the memory of lists and sums; ``start`` makes new ones."""
+        self._blocks, self._sums = [], {}
+
     def forward(self) -> np.ndarray:
         from fireset.kernels.candidates import Certificates, forward
 

@@ -28,8 +28,9 @@ from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable, file_digest, read_model, write_model
 from fireset._util.folder_lock import FolderLock
+from fireset._util.shard_files import shard_path
 from fireset.distributed.process_group import ProcessGroup
-from fireset.distributed.shard import NetworkShard, shard_path
+from fireset.distributed.shard import NetworkShard
 from fireset.training.history import History, Iteration
 from fireset.training.problem import fingerprint
 from fireset.training.run_identity import FIRST_WEIGHTS, RunIdentity, row_hashes, whole_fingerprint

@@ -351,9 +351,7 @@ class GaussNewton(Solver):
         return 6.0 * network.weights.nbytes + partial_bytes(n_samples) + who_fires
 
     def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:
-        if not kernel_fits(n_samples, network, free):
-            return 0.0
-        return kernel_bytes(n_samples, network)
+        return kernel_bytes(n_samples, network) if kernel_fits(n_samples, network, free) else 0.0
 
     # Checkpoints
 
