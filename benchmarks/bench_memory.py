@@ -10,7 +10,6 @@ may be below its peak; how far above it is, is the price. The second figure is o
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +54,7 @@ def problem(seed: int) -> dict:
 def measure(asked: dict) -> dict:
     """Train, and compare."""
     from fireset import ShiftedReLUNetwork, train
+    from fireset._util.system_memory import PeakMemory, resident_bytes
     from fireset.engines import create
     from fireset.training.memory import expected_bytes, free_bytes
     from fireset.training.solvers import make_solver
@@ -75,7 +75,7 @@ def measure(asked: dict) -> dict:
     engine = create(asked["engine"])
     estimate = expected_bytes(engine, network, len(X), solver.extra_bytes(network, len(X)))
     estimate += solver.spare_bytes(network, len(X), free_bytes(None) - estimate)
-    before = _resident()
+    before = resident_bytes()
     result = train(
         network,
         X,
@@ -83,12 +83,8 @@ def measure(asked: dict) -> dict:
         max_iter=2 if asked["solver"] == "gauss-newton" else ITERATIONS.get(asked["engine"], 10),
         **settings,
     )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    peak = (PeakMemory().read() or 0) - before  # of this program: ``getrusage`` has that of whoever started it, too
     return {**asked, "estimate": estimate, "peak": peak, "before": before, "blocks": result.blocks}
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _line(name: str, ratios: list[float]) -> str:

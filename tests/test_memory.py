@@ -233,9 +233,9 @@ def test_training_stays_within_what_it_says_it_needs(seed):
 def test_the_whole_process_stays_within_memory(engine, least):
     """From the first import on, with ``least`` megabytes, or as many as it says are enough; in blocks or whole."""
     script = f"""
-import resource, sys
 import numpy as np
 from fireset import InputError, ShiftedReLUNetwork, train
+from fireset._util.system_memory import PeakMemory
 rng = np.random.default_rng(0)
 X = rng.standard_normal((4000, 20)).astype(np.float32)
 X /= np.linalg.norm(X, axis=1, keepdims=True)
@@ -246,7 +246,7 @@ for megabytes in range({least}, 2000, 20):
     except InputError:
         continue
     break
-print(megabytes * 2**20, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(megabytes * 2**20, PeakMemory().read())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
