@@ -29,10 +29,14 @@ def with_spare_capacity(counts: np.ndarray) -> np.ndarray:
     return counts + counts // SPARE_SHARE + SPARE
 
 
+def places_for(candidates: float, slots: int) -> float:
+    """Places for so many candidates in so many slots, and at the end."""
+    return (candidates * (1 + 1 / SPARE_SHARE) + slots * SPARE) * (1 + 1 / _END)
+
+
 def list_bytes(candidates: float, slots: int, dtype: np.dtype) -> float:
     """What so many candidates in so many slots take."""
-    places = (candidates * (1 + 1 / SPARE_SHARE) + slots * SPARE) * (1 + 1 / _END)
-    return places * (4 + dtype.itemsize) + _SLOT_BYTES * slots
+    return places_for(candidates, slots) * (4 + dtype.itemsize) + _SLOT_BYTES * slots
 
 
 def sample_blocks(size: int, n: int) -> list[tuple[int, int]]:
@@ -101,31 +105,35 @@ class CandidateLists:
         self.samples = np.empty(places, np.int32)
         self.references = np.empty(places, dtype)
 
-    def lay_out_next(self, neurons: slice, counts: np.ndarray) -> None:
-        """Slots for the next neurons in order, for lists of these lengths; used once, to make the first lists."""
+    def reserve(self, places: float) -> None:
+        """Memory for so many candidates and what slots have to spare; lists that were there are lost first."""
+        self.clear()
+        for wanted in (0, int(places) + 1):  # one after the other: two of them might not fit
+            self._allocate(wanted, self.references.dtype)
+
+    def reserve_more(self, neurons: int) -> None:
+        """The same, for as much as all neurons will need to judge by so many that were laid out."""
+        needed = self.used / neurons * len(self.capacities) * (1 + 1 / _END)
+        self.reserve(max(needed, 1.2 * len(self.samples)))
+
+    def lay_out_next(self, neurons: slice, counts: np.ndarray, times: int = 1) -> bool:
+        """Slots for the next neurons in order, for lists of these lengths.
+
+        ``times`` is 2 where as much again will follow (``repeat_first_half``). False where there is no place for them:
+        then call ``reserve_more``, and begin anew.
+        """
         self.capacities[neurons] = with_spare_capacity(counts)
-        self._put_next(neurons)
+        self._put_at_the_end(neurons)
+        return times * self.used <= len(self.samples)
 
     def repeat_first_half(self) -> None:
         """The neurons of the second half, laid out next, have the lists of those of the first."""
         half, used = len(self.starts) // 2, self.used
         self.capacities[half:] = self.capacities[:half]
-        self._put_next(slice(half, 2 * half))
+        self._put_at_the_end(slice(half, 2 * half))
         self.counts[half:] = self.counts[:half]
         for places in (self.samples, self.references):
             places[used : 2 * used] = places[:used]
-
-    def _put_next(self, neurons: slice) -> None:
-        self._put_at_the_end(neurons)
-        if self.used <= len(self.samples):
-            return
-        per_neuron = self.used / neurons.stop  # of those so far: a guess at what all will need
-        places = int(per_neuron * len(self.capacities) * (1 + 1 / _END)) + 1
-        if not len(self.samples):
-            self._allocate(places, self.references.dtype)
-            return
-        for array in (self.samples, self.references):  # where they are: two of them might not fit
-            array.resize(places, refcheck=False)
 
     def grow(self, neurons: np.ndarray, needed: np.ndarray) -> bool:
         """Give these neurons slots for at least ``needed`` candidates; False where the end is used up.
@@ -140,10 +148,9 @@ class CandidateLists:
         return True
 
     def clear(self) -> None:
-        """No lists, as at the start, and no memory for them."""
+        """No lists, as at the start; the memory stays for the next ones, which need about as much."""
         self.used = 0
         self.counts[:] = 0
-        self._allocate(0, self.references.dtype)
 
     def _put_at_the_end(self, neurons) -> None:
         ends = self.used + np.cumsum(self.capacities[neurons], dtype=np.int64)

@@ -30,6 +30,7 @@ from fireset.engines.candidate_lists import (
     CandidateLists,
     list_bytes,
     pass_bytes,
+    places_for,
     row_bytes,
     sample_blocks,
 )
@@ -50,6 +51,7 @@ _WORTH_HAVING = 0.5  # of the radius wanted
 _REFRESHES = 5  # of a neuron in a run, to choose an index by
 _SMALLEST_LARGEST_RADIUS = 0.1  # where memory is short; below it, blocks of neurons cost less than refreshes
 _LISTS_GROW = 1.1  # at most so many times as long, on average, as with the first radius, and by half of what is spare
+_THRIFT = (1.0, 0.5, 0.2)  # of the first radius, where lists are to be made anew in the places that they had
 _ASKED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 _REPORTED_PAIRS = 1 << 22  # of them that are expected to be reported, there twice
 
@@ -101,7 +103,7 @@ class DataSearchEngine(ListEngine):
         batch = self._batch_size(network, n_samples)
         reported = 3 * (4 + item) * listed * min(1.0, batch / network.width)  # twice, and some of it is kept
         asked = 2 * min(batch, network.width) * network.n_features * item
-        lists = list_bytes(listed, slots, network.dtype) + 4 * fired
+        lists = list_bytes(listed, slots, network.dtype) + 5 * fired
         return lists + reported + asked + pass_bytes(network, n_samples, sparse=self.sparse)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:
@@ -144,7 +146,10 @@ class DataSearchEngine(ListEngine):
         W, half = self.network.weights, self.network.width // 2
         twins = self.network.width % 2 == 0 and np.array_equal(W[:half], W[half:])  # as an antisymmetric start has them
         first = self._first_radius(self.network)
-        if not self._make_lists(half if twins else self.network.width, lambda batch: np.full(len(batch), first)):
+        listed = self.network.width * upper_tail(self.network.threshold - first)
+        for samples, _, lists in self._blocks:
+            lists.reserve(places_for((samples.stop - samples.start) * listed, self.network.width))
+        if not self._make_lists(lambda batch: np.full(len(batch), first), twins=twins):
             raise InputError("weights and rows must be small enough for their inner products to be finite")
         if twins:
             for block in self._blocks:
@@ -153,20 +158,38 @@ class DataSearchEngine(ListEngine):
                 each[half:] = each[:half]
             self.work.refreshes *= 2
 
-    def _make_lists(self, count: int, radii_of: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """Query the first ``count`` neurons, batch by batch, each batch's slots behind the last one's.
+    def _make_lists(self, radii_of: Callable[[np.ndarray], np.ndarray], *, twins: bool = False) -> bool:
+        """Lists of all neurons, in as much memory as it takes; False where nothing can be certified."""
+        while (made := self._try_lists(radii_of, 2 if twins else 1)) is None:
+            lists, neurons = self._without_place
+            lists.reserve_more(neurons)
+        return made
 
-        False where nothing can be certified.
+    def _make_lists_anew(self) -> bool:
+        """The same after training has used up their places: in these, with smaller radii if need be; else in more."""
+        first = self._first_radius(self.network)
+        for thrift in _THRIFT:
+            made = self._try_lists(lambda batch, most=thrift * first: np.minimum(self._wanted_radii(batch), most))
+            if made is not None:
+                return made
+        return self._make_lists(lambda batch: np.minimum(self._wanted_radii(batch), _THRIFT[-1] * first))
+
+    def _try_lists(self, radii_of: Callable[[np.ndarray], np.ndarray], times: int = 1) -> bool | None:
+        """Query all neurons, or the first half, batch by batch, each batch's slots behind the last one's.
+
+        False where nothing can be certified, None where some lists have no place.
         """
         for block in self._blocks:
             block.lists.clear()
-        for batch in self._batches(np.arange(count)):
-            aim = self._expect(batch, radii_of(batch))
+        for batch in self._batches(np.arange(self.network.width // times)):
+            aim, done = self._expect(batch, radii_of(batch)), batch[-1] + 1
             if aim is None:
                 return False
             for index, block in zip(self._indexes, self._blocks, strict=True):
                 report = self._query(index, batch, aim)
-                block.lists.lay_out_next(slice(batch[0], batch[-1] + 1), np.diff(report.indptr))
+                if not block.lists.lay_out_next(slice(batch[0], done), np.diff(report.indptr), times):
+                    self._without_place = block.lists, int(done)
+                    return None
                 self._fill(block.lists, batch, report, aim)
             self._radii[batch] = aim
         return True
@@ -201,7 +224,7 @@ class DataSearchEngine(ListEngine):
             for index, block in zip(self._indexes, self._blocks, strict=True):
                 certified = self._refresh_block(index, block.lists, batch, aim)
                 if certified is None:
-                    self._diverged = not self._make_lists(self.network.width, self._wanted_radii)
+                    self._diverged = not self._make_lists_anew()
                     return
                 left.append(certified)
             self._radii[batch] = np.min(left, axis=0)

@@ -28,7 +28,7 @@ from fireset.hsr.partition_tree import PartitionTreeIndex
 
 _FIRST_ENTRIES = 64  # for each neuron; there will be more when they turn out not to be enough
 _ENTRY_BYTES = 12
-_ENTRIES, _FEWER_ENTRIES = {3: 2.0, 4: 1.1}, 0.5  # of a neuron for each leaf on its boundary, by dimension
+_ENTRIES, _FEWER_ENTRIES = {3: 4.0, 4: 2.1, 5: 1.5}, 1.2  # of a neuron for each leaf on its boundary, by dimension
 _NEURON_BYTES = 200
 _CIRCLE_SAMPLE_BYTES, _CIRCLE_NEURON_BYTES = 96, 160
 
@@ -51,6 +51,8 @@ class HalfSpaceSumsEngine(Engine):
             return n_samples * (_CIRCLE_SAMPLE_BYTES + outputs * summed) + _CIRCLE_NEURON_BYTES * m
         summed = outputs * item * len(ranges(m)) * (1.6 + 0.07 * d)
         cut = _ENTRIES.get(d, _FEWER_ENTRIES) * boundary_leaves(n_samples, d, network.threshold)
+        if d >= 5:  # where neurons that are far out cut fewer boxes than the formula has
+            cut *= 1 - 0.25 * min(1.0, max(0.0, network.threshold))
         return n_samples * (summed + 3 * d * item + 64 * outputs + 64) + m * (_ENTRY_BYTES * cut + _NEURON_BYTES)
 
     def _prepare(self) -> None:

@@ -71,7 +71,7 @@ class RowSearchEngine(BatchEngine):
 
         row, pairs = -(-network.n_features * network.dtype.itemsize // 64) * 64.0, float(n_samples * network.width)
         listed, fired = (pairs * upper_tail(network.threshold - radius) for radius in (LARGEST_RADIUS, 0.0))
-        searched = (10 + 2 * network.dtype.itemsize) * min(listed, 1.2 * SEARCHED_AT_ONCE)
+        searched = (12 + 2.5 * network.dtype.itemsize) * min(listed, 1.2 * SEARCHED_AT_ONCE)
         lists = row * (n_samples + 3 * network.width) + 2.2 * listed + 2 * fired + 0.01 * pairs
         return lists + max(searched, _FIRE_SET_BYTES * fired) + 64.0 * n_samples * network.n_outputs
 

@@ -72,7 +72,7 @@ class WeightSearchEngine(ListEngine):
             pairs * upper_tail(network.threshold - radius) for radius in (self._largest_radius(network), 0.0)
         )
         index = 2.2 if self.index_kind(network, n_samples) == "scan" else 6.0
-        lists = 12 * listed + 4 * fired + pass_bytes(network, n_samples, sparse=False)
+        lists = 13 * listed + 4 * fired + pass_bytes(network, n_samples, sparse=False)
         return index * network.weights.nbytes + lists
 
     def _largest_radius(self, network) -> float:
