@@ -29,7 +29,7 @@ test-slow: $(VENV)/.docs chromium
 test-all: $(VENV)/.docs chromium
 	$(PYTEST)
 
-# Three hosts as network namespaces, killed, paused and cut off: minutes, root, and ip (iproute2).
+# Three hosts as network namespaces, killed, paused, cut off, on a bad cable: minutes, root, and ip (iproute2).
 test-hosts: $(VENV)/.test
 	FIRESET_TEST_HOSTS=1 $(BIN)/python -m pytest tests/test_hosts.py
 

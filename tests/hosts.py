@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PORT = 29400
+CABLE = str(Path(__file__).with_name("lossy_cable.py"))
 
 
 def why_not() -> str:
@@ -37,6 +38,7 @@ class Hosts:
         self._name = f"fireset-{os.getpid()}"
         self._switch = f"{self._name}-switch"
         self.launchers: dict[int, subprocess.Popen] = {}
+        self._cables: dict[int, subprocess.Popen] = {}  # those that lose something
 
     def __enter__(self) -> "Hosts":
         _run("ip", "netns", "add", self._switch)
@@ -45,19 +47,28 @@ class Hosts:
         for k in range(1, self._count + 1):
             host = self._host(k)
             _run("ip", "netns", "add", host)
-            cable = ["netns", host, "type", "veth", "peer", "name", f"port{k}", "netns", self._switch]
-            _run("ip", "link", "add", "eth0", *cable)
-            _run("ip", "-n", self._switch, "link", "set", f"port{k}", "master", "br0", "up")
-            _run("ip", "-n", host, "addr", "add", f"10.77.0.{k}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                _run("ip", "-n", host, "link", "set", device, "up")
+            _run("ip", "-n", host, "link", "set", "lo", "up")
+            self._lay_cable(k)
         return self
+
+    def _lay_cable(self, k: int) -> None:
+        ends = ["netns", self._host(k), "type", "veth", "peer", "name", f"port{k}", "netns", self._switch]
+        _run("ip", "link", "add", "eth0", *ends)
+        self._plug_in(k)
+
+    def _plug_in(self, k: int) -> None:
+        """The cable of a host has two ends: give one an address, and the other to the switch."""
+        _run("ip", "-n", self._switch, "link", "set", f"port{k}", "master", "br0", "up")
+        _run("ip", "-n", self._host(k), "addr", "add", f"10.77.0.{k}/24", "dev", "eth0")
+        _run("ip", "-n", self._host(k), "link", "set", "eth0", "up")
 
     def __exit__(self, *_) -> None:
         for k in range(1, self._count + 1):
             self.signal(k, signal.SIGKILL)
         for launcher in self.launchers.values():
             launcher.wait(60)
+        for k in list(self._cables):
+            self._cut(k)
         for name in [self._switch, *(self._host(k) for k in range(1, self._count + 1))]:
             _run("ip", "netns", "del", name, check=False)
 
@@ -110,13 +121,32 @@ class Hosts:
         """Pull the cable of a host ("down"), or plug it in again ("up"); the host itself does not see it."""
         _run("ip", "-n", self._switch, "link", "set", f"port{k}", state)
 
-    def impair(self, k: int, *how: str) -> bool:
-        """Delay and lose packets in both directions of a cable; False if the kernel cannot."""
-        sides = [(self._switch, f"port{k}"), (self._host(k), "eth0")]
-        return not any(
-            _run("tc", "-n", netns, "qdisc", "add", "dev", device, "root", "netem", *how, check=False).returncode
-            for netns, device in sides
-        )
+    def impair(self, k: int, *, loss: float, delay: float) -> bool:
+        """Another cable for a host, which loses this share of all packets and delays the others by so many seconds.
+
+        In both directions. False where there are no TAP devices to make it of.
+        """
+        if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+            return False
+        host = self._host(k)
+        _run("ip", "-n", host, "link", "del", "eth0")
+        command = [sys.executable, CABLE, host, "eth0", self._switch, f"port{k}", str(loss), str(delay)]
+        cable = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._cables[k] = cable
+        assert cable.stdout is not None
+        assert cable.stdout.readline() == "ready\n"
+        self._plug_in(k)
+        return True
+
+    def repair(self, k: int) -> None:
+        """A good cable again."""
+        self._cut(k)
+        self._lay_cable(k)
+
+    def _cut(self, k: int) -> None:
+        cable = self._cables.pop(k)
+        cable.kill()
+        cable.communicate()
 
     def ends(self, k: int, within: float) -> int:
         """The exit code of a host's torchrun."""

@@ -34,6 +34,7 @@ from fireset.training.solvers import GradientDescent
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
 SECONDS = 20
 SLACK = 64 << 20
+ASKED_FOR = "requires too much memory"  # what zstd says of a frame that it does not even begin with
 WARM_UP = 120  # files read without a limit, so that pools, arenas and kernels are there
 ODD = [0, 1, -1, 2**31, 2**62, 2**64, 1e308, -0.5, float("nan"), "", "x", "\n", None, True, [], {}, [[]], {"a": 1}]
 CELLS = ["", "NaN", "inf", "1e999", '"', '""', "'", "\0", "\r", "9" * 400, "-", "0x1p3", "é", "\ud7ff", "1,2", "y", "#"]
@@ -299,7 +300,7 @@ def _use(made: Victims, seed: int, slack: int | None) -> str:
         with np.errstate(all="ignore"):
             use()
     except InputError as error:
-        if len(str(error).splitlines()) != 1 or "memory" in str(error).lower():
+        if len(str(error).splitlines()) != 1 or "memory" in str(error).lower().replace(ASKED_FOR, ""):
             raise AssertionError(f"{maker.__name__}: {error}") from error
         return f"{maker.__name__} refused"
     finally:

@@ -101,9 +101,10 @@ class DataSearchEngine(ListEngine):
         )
         slots = network.width * self._count_blocks(network, n_samples)
         batch = self._batch_size(network, n_samples)
-        reported = 3 * (4 + item) * listed * min(1.0, batch / network.width)  # twice, and some of it is kept
+        reported = 2.5 * (4 + item) * listed * min(1.0, batch / network.width)  # twice, and some of it is kept
         asked = 2 * min(batch, network.width) * network.n_features * item
-        lists = list_bytes(listed, slots, network.dtype) + 5 * fired
+        more = 1 + 0.7 * min(2.0, max(0.0, network.threshold))  # where few pairs fire, training may make more of them
+        lists = list_bytes(listed, slots, network.dtype) + 4 * fired * more
         return lists + reported + asked + pass_bytes(network, n_samples, sparse=self.sparse)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:

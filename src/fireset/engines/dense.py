@@ -36,7 +36,7 @@ class DenseEngine(BatchEngine):
         pairs = n_samples * network.width
         fired = pairs * upper_tail(network.threshold)
         kept = pairs if pairs <= _MOST_BYTES else min(pairs, _MOST_BITS) / 8
-        tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 16)
+        tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 10)
         return tiles + max(kept + network.weights.nbytes, _FIRE_SET_BYTES * fired)
 
     def forward(self) -> np.ndarray:

@@ -53,7 +53,7 @@ class HalfSpaceSumsEngine(Engine):
         cut = _ENTRIES.get(d, _FEWER_ENTRIES) * boundary_leaves(n_samples, d, network.threshold)
         if d >= 5:  # where neurons that are far out cut fewer boxes than the formula has
             cut *= 1 - 0.25 * min(1.0, max(0.0, network.threshold))
-        return n_samples * (summed + 3 * d * item + 64 * outputs + 64) + m * (_ENTRY_BYTES * cut + _NEURON_BYTES)
+        return n_samples * (summed + 3 * d * item + 24 * outputs + 64) + m * (_ENTRY_BYTES * cut + _NEURON_BYTES)
 
     def _prepare(self) -> None:
         self._sums = (CircleSums if on_a_circle(self.X) else TreeSums)(self.network, self.X, self.work)

@@ -347,7 +347,7 @@ class GaussNewton(Solver):
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
         """W₀, the weights before a round, the step, the gradient; a partial factor; who fires, listed and in bits."""
-        who_fires = n_samples * network.width * (1 / 8 + 8 * upper_tail(network.threshold))
+        who_fires = n_samples * network.width * (1 / 8 + 5 * upper_tail(network.threshold))
         return 6.0 * network.weights.nbytes + partial_bytes(n_samples) + who_fires
 
     def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:
