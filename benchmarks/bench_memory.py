@@ -132,7 +132,7 @@ def main() -> None:
         *(f"- {json.dumps(one)}" for one in below),
     ]
     print("\n".join(lines))
-    if asked.count >= 200 and not asked.engine:
+    if asked.count >= 100 and not asked.engine:
         (RESULTS / "memory.md").write_text("\n".join(lines) + "\n")
         (RESULTS / "memory.json").write_text(json.dumps(found, indent=1))
 

@@ -53,7 +53,7 @@ _SMALLEST_LARGEST_RADIUS = 0.1  # where memory is short; below it, blocks of neu
 _LISTS_GROW = 1.1  # at most so many times as long, on average, as with the first radius, and by half of what is spare
 _THRIFT = (1.0, 0.5, 0.2)  # of the first radius, where lists are to be made anew in the places that they had
 _ASKED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
-_REPORTED_PAIRS = 1 << 22  # of them that are expected to be reported, there twice
+_REPORTED_PAIRS = 1 << 21  # of them that are expected to be reported, there twice
 
 
 class DataSearchEngine(ListEngine):
@@ -101,10 +101,11 @@ class DataSearchEngine(ListEngine):
         )
         slots = network.width * self._count_blocks(network, n_samples)
         batch = self._batch_size(network, n_samples)
-        reported = 2.5 * (4 + item) * listed * min(1.0, batch / network.width)  # twice, and some of it is kept
+        more = min(2.0, max(0.0, network.threshold))  # where few pairs fire, training may make more of them
+        # Reported pairs are there twice, and the allocator keeps some of the memory of earlier ones.
+        reported = (2.5 + 0.6 * more) * (4 + item) * listed * min(1.0, batch / network.width)
         asked = 2 * min(batch, network.width) * network.n_features * item
-        more = 1 + 0.7 * min(2.0, max(0.0, network.threshold))  # where few pairs fire, training may make more of them
-        lists = list_bytes(listed, slots, network.dtype) + 4 * fired * more
+        lists = list_bytes(listed, slots, network.dtype) + 4 * fired * (1 + 0.7 * more)
         return lists + reported + asked + pass_bytes(network, n_samples, sparse=self.sparse)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:

@@ -37,7 +37,7 @@ class DenseEngine(BatchEngine):
         fired = pairs * upper_tail(network.threshold)
         kept = pairs if pairs <= _MOST_BYTES else min(pairs, _MOST_BITS) / 8
         tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 10)
-        return tiles + max(kept + network.weights.nbytes, _FIRE_SET_BYTES * fired)
+        return tiles + max(kept + 1.5 * network.weights.nbytes, _FIRE_SET_BYTES * fired)
 
     def forward(self) -> np.ndarray:
         network, X = self.network, self.X

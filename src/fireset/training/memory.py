@@ -12,7 +12,7 @@ from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SCRATCH = 12e6  # matrix products in tiles, compiled code
+_SCRATCH = 16e6  # matrix products in tiles, compiled code
 _KEPT = 0.08  # of all the rest, that the allocator keeps when it is given back
 _LOADED_LATER = 140e6  # compiled kernels, and what they are loaded with, where none has been used yet
 _ARRAYS_PER_TARGET = 8  # float64 arrays (n, c) that are there at a time: targets, predictions, residuals
