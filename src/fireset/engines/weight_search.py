@@ -35,6 +35,7 @@ from fireset.hsr import build, check_kind, choose
 _MOVE = 200.0  # cost of moving a neuron in the index, in candidates looked at; measured: 2 µs beside 10 ns
 _ITERATIONS = 50  # of a run, to choose an index by
 _LISTS_GROW = 1.25  # at most so many times as long, on average, as without a radius
+_TREE_BUFFERS = 128e6  # that a partition tree keeps for its answers, at most
 _KEPT_BLOCKS = 8e6  # of what was reported, that the allocator keeps
 _MEMORY = 0.9  # of the mean speed, from one step to the next
 
@@ -72,9 +73,11 @@ class WeightSearchEngine(ListEngine):
         listed, fired = (
             pairs * upper_tail(network.threshold - radius) for radius in (self._largest_radius(network), 0.0)
         )
-        index = 2.2 if self.index_kind(network, n_samples) == "scan" else 6.0
-        lists = 10 * listed + 4 * fired + pass_bytes(network, n_samples, sparse=False)
-        return index * network.weights.nbytes + 2 * network.signs.nbytes + lists + _KEPT_BLOCKS
+        index, buffers = 2.2, 0.0
+        if self.index_kind(network, n_samples) != "scan":
+            index, buffers = 6.0, min(_TREE_BUFFERS, 4 * listed)
+        lists = 13 * listed + 4 * fired + pass_bytes(network, n_samples, sparse=False)
+        return index * network.weights.nbytes + 2 * network.signs.nbytes + lists + buffers + _KEPT_BLOCKS
 
     def _largest_radius(self, network) -> float:
         """With "auto", one whose lists are longer by a quarter, on average: moves saved beyond cost too much."""
