@@ -75,7 +75,7 @@ class WeightSearchEngine(ListEngine):
         )
         index, buffers = 2.2, 0.0
         if self.index_kind(network, n_samples) != "scan":
-            index, buffers = 6.0, min(_TREE_BUFFERS, 4 * listed)
+            index, buffers = 6.0, min(_TREE_BUFFERS, 12 * listed)
         lists = 13 * listed + 4 * fired + pass_bytes(network, n_samples, sparse=False)
         return index * network.weights.nbytes + 2 * network.signs.nbytes + lists + buffers + _KEPT_BLOCKS
 
