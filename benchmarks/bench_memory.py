@@ -76,7 +76,8 @@ def measure(asked: dict) -> dict:
     engine = create(asked["engine"])
     estimate = expected_bytes(engine, network, len(X), solver.extra_bytes(network, len(X)))
     estimate += solver.spare_bytes(network, len(X), free_bytes(None) - estimate)
-    before = resident_bytes()
+    before, highest = resident_bytes(), PeakMemory()
+    assert highest.reset(), "only Linux tells the peak since a moment"
     result = train(
         network,
         X,
@@ -84,7 +85,7 @@ def measure(asked: dict) -> dict:
         max_iter=2 if asked["solver"] == "gauss-newton" else ITERATIONS.get(asked["engine"], 10),
         **settings,
     )
-    peak = (PeakMemory().read() or 0) - before  # of this program: ``getrusage`` has that of whoever started it, too
+    peak = (highest.read() or 0) - before  # of this program: ``getrusage`` has that of whoever started it, too
     return {**asked, "estimate": estimate, "peak": peak, "before": before, "blocks": result.blocks}
 
 

@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
+PAIR_BYTES = 17  # that ``fire_sets_of_pairs`` and whoever collects the pairs for it take for each
+
+
 def fire_sets_by_sample(indptr: np.ndarray, neurons: np.ndarray, width: int) -> "csr_array":
     """Boolean n × m array whose row i holds ``neurons[indptr[i]:indptr[i+1]]``, in the order given."""
     from scipy.sparse import csr_array

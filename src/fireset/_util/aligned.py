@@ -17,6 +17,11 @@ def aligned_rows(rows: np.ndarray) -> np.ndarray:
     return aligned_copy(rows)
 
 
+def aligned_bytes(columns: int, itemsize: int) -> int:
+    """What a row takes as ``aligned_rows`` lays it out."""
+    return -(-columns * itemsize // _CACHE_LINE) * _CACHE_LINE
+
+
 def aligned_copy(rows: np.ndarray) -> np.ndarray:
     """The same on memory of its own, whatever becomes of ``rows``."""
     aligned = aligned_zeros(len(rows), rows.shape[1], rows.dtype)

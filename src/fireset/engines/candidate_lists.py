@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fireset._util.aligned import aligned_bytes
 from fireset._util.parallel import ranges, thread_count
+from fireset.hsr.scan import SPARSE_TILE_PAIRS
 
 if TYPE_CHECKING:
     from fireset.kernels.candidates import ListArrays
@@ -19,8 +21,6 @@ SPARE_SHARE = 8  # one for so many that are used
 _END = 16  # for so many places in slots there is one at the end
 _SLOT_BYTES = 40  # where it is, how long, how much of it was looked at
 _NEURON_BYTES = 160  # of certificates, and what is computed of them
-_CACHE_LINE = 64
-_SPARSE_TILE_PAIRS = 1 << 22  # as a scan has them
 _BLOCK = 4 << 20  # bytes of samples that stay in the cache while all neurons of a range look at them
 
 
@@ -52,7 +52,7 @@ def sample_blocks(size: int, n: int) -> list[tuple[int, int]]:
 
 def row_bytes(network, n_samples: int) -> float:
     """The samples as ``aligned_rows`` lays them out."""
-    return float(n_samples * _whole_lines(network.n_features * network.dtype.itemsize))
+    return float(n_samples * aligned_bytes(network.n_features, network.dtype.itemsize))
 
 
 def pass_bytes(network, n_samples: int, *, sparse: bool) -> float:
@@ -61,15 +61,11 @@ def pass_bytes(network, n_samples: int, *, sparse: bool) -> float:
     Sparse samples stay where they are, but are multiplied in larger tiles.
     """
     item, outputs = network.dtype.itemsize, network.n_outputs
-    tiles = thread_count() * item * min(_SPARSE_TILE_PAIRS, float(n_samples * network.width))
+    tiles = thread_count() * item * min(SPARSE_TILE_PAIRS, float(n_samples * network.width))
     rows = tiles if sparse else row_bytes(network, n_samples)
-    line = item if outputs == 1 else _whole_lines(outputs * item)
+    line = item if outputs == 1 else aligned_bytes(outputs, item)
     sums = n_samples * (line * (len(ranges(network.width)) + 1) + 24 * outputs)
     return rows + sums + _NEURON_BYTES * network.width
-
-
-def _whole_lines(size: int) -> int:
-    return -(-size // _CACHE_LINE) * _CACHE_LINE
 
 
 class CandidateLists:

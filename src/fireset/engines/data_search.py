@@ -16,12 +16,11 @@ Deviations from the listing:
 
 from collections.abc import Callable
 from copy import copy
-from statistics import NormalDist
 
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset._util.gaussian import upper_tail
+from fireset._util.gaussian import threshold_for, upper_tail
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.base import Engine
@@ -130,8 +129,7 @@ class DataSearchEngine(ListEngine):
         """With this radius lists have the length, on average, that their slots were made for."""
         n, first = max(1, n_samples), self._first_radius(network)
         share = _LISTS_GROW * upper_tail(network.threshold - first) + 0.5 * SPARE / n
-        reach = network.threshold + NormalDist().inv_cdf(min(max(share, 1e-300), 0.999))
-        return min(max(first, reach), self.largest_radius)
+        return min(max(first, network.threshold - threshold_for(share)), self.largest_radius)
 
     def _in_blocks(self) -> bool:
         # A tree over all samples is worth more than blocks, and where trees are chosen, rows are short.

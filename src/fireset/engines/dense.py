@@ -10,10 +10,10 @@ from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map, ranges, thread_count
 from fireset.engines.base import BatchEngine
 from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.fire_sets import PAIR_BYTES
 from fireset.network import TILE_PAIRS
 
 _MOST_BITS = 1 << 33  # 1 GiB
-_FIRE_SET_BYTES = 17  # for each fired pair, found tile by tile and then put together
 _MOST_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
 
 
@@ -37,7 +37,7 @@ class DenseEngine(BatchEngine):
         fired = pairs * upper_tail(network.threshold)
         kept = pairs if pairs <= _MOST_BYTES else min(pairs, _MOST_BITS) / 8
         tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 10)
-        return tiles + max(kept + 1.5 * network.weights.nbytes, _FIRE_SET_BYTES * fired)
+        return tiles + max(kept + 1.5 * network.weights.nbytes, PAIR_BYTES * fired)
 
     def forward(self) -> np.ndarray:
         network, X = self.network, self.X

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fireset._util.aligned import aligned_rows
+from fireset._util.aligned import aligned_bytes, aligned_rows
 from fireset._util.gaussian import upper_tail
 from fireset.engines.base import BatchEngine
 from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.fire_sets import PAIR_BYTES
 
 if TYPE_CHECKING:
     from fireset.engines.fired_rows import FiredRows
     from fireset.engines.row_lists import RowLists
 
 _MOST_REMEMBERED = 256 << 20  # bytes of rows and lists, beyond which everything is forgotten
-_FIRE_SET_BYTES = 17  # for each fired pair, found block by block and then put together
 
 
 class RowSearchEngine(BatchEngine):
@@ -69,11 +69,11 @@ class RowSearchEngine(BatchEngine):
         """
         from fireset.engines.row_lists import LARGEST_RADIUS, SEARCHED_AT_ONCE
 
-        row, pairs = -(-network.n_features * network.dtype.itemsize // 64) * 64.0, float(n_samples * network.width)
+        row, pairs = aligned_bytes(network.n_features, network.dtype.itemsize), float(n_samples * network.width)
         listed, fired = (pairs * upper_tail(network.threshold - radius) for radius in (LARGEST_RADIUS, 0.0))
         searched = (12 + 2.5 * network.dtype.itemsize) * min(listed, 1.2 * SEARCHED_AT_ONCE)
         lists = row * (n_samples + 3 * network.width) + 2.2 * listed + 2 * fired + 0.01 * pairs
-        return lists + max(searched, _FIRE_SET_BYTES * fired) + 64.0 * n_samples * network.n_outputs
+        return lists + max(searched, PAIR_BYTES * fired) + 64.0 * n_samples * network.n_outputs
 
     def forward(self) -> np.ndarray:
         return self._pass(np.arange(len(self.X)))

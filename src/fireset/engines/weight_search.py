@@ -22,11 +22,10 @@ Deviations from the listing:
 """
 
 from math import sqrt
-from statistics import NormalDist
 
 import numpy as np
 
-from fireset._util.gaussian import density, upper_tail
+from fireset._util.gaussian import density, threshold_for, upper_tail
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.candidate_lists import pass_bytes
 from fireset.engines.list_engine import ListEngine, check_radius
@@ -83,8 +82,7 @@ class WeightSearchEngine(ListEngine):
         """With "auto", one whose lists are longer by a quarter, on average: moves saved beyond cost too much."""
         if self._wanted_radius != "auto":
             return float(self._wanted_radius)
-        share = min(max(_LISTS_GROW * upper_tail(network.threshold), 1e-300), 0.999)
-        return max(0.0, network.threshold + NormalDist().inv_cdf(share))
+        return max(0.0, network.threshold - threshold_for(_LISTS_GROW * upper_tail(network.threshold)))
 
     def _first_lists(self) -> None:
         self._index = build(self.network.weights, self.index_kind(self.network, len(self.X)))

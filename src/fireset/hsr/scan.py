@@ -24,7 +24,7 @@ _MIN_BLOCK_QUERIES = 16
 _TILE_COORDINATES = 1 << 22  # coordinates read at a time
 _NO_VALUES = np.empty(0)
 _TILE_PAIRS = 1 << 18  # inner products computed at a time: they are read again at once, and should still be in L2
-_SPARSE_TILE_PAIRS = 1 << 22  # of sparse points: each tile lays all coordinates of all queries out anew
+SPARSE_TILE_PAIRS = 1 << 22  # of sparse points: each tile lays all coordinates of all queries out anew
 
 
 class ScanIndex(DynamicIndex):
@@ -167,7 +167,7 @@ class ScanIndex(DynamicIndex):
         """Ranges of points whose inner products with so many normals are computed at a time."""
         tile_points = min(_TILE_PAIRS // n_queries, self._rows_at_a_time)
         if isinstance(self._points, SparseRows):
-            tile_points = _SPARSE_TILE_PAIRS // n_queries
+            tile_points = SPARSE_TILE_PAIRS // n_queries
         tile_points = max(_MIN_BLOCK_QUERIES, tile_points)
         n_tiles = max(1, -(-len(self) // tile_points))
         cuts = [len(self) * k // n_tiles for k in range(n_tiles + 1)]  # equal tiles: a small last one costs as much
