@@ -13,7 +13,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: demo test test-slow test-all test-hosts test-python coverage chromium hooks lint format picture circuits docs bench \
-	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-predict bench-memory bench-quantum bench-theory bench-compare bench-distributed adversary fuzz clean clean-kernels
+	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-predict bench-memory bench-load bench-quantum bench-theory bench-compare bench-distributed adversary try-commands fuzz clean clean-kernels
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -109,6 +109,9 @@ bench-predict: $(VENV)/.test
 bench-memory: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_memory.py
 
+bench-load: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_load.py
+
 bench-quantum: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_quantum.py
 
@@ -119,10 +122,15 @@ bench-theory: $(VENV)/.test
 bench-distributed: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_distributed.py
 
-# Random problems, threads, kills and files against the package: make adversary MINUTES=30, or ONLY=kills COUNT=100.
+# Random problems, settings, commands, threads, kills, files and extreme numbers against the package:
+# make adversary MINUTES=30, or ONLY=kills COUNT=100.
 adversary: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m adversary $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+
+# Some 250 command lines over public and generated tables, each in a process of its own: ten minutes on two cores.
+try-commands: $(VENV)/.test
+	$(BIN)/python tests/command_sweep.py $(JOBS)
 
 fuzz:
 	$(MAKE) adversary ONLY=files COUNT=100000 SEED=0

@@ -3,7 +3,8 @@
     python benchmarks/bench_index.py [--quick] [--only PART]
 
 Parts: queries (faiss, NumPy, BallTree), one (one normal beside NumPy), top (faiss, usearch), builds (scipy's cKDTree),
-changes, static (work beyond the output), exact (10⁶ queries against brute force). Results go to benchmarks/results/ as
+changes, static (work beyond the output), families (exponents on points that are hard for an index), exact (10⁶ queries
+against brute force). Results go to benchmarks/results/ as
 JSON and Markdown.
 """
 
@@ -23,9 +24,11 @@ import usearch  # noqa: E402
 from index_tools import alternating, gaussian, paper_threshold, sphere, table, timed  # noqa: E402
 from one_and_top import one_table, run_one, run_top, top_table  # noqa: E402
 from parts import run_parts  # noqa: E402
+from point_families import FAMILIES, exponent, family, few_above  # noqa: E402
 from scipy.spatial import cKDTree  # noqa: E402
 from sklearn.neighbors import BallTree  # noqa: E402
 
+from fireset import InputError  # noqa: E402
 from fireset.hsr import build  # noqa: E402
 from fireset.kernels.firing import deciding_dot  # noqa: E402
 
@@ -213,6 +216,47 @@ def run_static(quick: bool) -> list[dict]:
     return rows
 
 
+def run_families(quick: bool) -> list[dict]:
+    """Growth of the work with n where about 20 points are found, on points and normals that are hard for an index."""
+    sizes = (1_000, 10_000) if quick else (1_000, 10_000, 100_000)
+    kinds = {2: ("convex-layers",), 3: ("hull-hierarchy",)}
+    rows = []
+    for d in (2, 3, 4, 6):
+        for name in FAMILIES:
+            for kind in ("partition-tree", "cell-tree", *kinds.get(d, ())):
+                rows.append({"d": d, "family": name, "kind": kind, **family_work(name, kind, d, sizes)})
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def family_work(name: str, kind: str, d: int, sizes: tuple[int, ...]) -> dict:
+    """Points tested, nodes visited and microseconds of a query for each size, and their exponents; or the refusal."""
+    tested, nodes, seconds, making = [], [], [], []
+    for n in sizes:
+        points, normals = family(name, n, d)
+        thresholds = few_above(points, normals)
+        started = time.perf_counter()
+        try:
+            index = build(points, kind)
+        except InputError as error:
+            return {"refused": str(error)}
+        making.append(time.perf_counter() - started)
+        index.query_batch(normals, thresholds)
+        tested.append(index.work.points_tested / len(normals))
+        nodes.append(index.work.nodes_visited / len(normals))
+        ask = partial(index.query_batch, normals, thresholds)
+        seconds.append(min(timed(ask) for _ in range(5)) / len(normals))
+    exponents = [exponent(sizes, work) for work in (tested, nodes, 1e6 * np.array(seconds))]
+    microseconds = [1e6 * each for each in seconds]
+    return {
+        "tested": tested,
+        "nodes": nodes,
+        "microseconds": microseconds,
+        "build_seconds": making,
+        "exponents": exponents,
+    }
+
+
 def run_exact(quick: bool) -> list[dict]:
     """Random queries of every kind against brute force in float64, thresholds on points and between them."""
     from numba import njit
@@ -233,6 +277,7 @@ def run_exact(quick: bool) -> list[dict]:
     for kind, dimensions in (
         ("scan", (2, 3, 8, 20)),
         ("partition-tree", (2, 3, 8, 20)),
+        ("cell-tree", (2, 3, 4, 8)),
         ("convex-layers", (2,)),
         ("hull-hierarchy", (3, 4)),
     ):
@@ -292,6 +337,13 @@ def to_markdown(results: dict) -> str:
             "Static kinds, 20 points above: work (nodes, list entries and points looked at) beyond the output.",
             *static_table(results["static"]),
         ]
+    if results.get("families"):
+        lines += [
+            "Points and normals that are hard for an index (`benchmarks/point_families.py`), about 20 points above: "
+            "points tested, nodes visited and µs of a query at the largest n, and exponents of all three in n. The "
+            "bound is the exponent of shallow half-spaces in linear space, 1 − 1/⌊d/2⌋ (Matoušek 1992).",
+            *families_table(results["families"]),
+        ]
     if results.get("exact"):
         rows = [[r["kind"], f"{r['queries']:,}", f"{r['found']:,}", str(r["differences"])] for r in results["exact"]]
         lines += ["Against brute force, float64:", *table("kind", "queries", "found", "differences", rows=rows)]
@@ -342,6 +394,19 @@ def static_table(static: list[dict]) -> list[str]:
     return table("kind", "n", "d", "found", "beyond", "beyond / log₂ n", "µs per query", "build, s", rows=rows)
 
 
+def families_table(families: list[dict]) -> list[str]:
+    rows = []
+    for r in families:
+        named = [str(r["d"]), r["family"], r["kind"]]
+        if "refused" in r:
+            rows.append([*named, "refused", *[""] * 6])
+            continue
+        largest = [f"{r[name][-1]:.0f}" for name in ("tested", "nodes", "microseconds")]
+        rows.append([*named, *largest, *(f"{e:.2f}" for e in r["exponents"]), f"{1 - 1 / (r['d'] // 2):.2f}"])
+    names = ("tested", "nodes", "µs")
+    return table("d", "family", "kind", *names, *(f"{name}, exponent" for name in names), "bound", rows=rows)
+
+
 PARTS = {
     "queries": run_queries,
     "one": run_one,
@@ -350,6 +415,7 @@ PARTS = {
     "changes": run_changes,
     "growth": run_growth,
     "static": run_static,
+    "families": run_families,
     "exact": run_exact,
 }
 

@@ -28,9 +28,11 @@ EXIT_CODES = """\
 | ---: | --- |
 | 0 | done |
 | 2 | a mistake in arguments, files or data; one line says which |
-| 73 | the model was written, but not all else that was asked for, such as `--history`; one line says what |
+| 70 | an unexpected error in fireset itself; one line names the log file to report |
+| 73 | an output such as `--history` could not be written; one line says which, and where the model is |
 | 75 | another worker was lost, or silent for `--worker-timeout` ([several machines](distributed.md)) |
 | 130 | Ctrl-C; the best network was written |
+| 141 | the reader of standard output closed it early, as `head` does |
 | 143 | SIGTERM; with `--checkpoint`, the next checkpoint was written (within about five seconds), and no model |
 """
 # In the order of first use; commands that are not here follow.

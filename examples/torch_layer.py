@@ -19,19 +19,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from fireset.nn import ShiftedReLU
 
 
-class PlainLayer(nn.Module):
-    """What ``ShiftedReLU`` computes, looking at every neuron for every row."""
-
-    def __init__(self, layer: ShiftedReLU):
-        super().__init__()
-        self.weight = nn.Parameter(layer.weight.detach().clone())
-        self.outputs = nn.Parameter(layer.outputs.detach().clone())
-        self.threshold = layer.threshold
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x @ self.weight.T - self.threshold) @ self.outputs / len(self.weight) ** 0.5
-
-
 class Normalize(nn.Module):
     """Rows of norm 1, for which the threshold is meant."""
 
@@ -66,7 +53,7 @@ def main() -> None:
     wide = ShiftedReLU(32, asked.width, 16, trained_outputs=True)
     ours = nn.Sequential(nn.Linear(64, 32), Normalize(), wide, nn.Linear(16, 10))
     plain = copy.deepcopy(ours)
-    plain[2] = PlainLayer(wide)
+    plain[2] = wide.to_dense()  # every neuron for every row; also the way to a GPU, to ONNX and to torch.compile
 
     for name, model in (("fireset.nn.ShiftedReLU", ours), ("torch.nn.Linear", plain)):
         with torch.no_grad():

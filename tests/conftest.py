@@ -1,6 +1,7 @@
 """Shared by all tests: what is slow, Hypothesis profiles, threads, and problem makers."""
 
 import os
+import re
 import sys
 from importlib.util import find_spec
 
@@ -60,7 +61,11 @@ def _thin(cases: list[pytest.Function]) -> None:
     marker = cases[0].get_closest_marker("sweep")
     assert marker is not None
     every, seen = marker.kwargs["every"], set()
-    values = [{(name, repr(value)) for name, value in case.callspec.params.items()} for case in cases]
+    # Without addresses, which differ between the processes that collect the tests.
+    values = [
+        {(name, re.sub(r"0x[0-9a-f]+", "", repr(value))) for name, value in case.callspec.params.items()}
+        for case in cases
+    ]
     several = len(values[0]) > 1
     for each in values[::every]:
         seen |= each
@@ -109,5 +114,17 @@ def run(monkeypatch, capsys):
         code = end.value.code
         assert isinstance(code, int)
         return code, shown.out, shown.err
+
+    return command
+
+
+@pytest.fixture
+def works(run):
+    """Run a command that must succeed; gives standard output."""
+
+    def command(*arguments) -> str:
+        code, out, err = run(*arguments)
+        assert code == 0, err
+        return out
 
     return command

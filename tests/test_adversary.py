@@ -1,14 +1,16 @@
 """A short run of ``make adversary``, and that each attack sees what is wrong."""
 
+import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from adversary import files, indexes, training
+from adversary import commands, estimators, extremes, files, indexes, threads, training
 from adversary.reference import Descent, above, fused_dot
 from fireset.engines.dense import DenseEngine
 from fireset.hsr.scan import ScanIndex
@@ -122,6 +124,66 @@ def test_a_file_that_is_refused_in_two_lines_is_found(monkeypatch, tmp_path):
     assert "one\ntwo" in first_finding(files.attack, range(1))
     with pytest.raises(files.InputError, match="no such file"):
         files.run_command("train", tmp_path / "none.csv", "--target", "y")
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "finding"),
+    [
+        ("predict", lambda *_: np.full(40, np.nan), "not finite"),
+        ("predict", lambda *_: np.full(40, 1e6), "of a constant"),
+        ("fit", lambda *_, **__: [][1], "IndexError"),
+    ],
+)
+def test_a_wrong_estimator_is_found(monkeypatch, method, wrong, finding):
+    X = np.random.default_rng(0).standard_normal((40, 3))
+    settings = {"width": 50, "max_iter": 2, "tol": 0, "random_state": 0, "learning_rate": 0.1}
+    monkeypatch.setattr(estimators, "CLASSIFICATION_SHARE", 0.0)
+    monkeypatch.setattr(estimators, "draw_table", lambda *_: (X, np.sin(X[:, 0]), None))
+    monkeypatch.setattr(estimators, "draw_settings", lambda *_: settings)
+    monkeypatch.setattr(estimators.ShiftedReLURegressor, method, wrong)
+    monkeypatch.setattr(estimators, "EXCUSES", ())
+    assert finding in first_finding(estimators.attack, range(1))
+
+
+def test_a_fit_that_does_not_end_is_found():
+    with pytest.raises(AssertionError, match="not finished after 1 s"), estimators.limited(1, "a loop"):
+        time.sleep(20)
+
+
+def test_overflowing_products_are_decided_exactly():
+    points = np.array([[1e30, -1e30], [1e30, -2e30]], np.float32)
+    above, unsure = extremes.decided(points, np.array([1e10, 1e10], np.float32), -1.0)
+    assert (above, unsure) == (set(), {0})
+    assert extremes.decided(points, np.array([1e-10, 0], np.float32), 1.0) == ({0, 1}, set())
+
+
+def test_a_missed_point_is_found(monkeypatch):
+    monkeypatch.setattr(extremes, "kinds", lambda: ["scan"])
+    monkeypatch.setattr(ScanIndex, "query", lambda *_: np.empty(0, np.int64))
+    assert "missed" in first_finding(extremes.attack, range(20))
+
+
+def test_a_row_that_is_another_alone_is_found(monkeypatch):
+    def run(arguments, case):  # noqa: ARG001
+        found = [9.0] if "one.csv" in arguments else [1.0, 2.0]
+        return 0, json.dumps({"rows": len(found), "prediction": found})
+
+    monkeypatch.setattr(commands, "run", run)
+    monkeypatch.setattr(commands, "draw_table", lambda *_: (["a", "y"], [["1", "2"], ["3", "4"]], ","))
+    assert "alone is 9.0" in first_finding(commands.attack, range(1))
+
+
+def test_a_command_with_a_traceback_is_found(monkeypatch):
+    monkeypatch.setattr(commands, "main", lambda: 1 / 0)
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        commands.run(["train"], "")
+
+
+def test_answers_that_threads_change_are_found(monkeypatch):
+    calls = iter(range(10**6))
+    monkeypatch.setattr(threads.ShiftedReLUNetwork, "predict", lambda *_: np.full(3, next(calls)))
+    with pytest.raises(AssertionError, match="beside other threads"):
+        threads.attack_network(np.random.default_rng(0))
 
 
 @pytest.mark.slow

@@ -10,11 +10,12 @@ from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset.commands.certificate_report import certificate_sections, claims_table, unmet_reasons
 from fireset.engines import create
-from fireset.theory import Certificate, dual_kernel, fire_set_kernel
+from fireset.theory import Certificate, bounds, dual_kernel, fire_set_kernel
 from fireset.theory.step_split import doubtful_pairs, flipped_pairs, gradient_norms
 from problems import hard_cases
 
 DETERMINISTIC = {"gradient", "B4", "identity", "alive"}
+AT_THE_START = {"λ below", "λ above", "initial error", "sparsity", "doubtful", "H(0)"}
 
 
 def certified(network, X, y, *, every=1, **options):
@@ -46,8 +47,8 @@ def test_a_million_neurons_and_plain_answers_meet_every_assumption_and_every_cla
     report = certified(network, X, y, every=6)
     assert unmet(report) == set()
     assert [claim.key for claim in report.claims if not (claim.holds and claim.proved)] == []
-    assert len(report.claims) == 20
-    assert all(claim.verdict == "holds" for claim in report.claims)
+    assert len(report.claims) == 22
+    assert {claim.key for claim in report.claims if claim.complete} == {*AT_THE_START, "rate"}
 
 
 @pytest.mark.slow
@@ -55,8 +56,129 @@ def test_a_million_neurons_and_plain_answers_meet_every_assumption_and_every_cla
 def test_every_claim_holds_in_every_iteration_with_every_engine(engine):
     report = certified(*in_the_regime(20_000, gap=0.1), engine=engine)
     assert unmet(report) == set()
-    assert all(claim.holds and claim.proved for claim in report.claims)
+    assert all(claim.holds and claim.proved and claim.complete for claim in report.claims)
     assert report.curves["sampled_iteration"] == list(range(13))
+
+
+# Which iterations were looked at
+
+
+def far_from_the_regime(rows=12, width=60, dtype="float64"):
+    """Few neurons that move far: λ_min(H(t)) falls."""
+    rng = np.random.default_rng(3)
+    X = sphere(rng, rows, 4)
+    return ShiftedReLUNetwork.initialize(width, 4, threshold=0.3, dtype=dtype, seed=3), X, 3 * rng.standard_normal(rows)
+
+
+class Spectra:
+    """λ_min(H(t)) and max_i k_{i,t} of every iteration, from their definition."""
+
+    def __init__(self, X):
+        self.X, self.smallest, self.most = X, [], []
+
+    def __call__(self, progress):
+        fired = progress.network.fire_sets(self.X)
+        self.smallest.append(np.linalg.eigvalsh(fire_set_kernel(self.X, fired))[0])
+        self.most.append(np.diff(fired.indptr).max())
+
+
+def test_every_iteration_means_every_spectrum():
+    network, X, y = far_from_the_regime()
+    truth, certificate = Spectra(X), Certificate(every=1)
+    train(network, X, y, learning_rate=0.5, max_iter=100, tol=0, engine="dense", callbacks=[truth, certificate])
+    report = certificate.report()
+    assert report.curves["spectrum_iteration"] == list(range(101))
+    worst = int(np.argmin(truth.smallest))
+    claim = report.claim("H(t)")
+    assert worst > 5
+    assert (claim.iteration, claim.looked_at, claim.complete) == (worst, tuple(range(101)), True)
+    assert claim.measured == pytest.approx(truth.smallest[worst], abs=1e-12)
+    assert claim.holds == bool(truth.smallest[worst] >= claim.bound)
+    sparsity = report.claim("sparsity, all t")
+    assert (sparsity.measured, sparsity.looked_at) == (max(truth.most), tuple(range(101)))
+
+
+@pytest.mark.parametrize("ended_by", ["max_iter", "tol", "callback"])
+def test_the_last_iteration_is_looked_at_whatever_ended_the_run(ended_by):
+    network, X, y = far_from_the_regime()
+    truth, certificate = Spectra(X), Certificate(every=40)
+    stop = [lambda progress: progress.record.iteration == 57] if ended_by == "callback" else []
+    options = {"max_iter": 90 if ended_by == "max_iter" else 400, "tol": 0.05 if ended_by == "tol" else 0}
+    result = train(network, X, y, learning_rate=0.1, engine="data", callbacks=[certificate, truth, *stop], **options)
+    last = len(result.history) - 1
+    report = certificate.report()
+    sampled = sorted({*range(0, last + 1, 40), last})
+    assert report.curves["sampled_iteration"] == report.curves["spectrum_iteration"] == sampled
+    assert report.curves["smallest_eigenvalue"][-1] == pytest.approx(truth.smallest[-1], abs=1e-12)
+    for key in ("H(t)", "H change", "fired", "sparsity, all t", "alive", "gradient", "movement"):
+        claim = report.claim(key)
+        assert claim.looked_at == tuple(sampled), key
+        assert not claim.complete
+        assert f"{len(sampled)} of {last + 1} iterations" in claim.verdict or not claim.holds
+        assert claim.to_dict()["looked_at"] == sampled
+    assert all(report.claim(key).looked_at == (0,) and report.claim(key).complete for key in AT_THE_START)
+    assert str(last) in report.notes[0]
+    looked_at = {row[0]: row[4] for row in claims_table(report.to_dict()).rows}
+    assert looked_at[report.claim("H(t)").text] == f"{len(sampled)} of {last + 1}"
+    assert looked_at[report.claim("rate").text] == "all"
+
+
+def test_many_rows_have_few_spectra_and_the_last(monkeypatch):
+    monkeypatch.setattr("fireset.theory.certificate._SPECTRUM_OPERATIONS", 0)
+    network, X, y = far_from_the_regime()
+    report = certified(network, X, y, every=1, learning_rate=0.1, max_iter=30)
+    assert report.curves["spectrum_iteration"] == [0, 8, 16, 24, 30]
+    assert report.claim("H(t)").looked_at == (0, 8, 16, 24, 30)
+    assert report.claim("fired").complete
+
+
+# The start, and steps that rounding loses
+
+
+@pytest.mark.parametrize(("n", "failure"), [(1, 0.5), (3, 0.2), (2, 0.01), (50, 0.01)])
+def test_the_initial_error_is_within_its_bound(n, failure):
+    """The worked-out constant: ‖err(0)‖² of 200 networks, answers ±1 in the worst direction."""
+    rng = np.random.default_rng(0)
+    X = sphere(rng, n, 3)
+    bound = bounds.initial_error_bound(n, 0.2, failure)
+    above = 0
+    for seed in range(200):
+        u = ShiftedReLUNetwork.initialize(64, 3, threshold=0.2, dtype="float64", seed=seed).predict(X)[:, 0]
+        above += np.sum((np.abs(u) + 1) ** 2) > bound
+    assert above <= 200 * failure
+
+
+def test_the_initial_error_is_judged():
+    network, X, y = far_from_the_regime()
+    claim = certified(network, X, y, learning_rate=0.1, max_iter=2).claim("initial error")
+    start, _, _ = far_from_the_regime()
+    assert claim.measured == pytest.approx(np.sum((y - start.predict(X)[:, 0]) ** 2), rel=1e-12)
+    assert claim.bound == bounds.initial_error_bound(12, 0.3, 0.01, np.abs(y).max())
+    assert claim.proved
+    assert not certified(start, X, 1e3 * np.sign(y), learning_rate=0.1, max_iter=1).claim("initial error").unmet
+
+
+MOVING = ("noflip", "fired", "sparsity, all t", "H change", "H(t)", "movement", "within R", "B1", "one step", "rate")
+
+
+def test_steps_that_float32_rounds_away_are_named():
+    network, X, y = far_from_the_regime(dtype="float32")
+    report = certified(network, X, y, learning_rate=1e-12, max_iter=20)
+    for key in MOVING:
+        assert report.claim(key).holds is None, key
+        assert "no weight moved in 20 iterations" in report.claim(key).why_not
+    assert any(note.startswith("Warning: no weight moved") and "float64" in note for note in report.notes)
+    moving = certified(*far_from_the_regime(), learning_rate=1e-12, max_iter=20)
+    assert all(moving.claim(key).holds is not None for key in MOVING)
+    assert moving.assumption("rounding").met
+
+
+def test_steps_that_float32_rounds_away_in_part_are_an_unmet_assumption():
+    network, X, y = far_from_the_regime(dtype="float32")
+    report = certified(network, X, y, learning_rate=2e-7, max_iter=10)
+    assert not report.assumption("rounding").met
+    assert report.assumption("rounding").actual > 0.1
+    assert "rounding" in {assumption.key for assumption in report.claim("rate").unmet}
 
 
 # Where something is not
@@ -110,7 +232,7 @@ def test_equal_and_opposite_rows_leave_nothing_to_claim_about_lambda(side, word)
     assert separation.reason == f"δ = 0: rows 0 and 2 are {word}"
     if side > 0:
         silent = {claim.key for claim in report.claims if claim.holds is None}
-        assert silent == {claim.key for claim in report.claims} - {"sparsity", *DETERMINISTIC}
+        assert silent == {claim.key for claim in report.claims} - {"sparsity", "initial error", *DETERMINISTIC}
         assert "rows 0 and 2 are the same" in report.claim("rate").verdict
     assert all(report.claim(key).verdict == "holds" for key in ("sparsity", *DETERMINISTIC))
 
@@ -310,7 +432,7 @@ def test_a_report_as_tables_figures_and_json():
         for series in figure.series:
             assert len(series.x) == len(series.y) > 0
             assert np.isfinite(series.y).all()
-    assert "looked at in 4 of 10 iterations" in section.paragraphs[-2]
+    assert "4 of 10 iterations (0, 3, 6, 9)" in section.paragraphs[-2]
 
 
 def test_fire_sets_between_forward_and_step_leave_the_run_alone():

@@ -41,6 +41,29 @@ def run(folder, *, resume=False, every=7, stop_at=None, keep=3, of=None, **chang
     return one, train(one, settings.pop("X"), settings.pop("y"), callbacks=callbacks, checkpoint=asked, **settings)
 
 
+@pytest.mark.parametrize(
+    ("changes", "measured"),
+    [
+        ({}, []),
+        ({"validation": (HELD_OUT, HELD_OUT[:, :1])}, ["validation_loss"]),
+        ({"engine": "quantum-weights", "momentum": 0.0, "nesterov": False}, ["oracle_queries", "missed_pairs"]),
+    ],
+)
+def test_a_resumed_history_has_the_same_values_and_types(tmp_path, changes, measured):
+    """What was not measured is None, before and after; counts stay whole numbers."""
+    one = {"of": network(60), "every": 3, "max_iter": 6}
+    _, whole_run = run(tmp_path / "whole", **one, **changes)
+    run(tmp_path / "cut", **one | {"of": network(60)}, stop_at=4, **changes)
+    _, resumed = run(tmp_path / "cut", resume=True, **one | {"of": network(60)}, **changes)
+    assert resumed.resumed_at == 3
+    for record, expected in zip(resumed.history, whole_run.history, strict=True):
+        for name in ("validation_loss", "oracle_queries", "missed_pairs"):
+            value = getattr(record, name)
+            assert type(value) is type(getattr(expected, name))
+            assert (value is not None) == (name in measured)
+    assert "nan" not in resumed.history.to_csv().lower()
+
+
 def same_bits(first: ShiftedReLUNetwork, second: ShiftedReLUNetwork) -> bool:
     return first.weights.tobytes() == second.weights.tobytes()
 
@@ -294,15 +317,6 @@ class TestRefused:
     def test_another_solver_than_gauss_newton(self, tmp_path):
         run(tmp_path, max_iter=3, every=1, solver="gauss-newton")
         assert refusal(tmp_path) == "solver ('gauss-newton' there, 'gradient' here)"
-
-    def test_checkpoints_of_earlier_versions_know_no_shapes(self, tmp_path):
-        shutil.copytree(Path(__file__).parent / "data" / "format-1" / "plain", tmp_path, dirs_exist_ok=True)
-        options = {"momentum": 0.0, "nesterov": False, "tol": 0, "patience": 1000, "X": FOUR, "y": TARGETS}
-        narrow = ShiftedReLUNetwork.initialize(30, 4, threshold=0.5, seed=1, dtype="float64")
-        assert refusal(tmp_path, of=narrow, **options) == (
-            "width ('32' there, '30' here), X (another table), y (another target), sample_weight (other weights), "
-            "validation (other rows held out)"
-        )
 
     def test_options_of_the_user_explain_what_fingerprints_cannot(self, tmp_path):
         def asked(**options) -> Checkpoints:

@@ -43,3 +43,10 @@ def test_only_what_was_given_is_named():
     context = parsed(["train", "t.csv", "--target", "y"])
     assert context.params["file"] == Path("t.csv")
     assert command_line(context) == "fireset train t.csv --target=y"
+
+
+def test_commands_are_listed_in_the_order_of_use():
+    context = COMMANDS.make_context("fireset", ["engines"])
+    names = COMMANDS.list_commands(context)
+    assert names[:4] == ["train", "predict", "info", "export"]
+    assert set(names) == set(COMMANDS.commands)

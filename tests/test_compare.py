@@ -330,8 +330,9 @@ def test_table_for_people(digits, run, monkeypatch):
     assert lines[0].startswith("contender ")
     assert [line.split()[0] for line in lines[1:4]] == ["dense", "data", "pytorch"]
     assert lines[4] == "pytorch: needs about 0.0 GB for all pairs; 0.0 GB are free"
-    assert lines[-3].split(":")[0] in ("Yes", "No", "Not within 2 iterations")
-    assert lines[-1].startswith("next: fireset train ")
+    assert lines[-4].split(":")[0] in ("Yes", "No", "Not within 2 iterations")
+    assert lines[-2].startswith("next: fireset train ")
+    assert lines[-1].startswith("or: fireset compare ")
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from fireset import InputError
+from fireset._util.wording import duration
 from fireset.commands import compare_models as comparing
-from fireset.commands.budget import Budget, shown_seconds
+from fireset.commands.budget import Budget
 from fireset.commands.compare_models import SCORES, compare_models, compare_models_table
 from fireset.commands.model_contenders import MODELS, Fit, _log_loss, fit_and_score
 from fireset.commands.model_verdict import Scored, advice, standard_error
@@ -95,7 +96,7 @@ class TestAdvice:
 
 
 def test_seconds_as_people_say_them():
-    shown = [shown_seconds(s) for s in (0.0004, 0.0123, 0.16, 1.04, 12.3, 150)]
+    shown = [duration(s) for s in (0.0004, 0.0123, 0.16, 1.04, 12.3, 150)]
     assert shown == ["0.4 ms", "12 ms", "160 ms", "1.0 s", "12 s", "2 min"]
 
 

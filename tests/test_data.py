@@ -27,8 +27,8 @@ from fireset.tables.reader import read_table
 from fireset.tables.target import class_labels, detect_task, regression_values, split_target
 
 SUFFIXES = (
-    "the suffixes understood are .csv, .tsv, .svm, .svmlight, .libsvm (each also with .gz, .bz2, .zst), .parquet, "
-    ".pq, .npz"
+    "the suffixes understood are .csv, .tsv, .txt, .svm, .svmlight, .libsvm (each also with .gz, .bz2, .zst), "
+    ".parquet, .pq, .npz, .xlsx, .xls"
 )
 ONE_ROW = "give a table with at least one row"
 SAVEZ = "numpy.savez(path, X=X, y=y)"
@@ -130,8 +130,8 @@ def test_csv_types_come_from_all_rows():
     assert read_table(written("t.csv", body)).schema == {"a": pl.Float64, "b": pl.String}
 
 
-def test_csv_quotes_long_integers_and_short_lines():
-    frame = read_table(written("t.csv", b'a,"b,c"\n' + b"9" * 60 + b',"x\ny"\n2\n'))
+def test_csv_quotes_and_long_integers():
+    frame = read_table(written("t.csv", b'a,"b,c"\n' + b"9" * 60 + b',"x\ny"\n2,\n'))
     assert frame.to_dict(as_series=False) == {"a": [1e60, 2.0], "b,c": ["x\ny", None]}
 
 
@@ -178,7 +178,7 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.xlsx", b"PK", f"t.xlsx has the suffix '.xlsx'; {SUFFIXES}"),
+        ("t.ods", b"PK", f"t.ods has the suffix '.ods'; {SUFFIXES}"),
         ("table", b"a", f"table has the suffix ''; {SUFFIXES}"),
         ("t.npz.gz", b"a", f"t.npz.gz has the suffix '.npz.gz'; {SUFFIXES}"),
         *((name, b"", f"{name} is empty; {ONE_ROW}") for name in ("t.csv", "t.parquet", "t.npz", "t.svm")),
@@ -208,7 +208,7 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
         (
             "t.csv",
             b"a,b\n\n3,4,5\n",
-            "t.csv: line 3 has 3 fields parted by commas but the header has 2; make them equal",
+            "t.csv: line 3 has 3 fields separated by commas but the header has 2; make them equal",
         ),
         (
             "t.csv",
@@ -216,9 +216,9 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
             "t.csv: the line or quote that starts in line 3 cannot be parsed (unexpected end of data); "
             "check its quotes",
         ),
-        ("t.csv", b"a,b\n1,2\n3,caf\xe9\n", f"t.csv: line 3 {NOT_UTF8}"),
+        ("t.csv", b"a,b\n1,\xc3\xa9\n3,caf\xe9\n", f"t.csv: line 3 {NOT_UTF8}"),
         ("t.csv", b"a,b\n1,\x00\n", f"t.csv: line 2 {NOT_UTF8}"),
-        ("t.csv", "a,b\n1,2\n".encode("utf-16"), f"t.csv: line 1 {NOT_UTF8}"),
+        ("t.csv", "a,b\n1,2\n".encode("utf-16")[:-1], "t.csv: line 2 is not UTF-16 text; " + NOT_UTF8.split("; ")[1]),
         ("t.csv", JUNK, f"t.csv: line 1 {NOT_UTF8}"),
         ("t.csv.gz", b"a,b\n1,2\n", "t.csv.gz " + DAMAGED("CSV", "Not a gzipped file (b'a,')")),
         ("t.tsv.bz2", b"a,b\n1,2\n", "t.tsv.bz2 " + DAMAGED("TSV", "Invalid data stream")),
@@ -486,12 +486,56 @@ def test_bad_targets_are_refused(frame, target, message):
     ],
 )
 def test_detect_task(values, task):
-    assert detect_task(pl.Series("y", values)) == task
+    assert detect_task(pl.Series("y", values)).task == task
+
+
+def drawn(seed: int, levels: list[int], weights: list[float], rows: int) -> list[int]:
+    shares = np.array(weights) / sum(weights)
+    return np.random.default_rng(seed).choice(levels, rows, p=shares).tolist()
+
+
+TYPICAL = {
+    "digits": (list(range(10)), [1] * 10, "classification"),
+    "digits, as frequent as in MNIST": (list(range(10)), [59, 67, 60, 61, 58, 54, 59, 63, 59, 59], "classification"),
+    "iris": ([0, 1, 2], [1] * 3, "classification"),
+    "iris from 1": ([1, 2, 3], [1] * 3, "classification"),
+    "binary": ([0, 1], [9, 1], "classification"),
+    "signs": ([-1, 1], [2, 1], "classification"),
+    "forest cover": (list(range(1, 8)), [212, 283, 36, 3, 9, 17, 21], "classification"),
+    "glass": ([1, 2, 3, 5, 6, 7], [70, 76, 17, 13, 9, 29], "classification"),
+    "months": (list(range(1, 13)), [1] * 12, "classification"),
+    "wine quality": (list(range(3, 10)), [30, 216, 2138, 2836, 1079, 193, 5], "regression"),
+    "ages": (list(range(25, 35)), [1] * 10, "regression"),
+    "years": (list(range(2010, 2021)), [1] * 11, "regression"),
+    "visits": (list(range(15)), [np.exp(-k / 3) for k in range(15)], "regression"),
+    "articles": (list(range(8)), [275, 246, 178, 84, 67, 27, 17, 12], "regression"),
+    "rings of abalones": (
+        list(range(1, 21)),
+        [1, 1, 9, 20, 40, 80, 130, 200, 240, 220, 170, 90, 70, 45, 35, 23, 20, 14, 11, 9],
+        "regression",
+    ),
+    "ratings with one peak": ([1, 2, 3, 4, 5], [2, 5, 15, 40, 20], "regression"),
+    "promoter score": (list(range(11)), [1, 1, 2, 2, 3, 8, 10, 20, 40, 30, 22], "regression"),
+}
+
+
+@pytest.mark.parametrize("rows", [300, 3000])
+@pytest.mark.parametrize("name", TYPICAL)
+def test_typical_targets(name, rows):
+    levels, weights, task = TYPICAL[name]
+    for seed in range(5):
+        choice = detect_task(pl.Series("y", drawn(seed, levels, weights, rows)))
+        assert choice.task == task, (seed, choice)
+        assert choice.reason
+        poisson = name in ("visits", "articles")
+        assert ("poisson" in choice.suggestion) == poisson or not poisson
+        other = {"classification": "--task regression", "regression": "--task classification"}[task]
+        assert len(set(levels)) <= 2 or other in choice.suggestion
 
 
 def test_detect_task_of_categorical_types():
-    assert detect_task(pl.Series("y", ["a", "b"], dtype=pl.Categorical)) == "classification"
-    assert detect_task(pl.Series("y", ["a", "b"], dtype=pl.Enum(["a", "b"]))) == "classification"
+    assert detect_task(pl.Series("y", ["a", "b"], dtype=pl.Categorical)).task == "classification"
+    assert detect_task(pl.Series("y", ["a", "b"], dtype=pl.Enum(["a", "b"]))).task == "classification"
 
 
 CONVERT = "which is neither number, text nor date; convert it to numbers or text in the file"

@@ -11,10 +11,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+import option_workers
 import workers
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset._util.errors import WorkerLostError
 from fireset._util.files import file_digest, write_model
+from fireset.distributed.agreement import check_same, describe, failing_together
 from fireset.distributed.process_group import (
     SINGLE_PROCESS,
     TorchProcessGroup,
@@ -117,13 +119,69 @@ class TestTogether:
 
     def test_different_data_are_refused(self, done):
         for rank in range(2):
-            assert (
-                facts(done, f"strangers.{rank}")
-                == "y must be the same on all workers; worker 1 has other ones than worker 0"
-            )
+            assert facts(done, f"strangers.{rank}").startswith("y must be the same on all workers")
 
     def test_too_few_neurons(self, done):
         assert facts(done, "narrow.3") == "width must be at least 2 for each of the 4 workers, got 7"
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory) -> Path:
+    """The folder of what two workers wrote that were given different settings."""
+    out = tmp_path_factory.mktemp("options")
+    X = np.random.default_rng(0).standard_normal((60, 2))
+    pl.DataFrame(X, schema=["a", "b"]).with_columns(y=pl.Series(np.sin(X[:, 0]))).write_csv(out / "table.csv")
+    finished = subprocess.run(
+        torchrun(Path(option_workers.__file__), out, processes=2),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return out
+
+
+@pytest.mark.slow
+class TestDifferentSettings:
+    """Each worker raises, and names the setting with the values and ranks of both."""
+
+    @pytest.mark.parametrize("option", option_workers.OPTIONS)
+    def test_options(self, refused, option):
+        for rank in range(2):
+            code, message = facts(refused, f"{option}.{rank}")
+            assert (code, message.count("\n")) == (2, 1)
+            assert f"{option} must be the same on all workers" in message
+            for worker, value in enumerate(option_workers.OPTIONS[option]):
+                found = message.partition(f" on worker {worker}")[0].split()[-1]
+                assert found.strip("'").removesuffix(".0") == value.removesuffix(".0")
+
+    def test_options_that_one_worker_has(self, refused):
+        for rank in range(2):
+            for option in ("--eval", "--explain"):
+                code, message = facts(refused, f"{option}.{rank}")
+                assert code == 2
+                assert f"{option} must be the same on all workers" in message
+            code, message = facts(refused, f"both explain.{rank}")
+            assert code == 2
+            assert "--explain" in message
+
+    def test_what_may_differ(self, refused):
+        assert facts(refused, "own.0")[0] == facts(refused, "own.1")[0] == 0
+        assert Model.load(refused / "own.safetensors").task == "regression"
+
+    @pytest.mark.parametrize("name", option_workers.SETTINGS)
+    def test_settings_of_an_estimator(self, refused, name):
+        for rank in range(2):
+            assert facts(refused, f"estimator {name}.{rank}").startswith(f"{name} must be the same on all workers")
+
+    def test_weights_grids_and_seeds(self, refused):
+        for rank in range(2):
+            assert facts(refused, f"weights.{rank}").startswith("weights must be the same on all workers")
+            assert facts(refused, f"grid.{rank}").startswith("neurons must be the same on all workers")
+            assert facts(refused, f"no seed.{rank}").startswith("random_state must be given")
+            assert facts(refused, f"same.{rank}") == ""
 
 
 @pytest.mark.slow
@@ -315,3 +373,27 @@ class TestSums:
             WorkerLostError, match=r"^another worker is gone or does not answer \(Connection closed by p"
         ):
             TorchProcessGroup(Gone()).all_reduce_sum(1)
+
+
+class TestDescribedSettings:
+    @pytest.mark.parametrize(
+        ("value", "equal", "other"),
+        [
+            (0.1, np.float64(0.1), 0.2),
+            (np.arange(3.0), np.arange(3.0), np.arange(3)),
+            (np.array(["a", None]), np.array(["a", None]), np.array(["b", None])),
+            (np.random.RandomState(1), np.random.RandomState(1), np.random.RandomState(2)),
+            (np.random.default_rng(1), np.random.default_rng(1), np.random.default_rng(2)),
+            ([1, "a"], (1, "a"), [1, "b"]),
+            ({"x", "y", "z"}, {"z", "y", "x"}, {"x"}),
+            ({0: 1.0}, {0: np.float64(1.0)}, {0: 2.0}),
+            (GaussNewton(tol=0.5), GaussNewton(tol=0.5), GaussNewton(tol=0.25)),
+        ],
+    )
+    def test_equal_texts_for_equal_values(self, value, equal, other):
+        assert describe(value) == describe(equal) != describe(other)
+
+    def test_one_process_is_not_asked(self):
+        check_same(SINGLE_PROCESS, {"learning_rate": 0.1})
+        with pytest.raises(InputError, match="no"), failing_together(SINGLE_PROCESS):
+            raise InputError("no")

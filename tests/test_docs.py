@@ -3,7 +3,6 @@
 import ast
 import re
 import shlex
-import subprocess
 import sys
 from importlib import import_module, invalidate_caches
 from inspect import ismodule
@@ -278,17 +277,7 @@ def test_every_page_is_in_the_navigation():
         assert f": {page.name}\n" in navigation, page.name
 
 
-# Examples and results
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("example", ["digits", "regression_table"])
-def test_examples_leave_a_figure(example, tmp_path):
-    figure = tmp_path / "figure.png"
-    command = [sys.executable, ROOT / "examples" / f"{example}.py", "--out", figure, "--width", "300"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert figure.read_bytes().startswith(b"\x89PNG")
+# Results
 
 
 def test_results_are_collected(tmp_path, monkeypatch):

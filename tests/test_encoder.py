@@ -41,10 +41,22 @@ def test_encode_equals_the_matrix_made_by_hand():
     assert encoder.encode(MIXED.clear()).shape == (0, 6)
 
 
-@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["red", "green", "blue"])])
-def test_categorical_types_are_text(dtype):
-    encoder = TableEncoder.learn(MIXED.select(pl.col("color").cast(dtype)))
+@pytest.mark.parametrize(("dtype", "forced"), [(pl.Categorical, False), (pl.Enum(["red", "green", "blue"]), True)])
+def test_categorical_types_are_text(dtype, forced):
+    encoder = TableEncoder.learn(MIXED.select(pl.col("color").cast(dtype)), categorical=["color"] if forced else [])
     np.testing.assert_array_equal(encoder.encode(MIXED), [[0, 1], [1, 0], [0, 1]])
+
+
+def test_ordered_categories_are_their_place_in_the_order():
+    sizes = pl.Enum(["small", "medium", "large", "huge"])
+    table = pl.DataFrame({"size": pl.Series(["large", None, "small", "medium"], dtype=sizes)})
+    encoder = TableEncoder.learn(table)
+    assert encoder.feature_names == ["size", "size (missing)"]
+    assert encoder.encode(table).tolist() == [[2, 0], [1, 1], [0, 0], [1, 0]]
+    assert encoder.encode(pl.DataFrame({"size": ["huge", " small "]})).tolist() == [[3, 0], [0, 0]]
+    assert TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
+    message = refusal(encoder.encode, pl.DataFrame({"size": ["small", "tiny"]}))
+    assert "'tiny' in row 2" in message
 
 
 def test_categories_match_whatever_type_the_column_is_read_as():
@@ -378,6 +390,11 @@ STORED = {
     ],
     "left_out": {"id": "like an identifier"},
 }
+STORED["columns"] += [
+    {"kind": "number", "name": "price", "fill": 2.0, "spelling": {"decimal": ",", "grouping": ".", "unit": "€"}},
+    {"kind": "number", "name": "paid", "fill": 0.0, "spelling": "boolean"},
+    {"kind": "ordered", "name": "size", "levels": ["small", "large"], "fill": 0.5, "indicator": True},
+]
 
 
 def test_stored_form_survives_json():
@@ -424,6 +441,9 @@ def test_mutated_stored_forms_raise_nothing_but_input_errors(path):
             "weight": [None, 2],
             "town": ["Rome", None],
             "day": ["2024-01-31", None],
+            "price": ["€ 1.234,5", None],
+            "paid": ["true", "FALSE"],
+            "size": ["large", None],
             "": [1, 2],
             "red": [1, 2],
         }
@@ -472,7 +492,7 @@ CATEGORIES = "'categories' must be sorted, different texts, got"
         ({"columns": []}, "'columns' must be a list, not empty, got []"),
         ({"columns": [3]}, "each column must be a dict, got 3"),
         ({"columns": number()["columns"] * 2}, "its column names must differ, got ['a', 'a']"),
-        (number(kind="time"), "a column's 'kind' must be 'number', 'category' or 'date', got 'time'"),
+        (number(kind="time"), "a column's 'kind' must be 'number', 'category', 'date' or 'ordered', got 'time'"),
         (number(name=3), "a column's 'name' must be text, got 3"),
         (number(name="\ud800"), "a column's 'name' must be text, got '\\ud800'"),
         (number(fill="3"), f"{NUMBER_FILL} '3'"),

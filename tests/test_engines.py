@@ -22,6 +22,7 @@ ENGINES = [
     ("weights", {"radius": 0}),
     ("weights", {"radius": 0.2, "index": "partition-tree"}),
     ("weights", {"radius": 0, "index": "partition-tree"}),
+    ("weights", {"radius": 0, "index": "cell-tree"}),
 ]
 
 
@@ -97,7 +98,7 @@ def test_static_kinds_serve_the_data_engine(engine, index, d, radius):
 
 def test_algorithm_1_wants_an_index_that_can_be_changed():
     with pytest.raises(
-        InputError, match=r"^kind must be one that can be changed, auto, scan, partition-tree; got 'conv"
+        InputError, match=r"^kind must be one that can be changed, auto, scan, partition-tree, cell-tree; got 'conv"
     ):
         create("weights", index="convex-layers")
 
@@ -446,3 +447,29 @@ def test_sums_has_neighbours_take_turns_together():
     directions = network.weights / np.linalg.norm(network.weights, axis=1, keepdims=True)
     ways = np.linalg.norm(np.diff(directions[order_by_boundary(network)], axis=0), axis=1)
     assert ways.mean() < 0.2 * np.linalg.norm(np.diff(directions, axis=0), axis=1).mean()
+
+
+@pytest.mark.parametrize("name", ["data", "weights"])
+def test_without_a_radius_exactly_the_moved_neurons_are_queried(name):
+    """Algorithms 1 and 2 to the letter, also when lists outgrow their slots and the storage has to grow."""
+    rng = np.random.default_rng(0)
+    X = sphere(rng, 200, 3)
+    network = ShiftedReLUNetwork.initialize(10_000, 3, threshold=1.5, dtype="float64", seed=1)
+    engine = create(name, radius=0)
+    engine.start(network, X)
+    pairs = network.fire_sets(X).nnz
+    y = 300 * np.sign(X[:, :1])  # far off, so that neurons move far and lists grow
+    moved, queried = [], []
+    for _ in range(50):
+        before, refreshes = network.weights.copy(), engine.work.refreshes
+        residual = engine.forward() - y
+        engine.step(residual, StepRule(0.02))
+        moved.append(int((network.weights != before).any(axis=1).sum()))
+        queried.append(engine.work.refreshes - refreshes)
+    assert queried == moved
+    assert max(moved) > 1000
+    found, true = engine.fire_sets(), network.fire_sets(X)
+    assert true.nnz > 2 * pairs  # lists have grown by more than they had to spare
+    np.testing.assert_array_equal(found.indptr, true.indptr)
+    np.testing.assert_array_equal(found.indices, true.indices)
+    engine.audit()

@@ -1,6 +1,7 @@
 """DataFrames of all kinds in the estimators: the same table gives the same predictions, whatever it comes as."""
 
 import pickle
+import re
 import warnings
 from datetime import date, timedelta
 
@@ -9,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import GridSearchCV, cross_val_predict
@@ -17,6 +19,8 @@ from sklearn.preprocessing import FunctionTransformer
 
 import fireset
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.commands.train import train_table
+from fireset.model import Model
 from fireset.tables.column_notes import columns_in_words, describe_columns
 from fireset.tables.reader import read_table
 
@@ -151,8 +155,89 @@ def test_numbers_that_name_categories():
     assert "children=3" in model.encoder_.feature_names
     with pytest.raises(InputError, match="categorical 'kids' is not a column of the table"):
         ShiftedReLURegressor(**SETTINGS, categorical=["kids"]).fit(table, y)
-    with pytest.raises(InputError, match="categorical names columns of a DataFrame, and X is an array"):
-        ShiftedReLURegressor(**SETTINGS, categorical=["x0"]).fit(np.zeros((3, 1)), [1, 2, 3])
+
+
+def test_ordered_categories_of_pandas_keep_their_order():
+    sizes = pd.CategoricalDtype(["small", "medium", "large"], ordered=True)
+    frame = pd.DataFrame({"size": pd.Series(["large", "small", "medium"] * 20, dtype=sizes)})
+    model = ShiftedReLURegressor(**SETTINGS).fit(frame, [2.0, 0.0, 1.0] * 20)
+    assert model.encoder_.feature_names == ["size"]
+    np.testing.assert_allclose(model.predict(frame[:3]), [2, 0, 1], atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", [complex, object])
+def test_complex_columns_are_refused(dtype):
+    frame = pd.DataFrame({"a": pd.Series([1 + 2j, 2, 3], dtype=dtype)})
+    with pytest.raises(InputError, match="'a' holds complex numbers"):
+        ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0, 3.0])
+
+
+class TestCategoricalPositions:
+    """Arrays, whose columns have no names."""
+
+    codes = np.random.default_rng(0).integers(0, 4, 80)
+    X = np.c_[np.random.default_rng(1).standard_normal(80), codes, np.arange(80) % 7]
+    y = np.array([3.0, -1.0, 5.0, 0.0])[codes] + X[:, 0]
+
+    def test_as_with_a_frame(self):
+        frame = pl.DataFrame({name: self.X[:, j] for j, name in enumerate(("x0", "x1", "x2"))})
+        expected = ShiftedReLURegressor(**SETTINGS, categorical=["x1"]).fit(frame, self.y)
+        for categorical in ([1], (1,), np.array([1]), [-2], [False, True, False], np.array([False, True, False])):
+            model = ShiftedReLURegressor(**SETTINGS, categorical=categorical).fit(self.X, self.y)
+            assert model.encoder_.feature_names == expected.encoder_.feature_names
+            assert np.array_equal(model.predict(self.X), expected.predict(frame))
+            assert not hasattr(model, "feature_names_in_")
+            assert model.n_features_in_ == 3
+        assert np.array_equal(model.feature_importances_, expected.feature_importances_)
+
+    @pytest.mark.parametrize("of_type", [np.float64, np.float32, np.int64, object])
+    def test_arrays_of_other_types(self, of_type):
+        X = self.X.round()
+        model = ShiftedReLURegressor(**SETTINGS, categorical=[1, 2]).fit(X, self.y)
+        assert len(model.encoder_.feature_names) == 1 + 4 + 7
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.array_equal(model.predict(X.astype(of_type)), model.predict(X))
+        again = ShiftedReLURegressor(**SETTINGS, categorical=[1, 2]).fit(X.astype(of_type), self.y)
+        np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-5)
+
+    def test_texts_and_missing_cells(self):
+        X = self.X.astype(object)
+        X[:, 1] = np.array(["a", "b", "c", "d"])[self.codes]
+        X[3, 1] = None
+        model = ShiftedReLUClassifier(**SETTINGS, categorical=[1]).fit(X, self.y > 1)
+        assert model.score(X, self.y > 1) > 0.9
+        numbers = self.X.copy()
+        numbers[5] = np.nan
+        model = ShiftedReLURegressor(**SETTINGS, categorical=[1]).fit(numbers, self.y)
+        assert "x1=(missing)" in model.encoder_.feature_names
+        assert np.isfinite(model.predict(numbers)).all()
+        with pytest.raises(ValueError, match="NaN"):
+            ShiftedReLURegressor(**SETTINGS, categorical=[1], missing="error").fit(numbers, self.y)
+
+    def test_afterwards(self, tmp_path):
+        model = ShiftedReLURegressor(**SETTINGS, categorical=[1]).fit(self.X, self.y)
+        expected = model.predict(self.X)
+        fireset.save(model, tmp_path / "model")
+        again = fireset.load(tmp_path / "model")
+        assert again.get_params()["categorical"] == [1]
+        for other in (again, pickle.loads(pickle.dumps(model)), clone(model).fit(self.X, self.y)):
+            assert np.array_equal(other.predict(self.X), expected)
+            assert np.array_equal(other.feature_importances_, model.feature_importances_)
+            other.partial_fit(self.X, self.y)
+        with pytest.raises(ValueError, match="3 features"):
+            model.predict(self.X[:, :2])
+        with pytest.warns(UserWarning, match="9"):
+            model.predict([[0.0, 9.0, 1.0]])
+
+    @pytest.mark.parametrize("categorical", [["x1"], [3], [-4], [0.5], [True, False], "x1", [None]])
+    def test_what_is_refused(self, categorical):
+        with pytest.raises(InputError, match=r"`categorical`.*got"):
+            ShiftedReLURegressor(**SETTINGS, categorical=categorical).fit(self.X, self.y)
+
+    def test_sparse_rows_are_refused(self):
+        with pytest.raises(InputError, match=r"`categorical`.*sparse"):
+            ShiftedReLURegressor(**SETTINGS, categorical=[1]).fit(csr_array(self.X), self.y)
 
 
 @pytest.mark.parametrize("spoiled", [{"a": [{"b": 1}, {"b": 2}]}, {"a": [b"x", b"y"]}, {"a": [[1], [2]]}])
@@ -212,6 +297,35 @@ def test_what_the_columns_became_in_words():
         f"category (missing)), smokes ({missing['smokes']} cells, by the median 0), "
         f"seen ({missing['seen']} cells, by the median)",
     ]
+
+
+def test_the_median_that_is_said_is_that_of_the_model(tmp_path):
+    rng = np.random.default_rng(0)
+    income = rng.lognormal(7, 1, 200)
+    cells = [None if k % 9 == 0 else value for k, value in enumerate(income)]
+    file = tmp_path / "t.csv"
+    pl.DataFrame({"income": cells, "y": np.log(income)}).write_csv(file)
+    out = tmp_path / "m.safetensors"
+    settings = {"width": 200, "random_state": 0, "verbose": False}
+    train_table(file, "y", out=out, loss="squared_error", holdout=0.3, settings=settings)
+    model = Model.load(out)
+    (described,) = model.training["table_columns"]
+    (column,) = model.encoder.columns
+    assert described["filled_with"] == column.fill
+    assert 0 < described["missing"] < sum(cell is None for cell in cells)  # of the rows trained on
+
+
+def test_what_matters_most_is_named_by_the_columns_of_the_table(capfd):
+    rng = np.random.default_rng(0)
+    town = rng.choice([f"t{k}" for k in range(6)], 300)
+    table = pl.DataFrame({"town": town, "noise": rng.standard_normal(300), "other": rng.standard_normal(300)})
+    y = np.array([int(name[1]) for name in town], float)
+    model = ShiftedReLURegressor(**SETTINGS, verbose=True).fit(table, y)
+    said = capfd.readouterr().err
+    (most,) = re.findall(r"; ([^;]*) matter most", said)
+    assert set(most.split(", ")) == {"town", "noise", "other"}
+    assert most.startswith("town, ")
+    assert model.feature_importances_.argmax() == 0
 
 
 @pytest.mark.parametrize("kind", ["frame", "array", "two targets", "classes"])

@@ -21,8 +21,9 @@ from fireset.distributed.worker_grid import current_grid, grid, parse_grid
 from fireset.engines import create
 from fireset.engines.blocks import BlockEngine
 from fireset.model import Model
-from fireset.training.losses import SquaredError
+from fireset.training.losses import Huber, SquaredError
 from fireset.training.problem import TrainingProblem
+from fireset.training.solvers import GaussNewton
 from launching import ENVIRONMENT, torchrun, wait_for_checkpoint, worker_of
 from thread_group import grids, groups, run_all
 
@@ -316,10 +317,12 @@ class TestTorchrun:
             "gauss-newton": "solver 'gauss-newton' needs all rows on every worker, got a grid of 2x2; use "
             "solver='gradient', or a grid of 4x1",
             "theory": "learning_rate='theory' needs all rows on every worker; use 'auto' or a number",
-            "strangers": "y must be the same on all workers; worker 1 has other ones than worker 0",
             "few rows": "X must have a row for each of the 2 shares of the rows, got 1",
         }
         assert {name: facts(done, name) for name in messages} == {name: [text] * 4 for name, text in messages.items()}
+        strangers = facts(done, "strangers")
+        assert len(set(strangers)) == 1
+        assert strangers[0].startswith("y must be the same on all workers, got ")
 
 
 @pytest.mark.slow
@@ -356,3 +359,95 @@ def test_a_killed_worker_ends_all(tmp_path, run):
     code, out, _ = run(*command, "--resume", "--max-iter", newest + 50)
     assert code == 0
     assert json.loads(out.splitlines()[-1])["resumed_at_iteration"] == newest
+
+
+class TestSettingsThatDiffer:
+    """Workers that were given different settings all raise, and name the setting and the values of both ranks."""
+
+    DIFFERENT = (
+        ("engine", "data", "dense"),
+        ("solver", "gradient", "gauss-newton"),
+        ("loss", "squared_error", "huber"),
+        ("learning_rate", 0.1, "auto"),
+        ("momentum", 0.0, 0.9),
+        ("nesterov", True, False),
+        ("ridge", 0.5, "auto"),
+        ("max_iter", 3, 4),
+        ("tol", 0, 1e-3),
+        ("patience", 20, 3),
+        ("any_norm", True, False),
+        ("batch_size", None, 7),
+        ("trained_outputs", True, False),
+    )
+
+    @staticmethod
+    def refusals(shards: list, settings: list[dict], data: list) -> list[str]:
+        found: list[str] = [""] * len(shards)
+
+        def work(rank: int) -> None:
+            given = {"engine": "data", "momentum": 0.5, "max_iter": 3, "tol": 0} | settings[rank]
+            with pytest.raises(InputError) as caught:
+                train(shards[rank], *data[rank], **given)
+            found[rank] = str(caught.value)
+
+        run_all(work, len(shards))
+        return found
+
+    @pytest.mark.parametrize(("name", "first", "other"), DIFFERENT)
+    def test_a_setting_of_train(self, name, first, other):
+        shards = [NetworkShard.of(network(), one) for one in grids(2, 1)]
+        for message in self.refusals(shards, [{name: first}, {name: other}], [problem()] * 2):
+            assert name in message
+            assert f"{first!r} on worker 0" in message
+            assert f"{other!r} on worker 1" in message
+
+    def test_objects(self):
+        """By their classes, and by the arguments of their constructors that they keep."""
+        objects = [
+            ("engine", [create("data"), create("data"), create("dense")], ["DataSearchEngine(", "DenseEngine()"]),
+            ("solver", [GaussNewton(tol=tol) for tol in (0.5, 0.5, 0.25)], ["tol=0.5", "tol=0.25"]),
+            ("loss", [Huber(delta) for delta in (1.5, 1.5, 2.5)], ["delta=1.5", "delta=2.5"]),
+        ]
+        for name, given, parts in objects:
+            shards = [NetworkShard.of(network(), one) for one in grids(3, 1)]
+            for message in self.refusals(shards, [{name: one} for one in given], [problem()] * 3):
+                assert message.startswith(f"{name} must be the same on all workers")
+                assert all(part in message for part in [*parts, "on worker 0", "on worker 2"])
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [
+            ("width", {"width": WIDTH + 2}),
+            ("n_features", {"n_features": FEATURES - 1}),
+            ("n_outputs", {"n_outputs": 1}),
+            ("threshold", {"threshold": 0.25}),
+            ("output_scale", {"output_scale": 3.0}),
+            ("dtype", {"dtype": "float32"}),
+        ],
+    )
+    def test_a_property_of_the_network(self, name, options):
+        drawn = {"width": WIDTH, "n_features": FEATURES, "n_outputs": 2, "seed": 7, "dtype": "float64"}
+        laid_out = grids(1, 2)
+        shards = [
+            NetworkShard.of(ShiftedReLUNetwork.initialize(**drawn), laid_out[0]),
+            NetworkShard.of(ShiftedReLUNetwork.initialize(**{**drawn, **options}), laid_out[1]),
+        ]
+        for message in self.refusals(shards, [{}, {}], [problem()] * 2):
+            assert name in message
+            assert str(options[name]) in message
+
+    def test_rows_and_targets(self):
+        X, y = problem()
+        for data, names in [((X, y + 1), ["y"]), ((X[:-1], y[:-1]), ["rows", "X", "y"]), ((-X, y), ["X"])]:
+            shards = [NetworkShard.of(network(), one) for one in grids(1, 2)]
+            for message in self.refusals(shards, [{}, {}], [(X, y), data]):
+                assert all(re.search(rf"\b{name} must be the same", message) for name in names)
+
+    def test_data_that_one_worker_refuses(self):
+        """The others raise, too, with the reason of the one that refused."""
+        X, y = problem()
+        shards = [NetworkShard.of(network(), one) for one in grids(2, 1)]
+        messages = self.refusals(shards, [{}, {}], [(X, y), (X, np.full_like(y, np.nan))])
+        assert "y must be finite" in messages[1]
+        assert messages[0].startswith("worker 1: ")
+        assert "y must be finite" in messages[0]

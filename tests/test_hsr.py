@@ -316,7 +316,6 @@ def test_work_is_counted():
             lambda i: i.query_batch(np.eye(3), np.zeros(2)),
             "thresholds must have shape (3,), got (2,)",
         ),
-        (lambda i: i.query_batch(np.eye(3), 0.0), "thresholds must have shape (3,), got ()"),
         (lambda i: i.add([1.0, 0.0, 0.0]), "points must have shape (n, 3), got (3,)"),
         (lambda i: i.add(np.full((1, 3), np.inf)), "points must be finite; row 0 is not"),
         (lambda i: i.delete([0, 7]), "ids must be in the index; 7 is not"),

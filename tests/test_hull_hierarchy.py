@@ -452,7 +452,7 @@ def test_memory_is_refused_before_it_is_taken():
     with pytest.raises(
         InputError,
         match=r"^a hull-hierarchy over 100,000 points in 8 dimensions would take about \d[\d,]* GB, more than "
-        r"memory_limit = 2\.0 GB; use 'partition-tree' or 'scan'$",
+        r"memory_limit = 2\.0 GB; use 'cell-tree' or 'scan'$",
     ):
         HullHierarchyIndex(points)
 

@@ -106,7 +106,7 @@ def test_files_that_are_no_index_are_refused(tmp_path):
     with pytest.raises(InputError, match="no such"):
         hsr.load(tmp_path / "nothing")
     (tmp_path / "text").write_text("points")
-    with pytest.raises(InputError, match="is not a fireset model, or is damaged"):
+    with pytest.raises(InputError, match="is not a fireset index, or is damaged"):
         hsr.load(tmp_path / "text")
     hsr.build(POINTS).save(tmp_path / "index")
     (tmp_path / "half").write_bytes((tmp_path / "index").read_bytes()[:-8])

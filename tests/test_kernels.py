@@ -30,7 +30,10 @@ def plain_dot(w, x) -> float:
 
 def plain_refine(H, W, X, thresholds, bands) -> None:
     for r, i in np.argwhere(np.abs(H - thresholds[:, None]) <= bands[:, None]):
-        H[r, i] = plain_dot(W[r], X[i])
+        value = plain_dot(W[r], X[i])
+        H[r, i] = value
+        if value > float(thresholds[r]) and H[r, i] == thresholds[r]:  # rounded onto the threshold
+            H[r, i] = np.nextafter(H[r, i], H.dtype.type(np.inf))
 
 
 def plain_activate(H, W, X, threshold, bands) -> None:

@@ -11,6 +11,7 @@ import pytest
 import fireset.training.memory
 from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork, train
+from fireset._util import control_groups
 from fireset._util.system_memory import available_bytes, resident_bytes
 from fireset.engines import StepRule, create
 from fireset.engines.blocks import BlockEngine
@@ -151,7 +152,9 @@ class TestWithin:
         assert 10e6 < resident_bytes() < 100e9
 
     def test_a_control_group_counts_if_it_has_less(self, monkeypatch, tmp_path):
-        monkeypatch.setattr("fireset._util.system_memory._CGROUP", tmp_path)
+        monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+        (tmp_path / "membership").write_text("0::/\n")
+        monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
         for name, text in (("max", "3000"), ("current", "1000"), ("stat", "anon 5\ninactive_file 200\n")):
             (tmp_path / f"memory.{name}").write_text(text)
         assert available_bytes() == 2200
@@ -160,8 +163,9 @@ class TestWithin:
 
     def test_radii_shrink_before_there_are_blocks(self, problem, monkeypatch):
         network, X = problem
-        engine = create("data")
-        enough = 1.1 * (create("data", radius=0.2).memory_bytes(network, len(X)) + network.weights.nbytes)
+        engine, thrifty = create("data"), create("data")
+        thrifty.largest_radius = 0.2
+        enough = 1.1 * (thrifty.memory_bytes(network, len(X)) + network.weights.nbytes)
         monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: enough)  # noqa: ARG005
         engine = within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None)
         assert isinstance(engine, DataSearchEngine)

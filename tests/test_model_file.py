@@ -149,7 +149,6 @@ class TestDamage:
             ("task", "sorcery", "task, target or training is not what it should be"),
             ("target", 3, "task, target or training is not what it should be"),
             ("target", None, "it has no 'target'"),
-            ("loss", "hinge", "loss must be one of squared_error, log_loss; got 'hinge'"),
             ("classes", ["a", "b"], "a network of 3 outputs does not go with 1 targets"),
             ("classes", [1, "b", "c"], "classes must be sorted, different labels of one kind, got [1, 'b', 'c']"),
             ("classes", ["c", "b"], "classes must be sorted, different labels of one kind, got ['c', 'b']"),
@@ -169,6 +168,16 @@ class TestDamage:
         with pytest.raises(InputError) as error:
             Model.load(path)
         assert str(error.value) == f"{path} is damaged: {message}"
+
+
+@pytest.mark.parametrize("kind", ["<U1000000000000", "V1000000000000", "S1000000000000", "M8[s]", "f8", "no type"])
+def test_arrays_among_the_parameters(tmp_path, kind):
+    path = tmp_path / "model"
+    small_model("regression").save(path)
+    _, description = read_model(path)
+    description["parameters"]["column_scales"] = {"kind": "array", "type": kind, "items": ["a", 1.0, None]}
+    save_file(load_file(path), path, {"fireset": json.dumps(description)})
+    try_everything(path)
 
 
 def mutate(description: dict[str, Any], data) -> None:

@@ -5,6 +5,8 @@ import io
 import pickle
 import subprocess
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -60,6 +62,7 @@ def assert_same_parameters(layer, plain, atol=1e-9):
 
 
 class TestGradients:
+    @pytest.mark.sweep(every=4)
     @pytest.mark.parametrize(("features", "outputs"), [(1, 1), (5, 1), (8, 3), (17, 2)])
     @pytest.mark.parametrize("trained", [False, True])
     def test_gradcheck(self, features, outputs, trained):
@@ -118,8 +121,8 @@ class TestGradients:
         torch.testing.assert_close(x.grad, expected_x, rtol=0, atol=1e-11)
 
     def test_sparse_gradients_are_the_dense_ones(self):
-        dense = ShiftedReLU(6, 300, 2, threshold=1.5, dtype=DOUBLE)
-        sparse = ShiftedReLU(6, 300, 2, threshold=1.5, sparse=True, dtype=DOUBLE)
+        dense = ShiftedReLU(6, 300, 2, threshold=1.5, seed=0, dtype=DOUBLE)
+        sparse = ShiftedReLU(6, 300, 2, threshold=1.5, sparse=True, seed=0, dtype=DOUBLE)
         x = rows(3, 6)
         for layer in (dense, sparse):
             layer(x).square().sum().backward()
@@ -140,6 +143,291 @@ class TestGradients:
         torch.testing.assert_close(layer.weight.grad, plain.hidden.weight.grad, rtol=0, atol=1e-10)
 
 
+class TestSecondDerivatives:
+    """Gradient penalties, Hessian-vector products: those of the plain implementation."""
+
+    @staticmethod
+    def penalty(f, x, parameters):
+        """|∂f/∂x|², and its derivatives by the parameters and x."""
+        gradient = torch.autograd.grad(f(x).sum(), x, create_graph=True)[0]
+        return torch.autograd.grad(gradient.square().sum(), [*parameters, x], allow_unused=True)
+
+    @pytest.mark.parametrize("trained", [False, True])
+    def test_gradient_penalty_of_a_linear_functional(self, trained):
+        """∂L/∂f is constant here, and nothing but the layer itself can carry the second derivative."""
+        layer = ShiftedReLU(5, 300, 2, threshold=0.6, trained_outputs=trained, seed=2, dtype=DOUBLE)
+        plain = Plain(layer)
+        x = torch.randn(7, 5, dtype=DOUBLE, generator=GENERATOR, requires_grad=True)
+        found = self.penalty(layer, x, list(layer.parameters()))
+        expected = self.penalty(plain, x, [p for p in plain.parameters() if p.requires_grad])
+        torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-12)
+        assert found[0].abs().max() > 0.01
+        if trained:
+            torch.testing.assert_close(found[1], expected[1].T, rtol=0, atol=1e-12)
+        assert found[-1] is None or not found[-1].any()  # piecewise linear in x
+
+    def test_penalised_training_step_by_backward(self):
+        """``loss.backward()`` with the penalty inside, as in a training loop."""
+        layer = ShiftedReLU(4, 200, threshold=0.5, seed=1, dtype=DOUBLE)
+        plain = Plain(layer)
+        x = torch.randn(6, 4, dtype=DOUBLE, generator=GENERATOR, requires_grad=True)
+        for model in (layer, plain):
+            out = model(x)
+            slope = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
+            (out.square().mean() + (slope.norm(dim=1) - 1).square().mean()).backward()
+        torch.testing.assert_close(layer.weight.grad, plain.hidden.weight.grad, rtol=0, atol=1e-12)
+
+    @pytest.mark.sweep(every=3)
+    @pytest.mark.parametrize(("features", "outputs"), [(1, 1), (5, 1), (9, 3)])
+    @pytest.mark.parametrize("trained", [False, True])
+    def test_gradgradcheck(self, features, outputs, trained):
+        layer = ShiftedReLU(features, 30, outputs, threshold=0.4, trained_outputs=trained, seed=3, dtype=DOUBLE)
+        x = torch.randn(4, features, dtype=DOUBLE, generator=GENERATOR, requires_grad=True)
+
+        def function(x, *parameters):
+            names = [name for name, _ in layer.named_parameters()]
+            return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+
+        assert torch.autograd.gradgradcheck(function, (x, *layer.parameters()))
+
+    def test_hessian_vector_product_of_attached_rows(self):
+        layer = ShiftedReLU(5, 60, 2, threshold=0.4, trained_outputs=True, dtype=DOUBLE).attach(rows(9, 5))
+        plain = Plain(layer)
+        index = [0, 3, 8]
+        vectors = [torch.randn(p.shape, dtype=DOUBLE, generator=GENERATOR) for p in layer.parameters()]
+        results = []
+        for out, parameters, directions in (
+            (layer(rows=index), list(layer.parameters()), vectors),
+            (plain(table_of(layer)[index]), list(plain.parameters()), [vectors[0], vectors[1].T]),
+        ):
+            gradients = torch.autograd.grad((out**3).sum(), parameters, create_graph=True)
+            product = sum((g * v).sum() for g, v in zip(gradients, directions, strict=True))
+            results.append(torch.autograd.grad(product, parameters))
+        (for_weight, for_outputs), (expected_weight, expected_outputs) = results
+        torch.testing.assert_close(for_weight, expected_weight, rtol=0, atol=1e-12)
+        torch.testing.assert_close(for_outputs, expected_outputs.T, rtol=0, atol=1e-12)
+
+    def test_what_is_not_supported_raises(self):
+        layer = ShiftedReLU(4, 50, threshold=0.5)
+        x = torch.randn(3, 4, requires_grad=True)
+        slope = torch.autograd.grad(layer(x).sum(), x, create_graph=True)[0]
+        with pytest.raises(InputError, match="to_dense"):
+            slope.square().sum().backward(create_graph=True)
+        sparse = ShiftedReLU(4, 50, threshold=0.5, sparse=True)
+        with pytest.raises(InputError, match="sparse=False"):
+            torch.autograd.grad(sparse(x).sum(), x, create_graph=True)
+
+
+class TestInitialization:
+    def test_follows_the_generator_of_torch(self):
+        torch.manual_seed(5)
+        first, second = ShiftedReLU(4, 50), ShiftedReLU(4, 50)
+        torch.manual_seed(5)
+        again = ShiftedReLU(4, 50)
+        assert torch.equal(first.weight, again.weight)
+        assert torch.equal(first.outputs, again.outputs)
+        assert not torch.equal(first.weight, second.weight)
+        assert not torch.equal(first.outputs, second.outputs)
+
+    def test_a_seed_is_independent_of_it(self):
+        before = torch.random.get_rng_state()
+        first, second = ShiftedReLU(4, 50, seed=7), ShiftedReLU(4, 50, seed=7)
+        assert torch.equal(first.weight, second.weight)
+        assert torch.equal(before, torch.random.get_rng_state())
+
+    @pytest.mark.parametrize("start", ["paper", "antisymmetric"])
+    def test_reset_parameters(self, start):
+        layer = ShiftedReLU(4, 50, 2, threshold=0.3, trained_outputs=True, start=start, seed=1)
+        weight, first = layer.weight, layer.weight.detach().clone()
+        torch.manual_seed(0)
+        layer.reset_parameters()
+        assert layer.weight is weight
+        assert not torch.equal(layer.weight, first)
+        assert layer.threshold == ShiftedReLU(4, 50, threshold=0.3).threshold
+        layer.reset_parameters(seed=1)
+        assert torch.equal(layer.weight, first)
+        if start == "antisymmetric":
+            torch.testing.assert_close(layer(rows(5, 4, torch.float32)), torch.zeros(5, 2), rtol=0, atol=1e-6)
+
+    def test_device_and_dtype(self):
+        assert ShiftedReLU(4, 50, device="cpu").weight.dtype == torch.float32
+        assert ShiftedReLU(4, 50, device=torch.device("cpu"), dtype=DOUBLE).outputs.dtype == DOUBLE
+        torch.set_default_dtype(DOUBLE)
+        try:
+            assert ShiftedReLU(4, 50).weight.dtype == DOUBLE
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for device in ("meta", "cuda", torch.device("cuda:1")):
+            with pytest.raises(InputError, match="to_dense"):
+                ShiftedReLU(4, 50, device=device)
+
+    def test_moving_to_another_device_is_refused_at_once(self):
+        layer = ShiftedReLU(4, 50)
+        with pytest.raises(InputError, match="to_dense"):
+            nn.Sequential(layer).to("meta")
+        assert layer.weight.device.type == "cpu"
+        layer.to("cpu").double().share_memory()
+        assert layer(torch.zeros(1, 4, dtype=DOUBLE)).shape == (1, 1)
+
+
+class TestPrecision:
+    def test_autocast(self):
+        torch.manual_seed(0)
+        wide = ShiftedReLU(16, 400, 3, threshold=0.5)
+        model = nn.Sequential(nn.Linear(4, 16), wide, nn.Linear(3, 2))
+        x = torch.randn(8, 4)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            before = model[0](x)
+            assert before.dtype == torch.bfloat16
+            out = wide(before)
+            loss = model(x).float().square().sum()
+        assert out.dtype == torch.float32
+        torch.testing.assert_close(out, Plain(wide)(before.float()), rtol=0, atol=1e-5)
+        loss.backward()
+        for p in model.parameters():
+            assert p.grad is not None
+            assert p.grad.dtype == torch.float32
+        with pytest.raises(InputError, match="bfloat16"):  # outside of autocast the mismatch is an error, as ever
+            wide(before)
+
+    @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e17, 1e19, 1e25, 1e37, 1e38])
+    @pytest.mark.parametrize("attached", [False, True])
+    def test_weights_near_the_limits_of_float32(self, scale, attached):
+        """Squares of weights overflow from 1e19 on; outputs are those of float64."""
+        layer = ShiftedReLU(6, 200, 2, threshold=0.0, seed=4, trained_outputs=True)
+        X = rows(9, 6, torch.float32)
+        with torch.no_grad():
+            layer.weight *= scale / layer.weight.abs().max()
+            layer.outputs *= 1e-2
+        expected = copy.deepcopy(Plain(layer)).double()
+        if attached:
+            layer.attach(X)
+        for _ in range(2):
+            layer.zero_grad()
+            expected.zero_grad()
+            found = layer(rows=range(9)) if attached else layer(X)
+            true = expected(X.double())
+            assert found.isfinite().all()
+            torch.testing.assert_close(found.double() / scale, true / scale, rtol=0, atol=1e-6)
+            found.sum().backward()
+            true.sum().backward()
+            assert layer.weight.grad is not None
+            assert layer.outputs.grad is not None
+            torch.testing.assert_close(layer.weight.grad.double(), expected.hidden.weight.grad, rtol=0, atol=1e-6)
+            gradient = layer.outputs.grad.double() / scale
+            torch.testing.assert_close(gradient, expected.out.weight.grad.T / scale, rtol=0, atol=1e-5)
+            with torch.no_grad():
+                layer.weight[3] *= -0.5
+                expected.hidden.weight[3] *= -0.5
+
+    def test_float64_weights_whose_squares_overflow(self):
+        layer = ShiftedReLU(6, 200, threshold=0.0, seed=4, dtype=DOUBLE)
+        X = rows(9, 6)
+        expected = Plain(layer)(X)
+        with torch.no_grad():
+            layer.weight *= 1e200
+        torch.testing.assert_close(layer(X) / 1e200, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(layer.attach(X)(rows=range(9)) / 1e200, expected, rtol=0, atol=1e-12)
+
+
+class TestDense:
+    @pytest.mark.parametrize("trained", [False, True])
+    def test_is_the_same_function_with_its_own_parameters(self, trained):
+        layer = ShiftedReLU(5, 300, 2, 0.7, trained_outputs=trained, output_scale=3.0, dtype=DOUBLE)
+        dense = layer.eval().to_dense()
+        assert type(dense) is nn.Sequential
+        assert [type(module) for module in dense] == [nn.Linear, nn.ReLU, nn.Linear]
+        assert not dense.training
+        x = rows(6, 5).requires_grad_()
+        torch.testing.assert_close(dense(x), layer(x), rtol=0, atol=1e-12)
+        found, expected = (torch.autograd.grad(f(x).square().sum(), x)[0] for f in (dense, layer))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        assert [p.requires_grad for p in dense.parameters()] == [True, False, trained]
+        before = layer(x).detach()
+        with torch.no_grad():
+            for p in dense.parameters():
+                p.add_(1.0)
+        assert torch.equal(layer(x), before)
+
+    def test_third_derivatives_export_and_func(self):
+        layer = ShiftedReLU(3, 40, threshold=0.2, seed=0, dtype=DOUBLE)
+        dense = layer.to_dense()
+        x = rows(4, 3).requires_grad_()
+        assert torch.autograd.gradgradcheck(lambda x: dense(torch.sin(x)), (x,))
+        jacobian = torch.func.vmap(torch.func.jacrev(dense))(x.detach())
+        expected = torch.autograd.functional.jacobian(lambda x: layer(x).sum(0), x)
+        torch.testing.assert_close(jacobian[:, 0], expected[0], rtol=0, atol=1e-12)
+        program = torch.export.export(dense, (x.detach(),))
+        torch.testing.assert_close(program.module()(x.detach()), layer(x).detach(), rtol=0, atol=1e-12)
+        with pytest.raises(InputError, match="to_dense"):
+            torch.export.export(layer, (x.detach(),))
+        assert dense.to("meta")(x.detach().to("meta")).shape == (4, 1)
+
+    def test_onnx(self, tmp_path):
+        onnxruntime = pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnx")
+        layer = ShiftedReLU(3, 40, 2, threshold=0.2)
+        x = rows(4, 3, torch.float32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(layer.to_dense(), (x,), tmp_path / "layer.onnx", dynamo=False, input_names=["x"])
+        session = onnxruntime.InferenceSession(tmp_path / "layer.onnx", providers=["CPUExecutionProvider"])
+        found = session.run(None, {"x": x.numpy()})[0]
+        np.testing.assert_allclose(found, layer(x).detach().numpy(), rtol=0, atol=1e-5)
+
+
+def test_compiled_models_run_the_layer_between_graphs():
+    """Results and gradients of the model as it is; ``fullgraph=True`` raises PyTorch's own error."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), ShiftedReLU(8, 200, 3, threshold=0.5), nn.Tanh())
+    x = torch.randn(6, 4)
+    compiled = torch.compile(model, backend="eager")
+    for batch in (x, x[:3], x):
+        assert torch.equal(compiled(batch), model(batch))
+    compiled(x).sum().backward()
+    assert model[0].weight.grad.abs().sum() > 0
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(model, backend="eager", fullgraph=True)(x)
+    dense = nn.Sequential(model[0], model[1].to_dense(), model[2])
+    compiled = torch.compile(dense, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), model(x), rtol=0, atol=1e-5)
+    torch._dynamo.reset()
+
+
+class TestThreads:
+    def test_an_attached_layer_used_by_several(self):
+        """Every output is right, and the lists are sound afterwards."""
+        X = rows(60, 6)
+        for trial in range(6):
+            layer = ShiftedReLU(6, 400, threshold=0.8, seed=trial, dtype=DOUBLE).attach(X)
+            expected = Plain(layer)(X).detach()
+
+            def use(seed, layer=layer, expected=expected):
+                order = np.random.default_rng(seed)
+                for _ in range(15):
+                    index = order.permutation(60)[:20]
+                    with torch.no_grad():
+                        torch.testing.assert_close(layer(rows=index), expected[index], rtol=0, atol=1e-11)
+
+            with ThreadPoolExecutor(6) as pool:
+                list(pool.map(use, range(6)))
+            with torch.no_grad():
+                torch.testing.assert_close(layer(rows=range(60)), expected, rtol=0, atol=1e-11)
+            assert lists_of(layer).begun == 1
+            assert lists_of(layer).listed == 60
+
+    def test_copies_have_locks_of_their_own(self):
+        layer = ShiftedReLU(6, 100, seed=0).attach(rows(10, 6, torch.float32))
+        layer(rows=[0])
+        assert layer._attached is not None
+        with layer._attached._lock:  # a copy taken during a pass
+            copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
+            found = [each(rows=range(10)) for each in copies]
+        for each in found:
+            torch.testing.assert_close(each, layer(rows=range(10)), rtol=0, atol=0)
+
+
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.5),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9, nesterov=True),
@@ -149,6 +437,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sweep(every=3)
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize(
     ("optimizer", "batch"),
@@ -301,7 +590,7 @@ class TestMistakes:
             (lambda _: ShiftedReLU(5, 80)(rows=[0]), r"call attach\(X\) first"),
             (lambda _: ShiftedReLU(5, 80, dtype=torch.float16), "dtype must be torch.float32 or torch.float64"),
             (lambda _: ShiftedReLU(5, 80).half()(torch.zeros(1, 5).half()), r"use layer.float\(\)"),
-            (lambda _: ShiftedReLU(5, 80).to("meta")(torch.zeros(1, 5)), "runs on the CPU"),
+            (lambda layer: layer(torch.zeros(1, 5, device="meta")), "must be 'cpu'"),
         ],
     )
     def test_are_told(self, call, message):

@@ -14,7 +14,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # Import names that are not those of the distribution.
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "qiskit_aer": "qiskit-aer"}
 # Those for users, and the programs that `fireset compare` compares with where they are installed.
-EXTRAS = ("report", "quantum", "torch", "tensorboard", "onnx", "bench")
+EXTRAS = ("excel", "report", "quantum", "torch", "tensorboard", "onnx", "bench")
 
 
 def names(requirements: list[str]) -> set[str]:

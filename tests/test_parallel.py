@@ -1,10 +1,13 @@
 """Threads: results do not depend on their number, errors come through, and nothing is left changed."""
 
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -17,6 +20,7 @@ from threadpoolctl import threadpool_info
 
 from conftest import sphere
 from fireset import ShiftedReLUNetwork
+from fireset._util import parallel
 from fireset._util.parallel import MAX_RANGES, parallel_map, ranges, thread_count
 from fireset.engines import StepRule, create
 
@@ -247,11 +251,13 @@ assert blas_threads() == before, f"{before} before, {blas_threads()} afterwards"
 """
 
 
-@needs_threads
 @pytest.mark.parametrize("order", [("second", "first"), ("first", "second")], ids=str)
 def test_blas_is_restored_when_the_last_of_several_callers_leaves(order):
-    """In a process of its own: a limit that nobody takes back would outlive the test."""
-    done = subprocess.run([sys.executable, "-c", OVERLAP, *order], capture_output=True, text=True, timeout=60)
+    """In a process of its own: a limit that is not removed would outlive the test."""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}  # with 1, as in parallel tests, there is nothing to limit
+    done = subprocess.run(
+        [sys.executable, "-c", OVERLAP, *order], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -270,3 +276,29 @@ def test_no_task_goes_on_after_one_has_failed():
     seen = len(finished)
     time.sleep(0.2)
     assert len(finished) == seen
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_forked_while_another_thread_changes_the_limit_goes_on():
+    """The thread that holds the lock does not exist in the child: fork must wait until the lock is free."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with parallel._CREATION_LOCK:
+            held.set()
+            free.wait(0.3)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    with warnings.catch_warnings():  # newer Pythons warn of any fork beside other threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends a child that waits for ever
+        with parallel.one_blas_thread():
+            os._exit(0)
+    free.set()
+    holder.join(10)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -124,11 +124,11 @@ def test_summary_says_what_was_missed(table, tmp_path):
 
 def test_page(quantum, monkeypatch):
     written = []
-    page = SimpleNamespace(
-        check_report=lambda path: written.append(path),
-        write_page=lambda path, title, sections, **_: written.append((path, title, len(sections))),
+    monkeypatch.setattr("fireset.reporting.check_report", written.append)
+    monkeypatch.setattr(
+        "fireset.commands.quantum_report.write_page",
+        lambda path, title, sections, **_: written.append((path, title, len(sections))),
     )
-    monkeypatch.setitem(sys.modules, "fireset.reporting", page)
     code, _, _ = quantum(*SMALL, "--quiet", "--report", "page.html")
     assert code == 0
     assert str(written[0]) == "page.html"

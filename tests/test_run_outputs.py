@@ -26,9 +26,17 @@ def _in_a_folder_with_a_table(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def large_files_fail():
-    """The system refuses to make a file longer than 30 kB, which the model is not."""
+def large_files_fail(monkeypatch):
+    """The system refuses to make a file longer than 30 kB, except for the model."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    save = Model.save
+
+    def save_without_limit(model, path):
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        save(model, path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+
+    monkeypatch.setattr(Model, "save", save_without_limit)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -39,7 +47,7 @@ def no_space(*_, **__):
 
 
 class TestFullDisk:
-    LEFT_OUT = "fireset: error: the model is in table.safetensors, but not all else that was asked for was written: "
+    LEFT_OUT = "fireset: error: the model is in table.safetensors, but not all output was written: "
 
     @pytest.mark.usefixtures("large_files_fail")
     @pytest.mark.parametrize(
@@ -94,9 +102,7 @@ class TestFullDisk:
         assert Model.load("m").estimator.network_.width == 60
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "arguments", [(*COMMAND, "--max-iter", "3", "--out", "m"), ("engines",), ("--help",), ("info", "no", "--json")]
-    )
+    @pytest.mark.parametrize("arguments", [(*COMMAND, "--max-iter", "3", "--out", "m"), ("engines",), ("--help",)])
     def test_results_go_to_a_full_disk(self, arguments):
         """One line says so, with an exit code of its own; the model is written."""
         command = [sys.executable, "-m", "fireset", *arguments]

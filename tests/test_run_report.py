@@ -13,7 +13,9 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix
 
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
-from fireset.commands.held_out_report import HeldOut, confusion, held_out_sections, interval, reliability
+from fireset._util.wording import percent, significant
+from fireset.commands.held_out_report import HeldOut, confusion, held_out_sections, reliability
+from fireset.commands.intervals import wilson_interval
 from fireset.commands.learning_curve import learning_curve
 from fireset.commands.run_in_words import run_in_words
 from fireset.commands.run_report import columns_section, learning_section
@@ -106,7 +108,7 @@ def test_interval_of_a_share():
 
     for right, rows in ((0, 1), (1, 1), (0, 50), (45, 50), (50, 50)):
         expected = binomtest(right, rows).proportion_ci(method="wilson")
-        assert interval(right, rows) == pytest.approx((expected.low, expected.high), abs=1e-4)
+        assert wilson_interval(right, rows) == pytest.approx((expected.low, expected.high), abs=1e-4)
 
 
 def test_residuals():
@@ -160,7 +162,7 @@ def words(held: HeldOut | None, curve=None, **changes) -> str:
 def test_in_short():
     said = words(of_classes(), held_out_majority_accuracy=0.34, forecast_accuracy=0.7)
     assert "trained on 400 rows of t.csv to predict the class y from 2 columns, by 1 round of Gauss–Newton" in said
-    assert "better than always saying the most frequent class, which is right for 34.0%" in said
+    assert "better than always predicting the most frequent class, which is right for 34.0 %" in said
     assert "had forecast an accuracy of 0.700" in said
     assert "fireset predict 'm x' new.csv" in said
 
@@ -169,7 +171,10 @@ def test_in_short_for_numbers():
     held = of_numbers()
     said = words(held, task="regression", held_out_r2=0.99)
     error, plain = (np.sqrt(np.mean((held.answers - other) ** 2)) for other in (held.predictions, 0.0))
-    assert f"RMSE) is {error:.4g}, {1 - error / plain:.0%} less than the {plain:.4g} of always saying 0" in said
+    assert (
+        f"RMSE) is {significant(error)}, {percent(1 - error / plain, 0)} less than the {significant(plain)} of always"
+        in said
+    )
     assert "R² is 0.990" in said
 
 
@@ -178,10 +183,10 @@ def test_in_short_for_numbers():
     [
         ({"stop_reason": "max_iter"}, "allow more with --max-iter"),
         ({"iterations": 0}, "give it more neurons with --width"),
-        ({"held_out_majority_accuracy": 0.9}, "say little about the target"),
+        ({"held_out_majority_accuracy": 0.9}, "explain little of the target"),
         ({"forecast_accuracy": 0.99}, "The outcome is behind the forecast"),
         ({"held_out_hardly_found": {"c1": 0.1}}, "Train with --balance: found less than half the time are c1."),
-        ({"importances": {"a": 0.95, "b": 0.05}, "held_out_accuracy": 1.0}, "The column a tells nearly all"),
+        ({"importances": {"a": 0.95, "b": 0.05}, "held_out_accuracy": 1.0}, "The column a determines nearly all"),
     ],
 )
 def test_next_steps(changes, advice):

@@ -174,8 +174,7 @@ def test_width_by_the_size_of_the_table():
 def test_the_choice_in_words():
     X, y = make_friedman1(300, 6, random_state=0)
     model = ShiftedReLURegressor(width=500, random_state=0).fit(X, y)
-    words = model.settings_.in_words(list("abcdef"), "R²")
+    words = model.settings_.in_words("R²")
     assert f"expected R² {model.settings_.forecast:.3f} (leave-one-out, 300 rows)" in words
-    assert "f" not in words.split(" matter most")[0].split("; ")[1]  # the sixth column has no part in it
     few = ShiftedReLURegressor(width=500, random_state=0).fit(X[:20], y[:20])
     assert "too few" in few.settings_.in_words()

@@ -180,7 +180,7 @@ class TestFailure:
         monkeypatch.setattr("fireset.distributed.shard.write_model", full)
         refusals = save(path, network(1))
         assert all("cannot write" in refusal for refusal in refusals)
-        assert sum("No space left on device" in refusal for refusal in refusals) == 1
+        assert all("No space left on device" in refusal for refusal in refusals)
         assert sorted(os.listdir(tmp_path)) == before
         assert holds(path, network())
 

@@ -16,8 +16,8 @@ from fireset import InputError, ShiftedReLUClassifier, ShiftedReLUNetwork, Shift
 from fireset.engines import create, describe, expected_costs
 from fireset.engines.blocks import BlockEngine
 from fireset.engines.step_rule import StepRule
+from fireset.estimators.stored_fit import _sphere_arrays, _sphere_map
 from fireset.kernels.firing import refine_near_threshold
-from fireset.model import _sphere_arrays, _sphere_map
 from fireset.sparse_rows import SparseRows, kernel_rows, same_rows
 from fireset.tables.columns import ColumnMap
 from fireset.tables.settings import choose_settings
@@ -151,6 +151,7 @@ def wide_problem(rng, n=300, d=2000, stored=12, width=400) -> tuple[sp.csr_array
     return X, Problem(X.toarray(), rng.standard_normal((n, 2)), width, 1.2)
 
 
+@pytest.mark.sweep(every=6)
 @pytest.mark.parametrize("solver", sorted(SOLVERS))
 @pytest.mark.parametrize("engine", ["dense", "data"])
 def test_wide_rows_on_the_threshold(engine, solver):

@@ -362,7 +362,7 @@ def test_widths_and_iterations_do_what_they_are_for():
         (0.5**-4 * n**12 * log(n / 0.1) ** 4) ** 2, rel=1e-9
     )
     assert bounds.width_corollary(1000, 1e-3, 0.01, 1e-3) == inf
-    assert bounds.initial_error_bound(n, b, 0.1) == pytest.approx(n * (1 + b * b) * log(n / 0.1) ** 2)
+    assert bounds.initial_error_bound(n, b, 1e-3) == pytest.approx(n * (1 + b * b) * log(n / 1e-3) ** 2)
     for nothing in (bounds.iterations, bounds.discrete_width):
         assert nothing(n, 0.0, 0.1) == inf
     assert bounds.width_lemma(n, 0.0, b, 0.1) == bounds.width_for_movement(n, 0.0, 1.0) == inf
@@ -412,3 +412,78 @@ def test_bounds_at_a_threshold_whose_square_overflows():
     assert bounds.hermite_bound(5, 1e200, 0.1) == 0.0
     assert bounds.initial_error_bound(5, 1e200, 0.1) == np.inf
     assert bounds.width_lemma(5, 0.1, 1e200, 0.1) == np.inf
+
+
+# Statements that the proofs use
+
+
+def test_eigenvalues_of_a_hadamard_product():
+    """Schur: λ_min(A ∘ B) ≥ min B_ii λ_min(A) and λ_max(A ∘ B) ≤ max B_ii λ_max(A), for positive semi-definite A, B."""
+    rng = np.random.default_rng(0)
+    for n, rank in ((2, 1), (5, 3), (8, 8), (20, 4)):
+        A, B = (factor @ factor.T for factor in (rng.standard_normal((n, n)), rng.standard_normal((n, rank))))
+        ends, product = np.linalg.eigvalsh(A)[[0, -1]], np.linalg.eigvalsh(A * B)[[0, -1]]
+        assert product[0] >= np.diag(B).min() * ends[0] - 1e-9
+        assert product[1] <= np.diag(B).max() * ends[1] + 1e-9
+
+
+def test_the_matrix_chernoff_bound_holds():
+    """λ_min(H^dis) falls below 3λ/4 in at most a share n exp(−λm/(32n)) of networks, and in some of narrower ones."""
+    X = np.eye(3)
+    smallest = smallest_eigenvalue(shifted_ntk(X, 0.1))
+    rng = np.random.default_rng(0)
+
+    def share_below(m: int) -> float:
+        below = 0
+        for _ in range(200):
+            fired = rng.standard_normal((m, 3)) @ X.T > 0.1
+            below += np.linalg.eigvalsh((X @ X.T) * (fired.T.astype(float) @ fired) / m)[0] <= 0.75 * smallest
+        return below / 200
+
+    m = int(np.ceil(bounds.discrete_width(3, smallest, 0.1)))
+    assert share_below(m) <= 0.1
+    assert 3 * exp(-smallest * m / (32 * 3)) <= 0.1
+    assert share_below(20) > 0.1
+
+
+@pytest.mark.parametrize(("n", "delta", "alpha"), [(10, 0.5, 0.2), (100, 0.5, 0.2), (10, 0.01, 0.2), (1000, 0.1, 0.3)])
+def test_the_corollary_s_width_falls_short_of_the_lemma_s(n, delta, alpha):
+    """At the corollary's m, with b = b(m) and λ at its lower bound, the lemma asks for b²/ln²(n/ρ) times as much."""
+    failure, factor = 0.01, 100.0**4  # λ⁻⁴ ≤ (100 e^(b²/2) n²/δ)⁴: what the corollary's Ω hides
+    m = (factor * delta**-4 * n**12 * log(n / failure) ** 4) ** (1 / alpha)
+    b = sqrt(0.5 * (1 - alpha) * log(m))
+    smallest = bounds.eigenvalue_bounds(n, b, delta)[0]
+    ratio = bounds.width_lemma(n, smallest, b, failure) / m
+    assert ratio == pytest.approx((1 + b * b) / log(n / failure) ** 2, rel=1e-6)
+    assert ratio > 1
+
+
+@pytest.mark.parametrize("b", [0.0, 0.5, 2.0, 5.0])
+def test_the_second_alternative_of_b1_never_holds(b):
+    """b ≥ √(2 ln(4cn/λ)) cannot be met by any λ ≤ e^(−b²/2), the largest there is, with c ≥ 1."""
+    for n in (1, 2, 1000):
+        assert b < sqrt(2 * log(4 * n / bounds.eigenvalue_bounds(n, b, 1.0)[1]))
+
+
+@pytest.mark.parametrize(
+    ("n", "smallest", "b", "error"), [(2, 0.48, 0.05, 0.1), (2, 0.48, 0.05, 1e-4), (20, 1e-3, 1.5, 3.0)]
+)
+def test_the_sufficient_width_meets_every_assumption_and_no_smaller_one_does(n, smallest, b, error):
+    m = bounds.sufficient_width(n, smallest, b, error, 0.01)
+
+    def met(m: float) -> bool:
+        radius = bounds.paper_radius(n, smallest)
+        return (
+            bounds.sparsity_failure(n, m, b) <= 0.01
+            and bounds.doubtful_failure(n, m, b, radius) <= 0.01
+            and m >= bounds.discrete_width(n, smallest, 0.01)
+            and bounds.movement_bound(n, m, smallest, error) < radius
+        )
+
+    assert met(m)
+    assert not met(0.99 * m - 2)
+    assert bounds.sufficient_error(n, m, smallest) >= error
+    assert bounds.movement_bound(n, 10**6, smallest, bounds.sufficient_error(n, 10**6, smallest)) == pytest.approx(
+        bounds.paper_radius(n, smallest)
+    )
+    assert bounds.sufficient_width(n, 0.0, b, error, 0.01) == inf

@@ -44,7 +44,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "a command that is none": (("fit", "houses.csv"), "No such command 'fit'"),
     "a spreadsheet": (
         lambda: ("train", wrong("houses.xlsx", "PK"), "--target", "price"),
-        "has the suffix '.xlsx'; the suffixes understood are .csv",
+        "houses.xlsx cannot be read as Excel",
     ),
     "an empty file": (
         lambda: ("train", wrong("empty.csv", ""), "--target", "price"),
@@ -58,13 +58,13 @@ TYPED: dict[str, tuple[Any, str]] = {
         lambda: ("train", wrong("index.csv", ",a,y\n0,1,2\n1,2,3\n"), "--target", "y"),
         "column 1 has no name in the header; name it, or save without the row index (pandas: index=False)",
     ),
-    "Latin-1": (
-        lambda: ("train", wrong("latin.csv", "a,ort\n1,Köln\n", "latin-1"), "--target", "ort"),
-        "line 2 is not UTF-8 text; save the table as a UTF-8 text file",
+    "damaged UTF-8": (
+        lambda: ("train", wrong("latin.csv", "a,ort\n1,KÃ¶ln\n2,Köln\n", "latin-1"), "--target", "ort"),
+        "line 3 is not UTF-8 text; save the table as a UTF-8 text file",
     ),
     "rows of unequal length": (
         lambda: ("train", wrong("ragged.csv", "a,y\n1,2\n1,2,3\n"), "--target", "y"),
-        "line 3 has 3 fields parted by commas but the header has 2; make them equal",
+        "line 3 has 3 fields separated by commas but the header has 2; make them equal",
     ),
     "a word among numbers": (
         lambda: ("train", wrong("typo.csv", "a,y\n1,2\n2,3\n3x,4\n4,5\n"), "--target", "y"),

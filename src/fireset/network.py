@@ -28,6 +28,7 @@ TILE_PAIRS = 1 << 19  # pairs in one tile of pre-activations: 2 MB in float32, n
 _TILE_SAMPLES = 8192
 _FEW_PAIRS = 1 << 17  # up to which a prediction is made in one piece
 _LARGEST_THRESHOLD = 1e150
+_MAX_OUTPUT_SCALE = 1e12  # beyond it float64 weights do not resolve the movement that training needs
 _WIDEST = 2**31 - 1  # neurons are counted in 32 bits where many of them are listed
 
 
@@ -75,8 +76,9 @@ class ShiftedReLUNetwork:
                 f"threshold must be at most {_LARGEST_THRESHOLD:g} in size, got {threshold:g}: bounds are made of its "
                 "square, which would overflow"
             )
-        if not is_number(output_scale) or output_scale <= 0:
-            raise InputError(f"output_scale must be a positive number, got {output_scale!r}")
+        if not is_number(output_scale) or not 1 / _MAX_OUTPUT_SCALE <= output_scale <= _MAX_OUTPUT_SCALE:
+            limits = f"{1 / _MAX_OUTPUT_SCALE:g} to {_MAX_OUTPUT_SCALE:g}"
+            raise InputError(f"output_scale must be a number from {limits}, got {output_scale!r}")
         self.output_scale = float(output_scale)
         self.weights = np.require(weights, requirements=["C", "A", "W"])
         self.signs = np.ascontiguousarray(signs, weights.dtype)
@@ -221,10 +223,15 @@ class ShiftedReLUNetwork:
 
     def _predict_few(self, X: Rows) -> np.ndarray:
         """All pairs in one piece, for rows so few that sharing the work out would take longer than doing it."""
-        activations = X @ self.weights.T
-        activations -= self.dtype.type(self.threshold)
-        np.maximum(activations, 0, out=activations)
-        return (activations @ self.signs).astype(np.float64) / self.divisor
+        with np.errstate(over="ignore", invalid="ignore"):
+            activations = X @ self.weights.T
+            activations -= self.dtype.type(self.threshold)
+            np.maximum(activations, 0, out=activations)
+            total = (activations @ self.signs).astype(np.float64)
+        if self.dtype == np.float32 and not np.isfinite(total).all():  # a sum overflowed
+            wide = (self.weights.astype(np.float64), self.signs.astype(np.float64))
+            return ShiftedReLUNetwork(*wide, self.threshold, self.output_scale)._predict_few(X.astype(np.float64))
+        return total / self.divisor
 
     def _expected_output(self) -> float:
         """Neurons that fire for a row of norm 1, if the weights are what they were drawn from."""
@@ -265,12 +272,13 @@ class ShiftedReLUNetwork:
         from fireset.kernels.firing import activate
 
         threshold = self.dtype.type(self.threshold)
-        decides = self.dtype == np.float64  # else the computed value does, and norms are not needed
-        sample_norm = float(row_norms(X).max(initial=0.0)) if decides else 0.0
+        decides = self.dtype == np.float64  # else the computed value does, unless it may overflow
+        sample_norm = float(row_norms(X).max(initial=0.0))
         for neurons, samples in self.tile_slices(len(X), start, stop):
             W, rows = self.weights[neurons], X[samples]
-            H = W @ rows.T
-            norms = row_norms(W) if decides else np.zeros(len(W))
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again below
+                H = W @ rows.T
+            norms = row_norms(W) if decides else np.full(len(W), _norm_bound(W))
             bands = deciding_band(self.n_features, self.dtype, norms, sample_norm)
             activate(H, W, kernel_rows(rows), threshold, bands)
             yield Tile(neurons, samples, H)
@@ -342,6 +350,11 @@ class ShiftedReLUNetwork:
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
         return network, arrays, description
+
+
+def _norm_bound(W: np.ndarray) -> float:
+    """√d max |w_rj|, at least the norm of every row, in one fast pass."""
+    return sqrt(W.shape[1]) * max(float(W.max(initial=0.0)), -float(W.min(initial=0.0)))
 
 
 def choose_threshold(width: int, threshold: float | str = "paper", alpha: float | None = None) -> float:

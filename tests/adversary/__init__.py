@@ -1,4 +1,4 @@
-"""A standing adversary: random problems, threads, kills and files, for as long as one lets it run.
+"""Random problems, settings, commands, threads, kills, files and extreme numbers, for as long as one lets it run.
 
     make adversary [MINUTES=30] [ONLY=kills] [COUNT=100] [SEED=12]
 

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-KINDS = ("training", "indexes", "kills", "files")
+KINDS = ("training", "indexes", "kills", "files", "estimators", "commands", "threads", "extremes")
 TURN = 60.0  # seconds of a kind before the next one has its turn
 LONGEST = 900.0  # seconds of a case, before it is taken to hang
 FEWEST = {"files": 200}  # cases in a turn, where a process takes long to begin

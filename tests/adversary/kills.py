@@ -202,4 +202,5 @@ def model_in(folder: Path) -> tuple[dict[str, bytes], dict]:
             return {key: lasting(value) for key, value in kept.items()}
         return part
 
+    arrays.pop("history")  # holds seconds and work, which differ after a resume
     return {name: array.tobytes() for name, array in arrays.items()}, lasting(description)

@@ -1,12 +1,15 @@
-"""The kinds of failure that fireset reports by type, and the exit codes of ends that are none of them.
+"""Exceptions that fireset raises, and the exit codes of its command line.
 
-Every message names what was given, what was received and what to do instead.
+Every message names the argument, the value received and the remedy. README and docs/commands.md list the exit codes.
 """
 
-INTERRUPTED = 130  # what shells expect of a program ended by Ctrl-C,
-TERMINATED = 143  # and by SIGTERM
-NOT_WRITTEN = 73  # EX_CANTCREAT of sysexits.h: an output could not be made
+WRONG_INPUT = 2  # as the argument parser exits
+INTERNAL = 70  # EX_SOFTWARE of sysexits.h: an error in fireset itself
+NOT_WRITTEN = 73  # EX_CANTCREAT of sysexits.h: an output could not be written
 WORKER_LOST = 75  # EX_TEMPFAIL of sysexits.h: try again
+INTERRUPTED = 130  # 128 + SIGINT: Ctrl-C
+BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader of standard output has closed it
+TERMINATED = 143  # 128 + SIGTERM
 
 
 class InputError(ValueError):
@@ -23,3 +26,7 @@ class OutputError(RuntimeError):
 
 class WorkerLostError(RuntimeError):
     """Another worker of a distributed run is gone, or did not answer in time."""
+
+
+class InvariantError(RuntimeError):
+    """A run has contradicted what every run must satisfy. Never expected; never ignored."""

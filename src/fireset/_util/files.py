@@ -19,15 +19,25 @@ from fireset._util.errors import InputError
 
 FORMAT_VERSION = 1
 _KEY = "fireset"
+_TEMPORARY_NAME_BYTES = 100  # that every file system allows
 
-_OURS = "give a file that fireset train or fireset.save wrote"
+MODEL = "model", "give a file that fireset train or fireset.save wrote"  # what a file holds, and the remedy
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Refuse a place that cannot be written, before hours of work go into the file. Leaves no trace."""
+    """Refuse a place that cannot be written, before hours of work go into the file.
+
+    Creates the temporary file that ``atomic_path`` would create, and the file itself if there is none; removes both.
+    """
     target = write_target(path)
     try:
-        tempfile.TemporaryFile(dir=target.parent).close()
+        temporary = _create_temporary(target)
+        try:
+            if not target.exists():
+                os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                target.unlink()
+        finally:
+            temporary.unlink()
     except OSError as error:
         raise InputError(f"cannot write {path}: {_reason(error)}") from error
 
@@ -40,9 +50,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     target = write_target(path)
     temporary = None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = _create_temporary(target)
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
@@ -56,6 +64,16 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def _create_temporary(target: Path) -> Path:
+    """Create an empty file beside ``target``, called after it; its name has no more bytes, or at most 100."""
+    name = os.fsencode(target.name)
+    room = max(len(name), _TEMPORARY_NAME_BYTES) - len("..12345678.part")
+    beginning = name[:room].decode("utf-8", "ignore")  # without half a character
+    handle, temporary = tempfile.mkstemp(prefix=f".{beginning}.", suffix=".part", dir=target.parent)
+    os.close(handle)
+    return Path(temporary)
+
+
 def sync_folder(folder: Path) -> None:
     """Have the system write down which files a folder holds: without it, a renamed file may be lost with the power."""
     if os.name != "posix":  # elsewhere a folder cannot be opened, and renaming writes it down
@@ -65,6 +83,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def file_name(path: str | os.PathLike) -> str:
+    """The name of a file as text; bytes that are no UTF-8 become �."""
+    return os.fsencode(Path(path).name).decode("utf-8", "replace")
 
 
 def file_digest(path: str | os.PathLike) -> bytes:
@@ -105,9 +128,14 @@ def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], descr
         save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, temporary, {_KEY: text})
 
 
-def read_model(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what ``write_model`` wrote. Refuses other, damaged and newer files with one clear line."""
-    with _opened_model(Path(path)) as (file, description):
+def read_model(
+    path: str | os.PathLike, expected: tuple[str, str] = MODEL
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what ``write_model`` wrote. Refuses other, damaged and newer files with one clear line.
+
+    ``expected`` is what the file should hold, and what to do if it does not, for the message.
+    """
+    with _opened_model(Path(path), expected) as (file, description):
         return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118 - not a dict
 
 
@@ -118,27 +146,28 @@ def read_description(path: str | os.PathLike) -> dict[str, Any]:
 
 
 @contextmanager
-def _opened_model(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _opened_model(path: Path, expected: tuple[str, str] = MODEL) -> Iterator[tuple[Any, dict[str, Any]]]:
     """An open safetensors file and its description; whatever goes wrong in the block is told as the file's fault."""
     from safetensors import SafetensorError, safe_open
 
+    what, remedy = expected
     try:
         if not path.exists():
-            raise InputError(f"no such model file: {path}")
+            raise InputError(f"no such {what} file: {path}")
         if not path.is_file():  # opening a pipe would wait for ever
-            raise InputError(f"{path} is not a file; give a model file that `fireset train` wrote")
+            raise InputError(f"{path} is not a file; {remedy}")
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_KEY)
             if text is None:
                 raise InputError(
-                    f"{path} is not a fireset model (a safetensors file without fireset's header); {_OURS}"
+                    f"{path} is not a fireset {what} (a safetensors file without fireset's header); {remedy}"
                 )
             yield file, _description(path, text)
     except InputError:
         raise
     # AttributeError: a type that NumPy lacks; ValueError: a shape that it cannot have
     except (SafetensorError, OSError, TypeError, KeyError, AttributeError, ValueError) as error:
-        raise InputError(f"{path} is not a fireset model, or is damaged ({_reason(error)}); {_OURS}") from error
+        raise InputError(f"{path} is not a fireset {what}, or is damaged ({_reason(error)}); {remedy}") from error
 
 
 def _description(path: Path, text: str) -> dict[str, Any]:

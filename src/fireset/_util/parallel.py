@@ -9,13 +9,17 @@ the order of the ranges: results do not depend on the number of cores.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from functools import cache
+from math import ceil, isfinite
 from typing import Any, TypeVar
+
+from fireset._util.control_groups import processor_limit
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -25,16 +29,23 @@ _MIN_RANGE = 128
 
 
 def thread_count() -> int:
-    """Threads to use: ``OMP_NUM_THREADS`` if set (joblib sets it in its workers), else the cores we may run on.
+    """Threads to use: ``OMP_NUM_THREADS`` if set (joblib sets it in its workers), else the processors available.
 
-    Of a list, "4,2", which OpenMP takes for parallel regions inside each other, the first number counts.
+    Processors are limited by the affinity mask and by the quota of the control group: threads beyond the quota are
+    stopped by the system while others wait for them. Of a list, "4,2", which OpenMP takes for nested parallel regions,
+    the first number counts.
     """
     setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if setting.isdecimal() and int(setting) > 0:
         return int(setting)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(processors, _quota(os.getpid())))
+
+
+@cache
+def _quota(process: int) -> int:  # noqa: ARG001 - a child may be moved to another control group
+    limit = processor_limit()
+    return ceil(limit) if isfinite(limit) else sys.maxsize
 
 
 def ranges(count: int) -> list[tuple[int, int]]:
@@ -96,32 +107,45 @@ def _blas_libraries() -> list[Any]:
     return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
+def _set_threads(library: Any, threads: int) -> None:
+    """Set the number of threads of a BLAS library for the whole process.
+
+    From version 3.8 on threadpoolctl ignores all threads but the first that has set a number for OpenBLAS, without an
+    error. A fit in another thread would run without the limit, or would leave it behind. ``_BlasLimit`` counts its
+    callers and needs no such rule.
+    """
+    getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)
+
+
 class _BlasLimit:
-    """Limits BLAS to one thread while somebody holds the limit, unless somebody has lifted it for a while."""
+    """Limits BLAS to one thread while at least one caller needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holders = self._lifters = 0
+        self._callers = 0
         self._before: list[tuple[Any, int]] = []  # libraries that are limited, and how many threads they had
 
-    def change(self, *, holders: int = 0, lifters: int = 0) -> None:
-        """So many more who hold the limit, and who have lifted it."""
+    def enter(self) -> None:
         with self._lock:
-            self._holders += holders
-            self._lifters += lifters
-            limited = self._holders > 0 and self._lifters == 0
-            if limited and not self._before:
+            self._callers += 1
+            if self._callers == 1:
                 self._before = [(library, library.get_num_threads()) for library in _blas_libraries()]
                 for library, _ in self._before:
-                    library.set_num_threads(1)
-            elif self._before and not limited:
+                    _set_threads(library, 1)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._callers -= 1
+            if self._callers == 0:
                 for library, threads in self._before:
-                    library.set_num_threads(threads)
-                self._before = []
+                    _set_threads(library, threads)
 
 
 # Of two limits created at once, the second would take the first one's limit for the setting to be restored.
 _CREATION_LOCK = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a lock that another thread holds at a fork would never be free in the child
+    _RELEASE = {"after_in_parent": _CREATION_LOCK.release, "after_in_child": _CREATION_LOCK.release}
+    os.register_at_fork(before=_CREATION_LOCK.acquire, **_RELEASE)
 
 
 @cache
@@ -131,27 +155,15 @@ def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - a forked child mu
 
 @contextmanager
 def one_blas_thread():
-    """Limit BLAS to one thread within the block. Costs a few microseconds."""
-    with _changed_limit(holders=1):
-        yield
+    """Limit BLAS to one thread within the block. Costs a few microseconds.
 
-
-@contextmanager
-def all_blas_threads():
-    """Lift the limit of ``one_blas_thread`` within the block: for one large factorization, which shares itself out.
-
-    LAPACK as SciPy calls it keeps the GIL, so that several at once would wait for each other.
+    Large factorizations divide their work over the threads of this module instead (``cholesky.py``): BLAS threads wait
+    for each other by spinning, which is slow on a machine with other work.
     """
-    with _changed_limit(lifters=1):
-        yield
-
-
-@contextmanager
-def _changed_limit(*, holders: int = 0, lifters: int = 0):
     with _CREATION_LOCK:
         limit = _blas_limit(os.getpid())
-    limit.change(holders=holders, lifters=lifters)
+    limit.enter()
     try:
         yield
     finally:
-        limit.change(holders=-holders, lifters=-lifters)
+        limit.leave()

@@ -40,10 +40,13 @@ def _largest_safe(dtype) -> float:
 def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
     """Half-width of the band around the threshold in which ``deciding_dot`` has the last word, in the given dtype.
 
-    Negative in float32: there the computed value decides (see ``fireset.kernels.firing``).
+    In float32 it is negative, so that the computed value decides (see ``fireset.kernels.firing``); where a sum may
+    overflow it is infinite, so that ``deciding_dot`` decides for all.
     """
     if np.dtype(dtype) == np.float32:
-        return np.full(np.shape(weight_norms), -1.0, np.float32)
+        with np.errstate(over="ignore"):
+            largest = np.asarray(weight_norms, np.float64) * sample_norm
+        return np.where(largest < _largest_safe(dtype), np.float32(-1.0), np.float32(np.inf))
     return dot_slack(n_features, dtype, weight_norms, sample_norm).astype(dtype)
 
 

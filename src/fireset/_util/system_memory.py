@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-_CGROUP = Path("/sys/fs/cgroup")
+from fireset._util import control_groups
 
 
 def available_bytes() -> float:
@@ -49,16 +49,18 @@ class PeakMemory:
 
 
 def _control_group_bytes() -> float:
-    """What the control group has left; infinite without one. Pages that only cache files are given back at need."""
+    """Return what the control groups have left; infinite without a limit. Cached pages of files count as free."""
+    names = (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
     free = np.inf
-    for folder, most, used, cached in (
-        (_CGROUP, "memory.max", "memory.current", "inactive_file"),
-        (_CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            limit, taken = (float((folder / name).read_text()) for name in (most, used))
-            lines = map(str.split, (folder / "memory.stat").read_text().splitlines())
-            free = min(free, limit - taken + next(float(number) for name, number in lines if name == cached))
-        except (OSError, ValueError, StopIteration):  # no such group, or "max": no limit
-            continue
+    for folder in control_groups.folders("memory"):
+        for most, used, cached in names:
+            try:
+                limit, taken = (float((folder / name).read_text()) for name in (most, used))
+                lines = map(str.split, (folder / "memory.stat").read_text().splitlines())
+                free = min(free, limit - taken + next(float(number) for name, number in lines if name == cached))
+            except (OSError, ValueError, StopIteration):  # no such group, or "max": no limit
+                continue
     return free

@@ -1,13 +1,13 @@
 """The command that compares on a table: engines, which is the paper's question, or models."""
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from fireset._util.errors import INTERRUPTED, InputError
 from fireset.cli.app import (
+    PROBLEM,
     Categorical,
     Drop,
     Impute,
@@ -17,12 +17,14 @@ from fireset.cli.app import (
     Table,
     Target,
     Task,
+    Width,
     app,
     checked_seed,
     command_line,
     given_options,
+    whole_number,
 )
-from fireset.cli.output import show, show_table
+from fireset.cli.output import require_written, show, show_table
 
 _LEGEND = """\
 dense contenders compute every pair of row and neuron, preprocessed ones look only for the pairs that fire, approximate
@@ -43,7 +45,7 @@ def compare(
         str | None,
         typer.Option(metavar="A,B", help="Engines, pytorch and jax; all but simulations by default."),
     ] = None,
-    width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
+    width: Width = "10000",
     iterations: Annotated[int, typer.Option(help="Steps of each engine, at most.")] = 30,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time to stay within, such as 60s or 5m.")] = "60s",
@@ -80,18 +82,29 @@ def compare(
     else:
         from fireset.commands.compare import compare_table
 
-        found = compare_table(file, target, engines=engines, width=width, iterations=iterations, dtype=dtype, **shared)
+        found = compare_table(
+            file,
+            target,
+            engines=engines,
+            width=whole_number("width", width),
+            iterations=iterations,
+            dtype=dtype,
+            **shared,
+        )
     if as_json:
         show(found, as_json)
     else:
         (_show_models if models else _show_engines)(found)
+        if "task_reason" in found:
+            print(f"\ntask: {found['task_reason']}")
         print(f"\n{found['verdict']}")
         if "report" in found:
             print(f"\nreport  {found['report']}")
-        other = "" if models else " --models"
-        about = "engines" if models else "other models"
-        command = f"fireset compare{other} {quote(str(file))} --target {quote(target)}"
-        print(f"\nnext: fireset train {quote(str(file))} --target {quote(target)}; or {command} for {about}")
+        about = "the engines of fireset" if models else "other models"
+        other = command_line(context, *(() if models else ("--models",)), only=PROBLEM | {"quiet"})
+        print(f"\nnext: {command_line(context, command='train', only=PROBLEM | {'quiet'})}")
+        print(f"or: {other}  # {about}")
+    require_written(found)
     if found["interrupted"]:
         raise typer.Exit(INTERRUPTED)
 

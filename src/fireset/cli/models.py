@@ -1,7 +1,7 @@
 """Commands that make and use models: train, predict, info, export."""
 
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from shlex import quote
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fireset._util.durations import parse_seconds
-from fireset._util.errors import INTERRUPTED, TERMINATED, InputError, OutputError
+from fireset._util.errors import INTERRUPTED, TERMINATED, InputError
 from fireset.cli.app import (
     Bias,
     Categorical,
@@ -27,11 +27,13 @@ from fireset.cli.app import (
     app,
     checked_seed,
     command_line,
+    given_options,
     number_or_word,
     whole_number_or_word,
 )
-from fireset.cli.output import readable, show, show_table
+from fireset.cli.output import readable, require_written, show, show_table
 from fireset.cli.theory import show_certificate
+from fireset.cli.train_summary import train_summary
 
 if TYPE_CHECKING:
     from fireset.training.losses import Loss
@@ -46,7 +48,9 @@ def train(
         Path | None, typer.Option(help="Model file; by default FILE's name with .safetensors, here.")
     ] = None,
     task: Task = "auto",
-    width: Annotated[str, typer.Option(help="Number of neurons; auto by the size of the table.")] = "auto",
+    width: Annotated[
+        str, typer.Option(help="Number of neurons, such as 10000 or 1e4; auto chooses by the size of the table.")
+    ] = "auto",
     engine: Engine = "auto",
     loss: Annotated[
         str,
@@ -67,13 +71,19 @@ def train(
     ridge: Annotated[str, typer.Option(help="Of gauss-newton: auto (by leave-one-out) or a number.")] = "auto",
     output_scale: Annotated[str, typer.Option(help="auto or a number; 1 is the paper's.")] = "auto",
     learning_rate: Annotated[str, typer.Option(help="Of gradient: auto, theory or a number.")] = "auto",
-    momentum: Annotated[float, typer.Option(help="Nesterov momentum; 0 is the paper's plain descent.")] = 0.9,
+    momentum: Annotated[
+        float, typer.Option(help="Nesterov momentum; 0 is the paper's plain descent, and the default with --certify.")
+    ] = 0.9,
     batch_size: Annotated[int | None, typer.Option(help="Of gradient: step on batches of so many rows.")] = None,
     threshold: Annotated[str, typer.Option(help="auto, paper or a number.")] = "auto",
     bias: Bias = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     early_stopping: Annotated[bool, typer.Option(help="Stop by a validation split of a tenth.")] = False,
     holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
+    holdout_by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Hold out whole groups of this column, or the last rows if it has dates."),
+    ] = None,
     drop: Drop = None,
     categorical: Categorical = None,
     impute: Impute = True,
@@ -82,12 +92,16 @@ def train(
         Path | None, typer.Option("--eval", metavar="FILE", help="Another table to score on after training.")
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what was found out and what to expect; train nothing.")
+        bool, typer.Option("--explain", help="Describe the columns and the score to expect; train nothing.")
     ] = False,
     time: Annotated[str | None, typer.Option(metavar="TIME", help="Stop training after 60s, 5m or 2h.")] = None,
-    balance: Annotated[bool, typer.Option(help="Let all classes count alike, however rare they are.")] = False,
+    balance: Annotated[bool, typer.Option(help="Weight all classes equally, however rare they are.")] = False,
     certify: Annotated[
-        bool, typer.Option("--certify", help="Hold the run against the paper's claims; see also --momentum 0.")
+        bool,
+        typer.Option(
+            "--certify",
+            help="Compare the run with the paper's claims. Unless given: momentum 0, tol 0, the paper's network.",
+        ),
     ] = False,
     report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
     history: Annotated[
@@ -106,15 +120,19 @@ def train(
     worker_timeout: Annotated[
         str,
         typer.Option(
-            metavar="TIME", envvar="FIRESET_WORKER_TIMEOUT", help="With torchrun: give up a worker silent for so long."
+            metavar="TIME",
+            envvar="FIRESET_WORKER_TIMEOUT",
+            help="With torchrun: give up after a worker was silent for so long.",
         ),
     ] = "10m",
     seed: Seed = 0,
     quiet: Quiet = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every figure of the run.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train on a table and write a model file; with torchrun, on several workers."""
     from fireset.commands.train import train_table
+    from fireset.distributed.agreement import check_same
     from fireset.distributed.process_group import joined_group, restarted
     from fireset.distributed.worker_grid import grid as laid_out
     from fireset.distributed.worker_grid import parse_grid
@@ -126,6 +144,8 @@ def train(
     parse_memory(memory)  # a misspelled size is refused before the table is read
     shape = parse_grid(grid) if grid is not None else None
 
+    if certify and "momentum" not in given_options(context):
+        momentum = 0.0  # the claims are about plain descent
     settings: dict[str, Any] = {
         "width": whole_number_or_word("width", width, ("auto",)),
         "engine": engine,
@@ -150,13 +170,18 @@ def train(
         settings["class_weight"] = "balanced"
     reading: dict[str, Any] = {"task": task, "drop": drop or [], "categorical": categorical or [], "impute": impute}
     reading["drop_missing_target"] = drop_missing_target
-    if explain:
-        _explain(file, target, holdout, _loss(loss, quantiles, huber_delta), settings, as_json, reading)
-        return
-    with (
-        joined_group(timedelta(seconds=parse_seconds("worker_timeout", worker_timeout, 1.0))) as group,
-        laid_out(**shape) if shape else nullcontext(),
-    ):
+    with ExitStack() as stack:
+        timeout = timedelta(seconds=parse_seconds("worker_timeout", worker_timeout, 1.0))
+        group = stack.enter_context(joined_group(timeout))
+        check_same(group, _options_of_all_workers(context))
+        if explain:
+            if group.size > 1:
+                raise InputError(f"--explain runs in one process, got {group.size} workers; leave torchrun out")
+            step = command_line(context, without=["explain"])
+            _explain(file, target, holdout, _loss(loss, quantiles, huber_delta), settings, as_json, reading, step)
+            return
+        if shape:
+            stack.enter_context(laid_out(**shape))
         again = (
             resume or group.all_reduce_max(int(restarted())) > 0
         )  # torchrun counts restarts on each machine by itself
@@ -167,6 +192,7 @@ def train(
             reading=reading,
             loss=_loss(loss, quantiles, huber_delta),
             holdout=holdout,
+            holdout_by=holdout_by,
             settings=settings,
             eval_file=eval_file,
             seconds=None if time is None else parse_seconds("time", time),
@@ -179,27 +205,48 @@ def train(
             command=command_line(context),
         )
         if group.rank == 0:
-            told_apart = () if as_json else ("certificate", "not_written")
-            told = {key: value for key, value in summary.items() if key not in told_apart}
-            show(told if as_json else told | _after_training(summary, file, target), as_json)
+            if as_json:
+                show(summary, as_json)
+            else:
+                show(train_summary(summary) | _after_training(summary, context), as_json)
+                if verbose:
+                    _show_internals(summary)
             if "certificate" in summary and not as_json:
                 show_certificate(summary["certificate"])
-    if "not_written" in summary:
-        missing = "; ".join(summary["not_written"])
-        raise OutputError(
-            f"the model is in {summary['model']}, but not all else that was asked for was written: {missing}"
-        )
+    require_written(summary)
     ends = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
     if summary["stop_reason"] in ends:
         raise typer.Exit(ends[summary["stop_reason"]])
 
 
-def _after_training(summary: dict[str, Any], file: Path, target: str) -> dict[str, str]:
+# Options of `train` that may differ between workers: where each one reads, how much memory it has, what worker 0 shows.
+_OPTIONS_OF_ONE_WORKER = ("quiet", "as_json", "history", "tensorboard", "report", "memory", "worker_timeout")
+
+
+def _options_of_all_workers(context: typer.Context) -> dict[str, Any]:
+    """The options that must be the same on all workers; of tables the name, since each may have a copy of its own."""
+    shared = {}
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.name in ("file", "eval_file") and value is not None:
+            value = Path(value).name
+        if parameter.name not in _OPTIONS_OF_ONE_WORKER:
+            shared[max(parameter.opts, key=len)] = str(value) if isinstance(value, Path) else value
+    return shared
+
+
+def _show_internals(summary: dict[str, Any]) -> None:
+    """Every figure of the run that is a number or a word."""
+    left_out = ("certificate", "not_written", "advice", "hints", "notes", "importances")
+    print()
+    show({key: value for key, value in summary.items() if key not in left_out}, False)
+
+
+def _after_training(summary: dict[str, Any], context: typer.Context) -> dict[str, str]:
     """What to do next."""
     if "model" in summary:
         return {"next": f"fireset predict {quote(summary['model'])} NEW_TABLE --out predictions.csv"}
-    again = f"fireset train {quote(str(file))} --target {quote(target)} --checkpoint {quote(summary['checkpoint'])}"
-    return {"next": f"{again} --resume, and the options of before"}
+    return {"next": command_line(context, "--resume", without=["resume"])}
 
 
 def _explain(
@@ -210,6 +257,7 @@ def _explain(
     settings: dict[str, Any],
     as_json: bool,
     reading: dict[str, Any],
+    step: str,
 ) -> None:
     from fireset.commands.explain_training import explain_training
 
@@ -219,8 +267,9 @@ def _explain(
         return
     show_table(["column", "kind", "missing", "importance", ""], found.column_rows())
     print()
-    told = {key: value for key, value in found.summary.items() if key != "importances"}
-    show({**told, "next": f"fireset train {quote(str(file))} --target {quote(target)}"}, as_json)
+    told = {key: value for key, value in found.summary.items() if key not in ("importances", "task_reason")}
+    told["task"] = found.summary.get("task_reason", told["task"])
+    show({**told, "next": step}, as_json)
 
 
 def _loss(name: str, quantiles: str | None, huber_delta: float | None) -> "str | Loss":
@@ -234,7 +283,7 @@ def _loss(name: str, quantiles: str | None, huber_delta: float | None) -> "str |
             levels = tuple(float(level) for level in quantiles.split(","))
         except ValueError:
             raise InputError(
-                f"--quantiles must be numbers with commas between them, such as 0.1,0.5,0.9; got {quantiles!r}"
+                f"--quantiles must be numbers separated by commas, such as 0.1,0.5,0.9; got {quantiles!r}"
             ) from None
         return Quantile(levels)
     if huber_delta is not None:
@@ -244,6 +293,11 @@ def _loss(name: str, quantiles: str | None, huber_delta: float | None) -> "str |
     return name
 
 
+# What ``predict`` says of a table that has the answers; ``--json`` has all scores.
+_SCORES = ("accuracy", "majority_accuracy", "balanced_accuracy", "f1", "hardly_found")
+_SCORES += ("r2", "rmse", "mae", "poisson_deviance", "pinball", "coverage")
+
+
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="A file that `fireset train` wrote.")],
@@ -251,7 +305,8 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; standard output by default.")] = None,
     proba: Annotated[bool, typer.Option(help="Probability of each class too (classification).")] = False,
     keep: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Carry it along, an id say; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="COLUMNS", help="Columns to copy, such as an id, separated by commas; may be repeated."),
     ] = None,
     safe_csv: Annotated[
         bool, typer.Option(help="Quote labels that a spreadsheet would take for formulas, such as =1+1.")
@@ -266,20 +321,20 @@ def predict(
     spare_inputs(out, model, file)
     if out is not None:
         check_writable(out)
-    columns, summary = predict_table(model, file, proba=proba, keep=keep)
+    kept, predicted, summary = predict_table(model, file, proba=proba, keep=keep)
+    if out is not None or not as_json:
+        write_csv({**kept, **predicted}, out, safe=safe_csv)
     if as_json:
-        if out is not None:
-            write_csv(columns, out, safe=safe_csv)
-        show({**summary, **({"out": str(out)} if out else columns)}, as_json)
+        columns = {"out": str(out)} if out else {**({"kept": kept} if kept else {}), **predicted}
+        show({**summary, **columns}, as_json)
         return
-    write_csv(columns, out, safe=safe_csv)
-    notes = [" ".join(readable(key, value)) for key, value in summary.items() if key != "rows"]
+    notes = [" ".join(readable(key, summary[key])) for key in _SCORES if key in summary]
     if out is not None:
         notes.append(f"{summary['rows']:,} predictions in {out}")
     if notes:
         print(", ".join(notes), file=sys.stderr)
     if out is not None:
-        print(f"next: fireset info {quote(str(model))} says what the model looks at", file=sys.stderr)
+        print(f"next: fireset info {quote(str(model))}  # what the model depends on", file=sys.stderr)
 
 
 @app.command()
@@ -287,7 +342,7 @@ def info(
     model: Annotated[Path, typer.Argument(help="A file that `fireset train` or `ShiftedReLUNetwork.save` wrote.")],
     as_json: Json = False,
 ) -> None:
-    """Say what is in a model file."""
+    """Describe a model file."""
     from fireset.commands.info import describe_model
 
     known = describe_model(model)

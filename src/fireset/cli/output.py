@@ -5,6 +5,9 @@ import sys
 from typing import Any
 from unicodedata import combining
 
+from fireset._util.errors import OutputError
+from fireset._util.wording import duration, percent, significant
+
 _MOST_LISTED = 12  # columns or classes on one line
 
 
@@ -17,6 +20,13 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     for label, text in lines:
         print(f"{label:{widest}}  {text}")
     sys.stdout.flush()  # here, where a reader that has gone (`head`) is handled
+
+
+def require_written(summary: dict[str, Any]) -> None:
+    """Raise an OutputError, after everything else was shown, if an output of the command could not be written."""
+    if "not_written" in summary:
+        where = f"the model is in {summary['model']}, but " if "model" in summary else ""
+        raise OutputError(f"{where}not all output was written: {'; '.join(summary['not_written'])}")
 
 
 def show_table(columns: list[str], rows: list[list[str]], *, numbers: bool = False) -> None:
@@ -46,6 +56,7 @@ def _places(text: str) -> int:
 _STOP_REASONS = {
     "max_iter": "all iterations done; --max-iter allows more",
     "tol": "the loss no longer improves; see --tol",
+    "stalled": "no step decreases the loss; try --solver gradient, or another --output-scale",
     "patience": "the loss on the validation rows no longer improves",
     "callback": "the time given by --time is over; the best network so far was kept",
     "interrupted": "interrupted; the best network so far was kept",
@@ -63,7 +74,14 @@ _NAMES = {
         "coverage": "share below each quantile",
         "poisson_deviance": "Poisson deviance",
         "majority_accuracy": "share of the most frequent class",
-        "hardly_found": "found less than half the time",
+        "hardly_found": "recall below one half",
+        "auc": "AUC",
+        "f1": "F1",
+        "r2_interval": "R², 95 % interval",
+        "accuracy_interval": "accuracy, 95 % interval",
+        "majority_class": "most frequent class",
+        "constant_prediction": "mean of the training rows",
+        "constant_rmse": "RMSE of predicting that mean",
     }.items()
 }
 
@@ -79,18 +97,19 @@ def readable(key: str, value: Any) -> tuple[str, str]:
     if key == "bytes":
         return "size", f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
     if isinstance(value, dict) and all(isinstance(share, int | float) for share in value.values()):
-        most = [f"{name} {share:.0%}" for name, share in list(value.items())[:_SHOWN_SHARES]]
+        most = [f"{name} {percent(share, 0)}" for name, share in list(value.items())[:_SHOWN_SHARES]]
         return label, ", ".join(most) + (f", … ({len(value)} in all)" if len(value) > len(most) else "")
     if isinstance(value, bool) or not isinstance(value, int | float | list):
         return label, str(value)
     if isinstance(value, list):
         more = f", … ({len(value)} in all)" if len(value) > _MOST_LISTED else ""
-        return label, ", ".join(map(str, value[:_MOST_LISTED])) + more
+        form = percent if key.endswith("accuracy_interval") else significant
+        shown = [form(one) if isinstance(one, float) else str(one) for one in value[:_MOST_LISTED]]
+        return label, ", ".join(shown) + more
     if isinstance(value, int):
         return label, f"{value:,}"
-    if key.endswith(("fraction", "accuracy")):
-        return label, f"{value:.2%}"
+    if key.endswith(("fraction", "accuracy", "precision", "recall", "f1")):
+        return label, percent(value)
     if "seconds" in key:
-        return label.replace("seconds", "time"), f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
-    shown = f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-    return label, shown + (" times" if key == "speed_up_over_dense" else "")
+        return label.replace("seconds", "time"), duration(value)
+    return label, significant(value) + (" times" if key == "speed_up_over_dense" else "")

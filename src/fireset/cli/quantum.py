@@ -1,13 +1,12 @@
 """The command that counts what a quantum computer would have to do: quantum."""
 
-from importlib import import_module
 from pathlib import Path
-from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fireset.cli.app import (
+    PROBLEM,
     Categorical,
     Drop,
     Impute,
@@ -17,11 +16,13 @@ from fireset.cli.app import (
     Table,
     Target,
     Task,
+    Width,
     app,
     checked_seed,
     command_line,
+    whole_number,
 )
-from fireset.cli.output import show
+from fireset.cli.output import require_written, show
 
 
 @app.command()
@@ -30,7 +31,7 @@ def quantum(
     file: Table,
     target: Target,
     task: Task = "auto",
-    width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
+    width: Width = "10000",
     iterations: Annotated[int, typer.Option(help="Gradient steps to count.")] = 5,
     failure_probability: Annotated[float, typer.Option(help="Of each search, to miss something.")] = 1e-6,
     bits: Annotated[int, typer.Option(help="Of a number in the arithmetic oracle.")] = 8,
@@ -45,13 +46,14 @@ def quantum(
     """Count the oracle calls of both quantum-classical algorithms on a table, and what circuits they need."""
     from fireset.commands.quantum import quantum_costs, quantum_summary
 
-    page = None if report is None else import_module("fireset.reporting")
-    if page is not None:
-        page.check_report(report)
+    if report is not None:
+        from fireset.reporting import check_report
+
+        check_report(report)
     costs = quantum_costs(
         file,
         target,
-        width=width,
+        width=whole_number("width", width),
         iterations=iterations,
         failure_probability=failure_probability,
         bits=bits,
@@ -62,10 +64,18 @@ def quantum(
         categorical=categorical or [],
         impute=impute,
     )
-    if page is not None:
-        from fireset.commands.quantum_report import quantum_sections
+    written: dict[str, Any] = {}
+    if report is not None:
+        from fireset.commands.quantum_report import write_quantum_page
+        from fireset.commands.rescue import write_or_report
 
-        title = f"Grover's search for the fire sets of {file.name}"
-        page.write_page(report, title, quantum_sections(costs), settings={"command": command_line(context)})
-    step = f"fireset compare {quote(str(file))} --target {quote(target)} says which engine is fastest on this machine"
-    show(costs.to_dict() if as_json else {**quantum_summary(costs), "next": step}, as_json)
+        command = command_line(context)
+        written = write_or_report("report", report, lambda: write_quantum_page(report, file, costs, command))
+    same = command_line(context, command="compare", only=PROBLEM | {"width", "quiet"})
+    step = f"{same}  # which engine is fastest on this machine"
+    if as_json:
+        show({**costs.to_dict(), **written}, as_json)
+    else:
+        place = {"report": written["report"]} if "report" in written else {}
+        show({**quantum_summary(costs), **place, "next": step}, as_json)
+    require_written(written)

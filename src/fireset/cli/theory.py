@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from fireset.cli.app import (
+    PROBLEM,
     Bias,
     Categorical,
     Drop,
@@ -18,12 +18,14 @@ from fireset.cli.app import (
     Table,
     Target,
     Task,
+    Width,
     app,
     checked_seed,
     command_line,
     number_or_word,
+    whole_number,
 )
-from fireset.cli.output import show, show_table
+from fireset.cli.output import require_written, show, show_table
 
 
 @app.command()
@@ -32,7 +34,7 @@ def theory(
     file: Table,
     target: Target,
     task: Task = "auto",
-    width: Annotated[int, typer.Option(help="Number of neurons.")] = 10_000,
+    width: Width = "10000",
     threshold: Annotated[str, typer.Option(help="paper or a number.")] = "paper",
     bias: Bias = None,
     holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
@@ -44,11 +46,11 @@ def theory(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Say what the convergence theorem asks for on a table, and what practice needs."""
+    """Compute what the convergence theorem requires on a table, and what practice needs."""
     from fireset.commands.theory import theory_table, theory_tables, write_theory_page
 
     settings: dict[str, Any] = {
-        "width": width,
+        "width": whole_number("width", width),
         "threshold": number_or_word("threshold", threshold, ("paper",)),
         "random_state": checked_seed(seed),
     }
@@ -66,16 +68,25 @@ def theory(
         report=report,
         progress=None if quiet else lambda text: print(text, file=sys.stderr, flush=True),
     )
+    written: dict[str, Any] = {}
     if report is not None:
-        write_theory_page(report, file, found, {"command": command_line(context), **settings})
+        from fireset.commands.rescue import write_or_report
+
+        shown = {"command": command_line(context), **settings}
+        written = write_or_report("report", report, lambda: write_theory_page(report, file, found, shown))
     if as_json:
-        show(found.summary, as_json)
+        show({**found.summary, **written}, as_json)
+        require_written(written)
         return
     for heading, table in theory_tables(found):
         print(heading)
         show_table([f"  {table.columns[0]}", *table.columns[1:]], [[f"  {row[0]}", *row[1:]] for row in table.rows])
         print()
-    print(f"next: fireset train {quote(str(file))} --target {quote(target)} --certify holds a run against these claims")
+    shared = PROBLEM | {"width", "threshold", "bias", "holdout", "quiet"}
+    print(
+        f"next: {command_line(context, '--certify', command='train', only=shared)}  # check a run against these claims"
+    )
+    require_written(written)
 
 
 def show_certificate(certificate: dict[str, Any]) -> None:

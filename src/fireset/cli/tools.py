@@ -2,21 +2,35 @@
 
 import json
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
 
 from fireset._util.errors import InputError
-from fireset.cli.app import Categorical, Drop, Impute, Json, Quiet, Seed, Task, app, checked_seed
-from fireset.cli.output import show
+from fireset.cli.app import (
+    PROBLEM,
+    Categorical,
+    Drop,
+    Impute,
+    Json,
+    Quiet,
+    Seed,
+    Task,
+    Width,
+    app,
+    checked_seed,
+    command_line,
+    whole_number,
+)
+from fireset.cli.output import require_written, show
 
 
 @app.command()
 def engines(
+    context: typer.Context,
     explain: Annotated[Path | None, typer.Option(metavar="FILE", help="Say what auto weighs on this table.")] = None,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column to predict, with --explain.")] = None,
-    width: Annotated[int, typer.Option(help="Number of neurons, with --explain.")] = 10_000,
+    width: Width = "10000",
     max_iter: Annotated[int, typer.Option(help="Iterations, with --explain.")] = 300,
     task: Task = "auto",
     drop: Drop = None,
@@ -24,7 +38,7 @@ def engines(
     impute: Impute = True,
     as_json: Json = False,
 ) -> None:
-    """List the engines: the ways to find who fires. With --explain, what an iteration of each will take."""
+    """List the engines, the ways to find active neurons. With --explain, what an iteration of each will take."""
     from fireset.engines import describe
 
     if explain is not None:
@@ -33,8 +47,9 @@ def engines(
         if target is None:
             raise InputError("--explain needs --target COLUMN, the column to predict")
         reading = {"task": task, "drop": drop or [], "categorical": categorical or [], "impute": impute}
-        found = explain_engines(explain, target, width=width, max_iter=max_iter, **reading)
-        step = f"fireset train {quote(str(explain))} --target {quote(target)} --width {width} --engine {found['auto']}"
+        found = explain_engines(explain, target, width=whole_number("width", width), max_iter=max_iter, **reading)
+        chosen = (f"--width={width}", f"--engine={found['auto']}")
+        step = command_line(context, *chosen, command="train", only=PROBLEM, file=explain)
         show(found if as_json else {**found, "next": step}, as_json)
         return
 
@@ -47,7 +62,7 @@ def engines(
     print(f"{'auto':15} {'':12} chooses among them by the size of the problem")
     print("\nA neuron fires for a row when their inner product is above the threshold; only then it has to be trained.")
     print("exact: finds all pairs that fire, and trains the same network as dense; approximate: misses some of them.")
-    print("\nnext: fireset engines --explain TABLE --target COLUMN says what an iteration of each takes there")
+    print("\nnext: fireset engines --explain TABLE --target COLUMN   # what an iteration of each takes there")
 
 
 @app.command()
@@ -73,7 +88,7 @@ def warmup(as_json: Json = False) -> None:
 
 @app.command()
 def demo(
-    width: Annotated[int, typer.Option(help="Number of neurons.")] = 20_000,
+    width: Width = "20000",
     out: Annotated[Path, typer.Option(help="Where to write the model.")] = Path("fireset-demo.safetensors"),
     seed: Seed = 0,
     quiet: Quiet = False,
@@ -82,5 +97,8 @@ def demo(
     """Train on handwritten digits; compare with a dense run."""
     from fireset.commands.demo import run_demo
 
-    found = run_demo(width=width, out=out, seed=checked_seed(seed), verbose=not quiet)
-    show(found if as_json else {**found, "next": "fireset train TABLE --target COLUMN, on a table of yours"}, as_json)
+    found = run_demo(width=whole_number("width", width), out=out, seed=checked_seed(seed), verbose=not quiet)
+    shown = {key: value for key, value in found.items() if key != "not_written"}
+    step = "fireset train TABLE --target COLUMN, on a table of yours"
+    show(found if as_json else {**shown, "next": step}, as_json)
+    require_written(found)

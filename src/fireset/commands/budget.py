@@ -22,14 +22,3 @@ class Budget:
     def expected(self) -> float:
         """Seconds until the work is expected to end, at most until the deadline."""
         return min(self.left(), max(0.0, self._expected_end - time.monotonic()))
-
-
-def shown_seconds(seconds: float) -> str:
-    """A duration as people say it: 45 s, 2.5 s, 12 ms, 3 min."""
-    if seconds >= 120:
-        return f"{seconds / 60:.0f} min"
-    if seconds >= 9.95:
-        return f"{seconds:.0f} s"
-    if seconds >= 0.995:
-        return f"{seconds:.1f} s"
-    return f"{1000 * seconds:.0f} ms" if seconds >= 0.00995 else f"{1000 * seconds:.1f} ms"

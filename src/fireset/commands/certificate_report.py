@@ -23,8 +23,17 @@ def claims_table(certificate: dict[str, Any]) -> Table:
             verdict = "holds" if claim["holds"] else "fails, though its assumptions are met"
         else:
             verdict = f"{'holds, not proved here' if claim['holds'] else 'fails, not promised here'} [{marks}]"
-        rows.append((claim["statement"], bound, measured, verdict))
-    return Table(("claim", "bound", "measured", "verdict"), rows)
+        rows.append((claim["statement"], bound, measured, verdict, _looked_at(claim)))
+    return Table(("claim", "bound", "measured", "verdict", "iterations"), rows)
+
+
+def _looked_at(claim: dict[str, Any]) -> str:
+    """How many of the iterations that a claim is about were measured."""
+    if claim["holds"] is None:
+        return ""
+    if claim["total"] == 1:
+        return "the first"
+    return "all" if claim["complete"] else f"{len(claim['looked_at'])} of {claim['total']}"
 
 
 def unmet_reasons(certificate: dict[str, Any]) -> list[str]:

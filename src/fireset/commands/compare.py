@@ -16,11 +16,14 @@ import numpy as np
 
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
-from fireset.commands.budget import Budget, shown_seconds
+from fireset._util.files import file_name
+from fireset._util.wording import duration
+from fireset.commands.budget import Budget
 from fireset.commands.comparison import Comparison, Run
 from fireset.commands.contenders import Problem, make_contender, peak_memory, steady_rate
 from fireset.commands.overwrite_check import spare_inputs
 from fireset.commands.peers import PEERS, installed
+from fireset.commands.rescue import write_or_report
 from fireset.commands.schedule import foretell, left_out, pilot_problem
 from fireset.commands.stages import StageBar
 from fireset.commands.verdict import Kind, Row, Scaling, contest, crossover
@@ -79,6 +82,7 @@ def compare_table(
         found = compare(problem, names, iterations, clock, seed=seed, interrupted=interrupted, say=bar.say)
     summary: dict[str, Any] = {
         "task": table.task,
+        **({} if table.choice is None else {"task_reason": str(table.choice)}),
         "samples": len(X),
         "coordinates": X.shape[1],
         "outputs": network.n_outputs,
@@ -105,15 +109,14 @@ def compare_table(
         facts = {k: v for k, v in summary.items() if isinstance(v, (str, int, float)) and k != "verdict"}
         settings = {
             "command": command,
-            "file": file.name,
+            "file": file_name(file),
             "target": target,
             "seed": seed,
             "engines": names,
             **reading,
             **facts,
         }
-        write_comparison(report, found, settings)
-        summary["report"] = str(report)
+        summary |= write_or_report("report", report, lambda: write_comparison(report, found, settings))
     return summary
 
 
@@ -214,7 +217,7 @@ def _choose(found: Comparison, seed: int, interrupted: threading.Event, say: Cal
             return
         if run.alive and budget.left() < _ENTRY * budget.seconds and run.row.name not in _FIRST:
             run.row.reason = (
-                f"not started: of the budget of {shown_seconds(budget.seconds)} only {shown_seconds(budget.left())} "
+                f"not started: of the budget of {duration(budget.seconds)} only {duration(budget.left())} "
                 "were left when its turn came to be compiled, which is done once on a machine; run 'fireset warmup', "
                 "or give a larger --budget"
             )
@@ -267,7 +270,7 @@ def _race(found: Comparison, interrupted: threading.Event, say: Callable[[str], 
         each = (time.perf_counter() - started) / turn
         if done < found.iterations and budget.left() - turn * each < _FOR_WIDTHS * budget.seconds:
             found.notes.append(
-                f"{done} of {found.iterations} iterations were done: the budget of {shown_seconds(budget.seconds)} did "
+                f"{done} of {found.iterations} iterations were done: the budget of {duration(budget.seconds)} did "
                 "not allow more; give a larger --budget, or fewer --engines"
             )
             break

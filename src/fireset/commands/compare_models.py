@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from fireset.commands.budget import Budget, shown_seconds
+from fireset._util.files import file_name
+from fireset._util.wording import duration
+from fireset.commands.budget import Budget
 from fireset.commands.model_contenders import MODELS, Fit
 from fireset.commands.model_verdict import Scored, advice
 from fireset.commands.model_worker import FailedFit, ModelWorker, Stopped
 from fireset.commands.overwrite_check import spare_inputs
+from fireset.commands.rescue import write_or_report
 from fireset.commands.stages import StageBar
 from fireset.reporting import check_report
 from fireset.tables.problem import TableProblem
@@ -74,6 +77,7 @@ def compare_models_table(
         found = compare_models(table, clock, seed=seed, interrupted=interrupted, say=bar.say)
     summary: dict[str, Any] = {
         "task": found.task,
+        **({} if table.choice is None else {"task_reason": str(table.choice)}),
         "rows": found.train_rows,
         "held_out_rows": found.test_rows,
         "columns": table.X.shape[1],
@@ -87,9 +91,15 @@ def compare_models_table(
     if report is not None:
         from fireset.commands.compare_models_report import write_model_comparison
 
-        settings = {"command": command, "file": file.name, "target": target, "seed": seed, "budget": budget, **reading}
-        write_model_comparison(report, found, settings)
-        summary["report"] = str(report)
+        settings = {
+            "command": command,
+            "file": file_name(file),
+            "target": target,
+            "seed": seed,
+            "budget": budget,
+            **reading,
+        }
+        summary |= write_or_report("report", report, lambda: write_model_comparison(report, found, settings))
     return summary
 
 
@@ -143,7 +153,7 @@ def _compile(found: ModelComparison, worker: ModelWorker, budget: Budget, interr
     except Stopped:
         if not interrupted.is_set():
             ours.note = (
-                f"not started: half of the budget of {shown_seconds(budget.seconds)} went by while it was being "
+                f"not started: half of the budget of {duration(budget.seconds)} went by while it was being "
                 "compiled, which is done once on a machine; run 'fireset warmup', or give a larger --budget"
             )
         return False
@@ -178,13 +188,13 @@ def _first_fit(
         if not model.fits:
             model.stopped = not worker.interrupted
             if model.stopped:
-                model.note = f"stopped: its share of the budget, {shown_seconds(share)}, was over"
+                model.note = f"stopped: its share of the budget, {duration(share)}, was over"
             return
     done = model.fits[0]
     model.note = None
     if done.rows < n:
         expected = _seconds(done) * (n / done.rows) ** MODELS[model.name].growth
-        model.note = f"learned from {done.rows:,} of {n:,} rows: all of them would take about {shown_seconds(expected)}"
+        model.note = f"learned from {done.rows:,} of {n:,} rows: all of them would take about {duration(expected)}"
 
 
 def _more_rows(model: Scored, n: int, seconds: float) -> int | None:
@@ -214,8 +224,8 @@ def _more_splits(
         needed = sum(_seconds(model.fits[-1]) for model in ran)
         if 1.2 * needed > budget.left():
             found.notes.append(
-                f"{split} of {_SPLITS} splits: the next one would take about {shown_seconds(needed)}, and "
-                f"{shown_seconds(budget.left())} of the budget of {shown_seconds(budget.seconds)} were left"
+                f"{split} of {_SPLITS} splits: the next one would take about {duration(needed)}, and "
+                f"{duration(budget.left())} of the budget of {duration(budget.seconds)} were left"
             )
             return
         train_rows, test_rows = table.hold_out(_HOLDOUT, (seed + split) % 2**32)

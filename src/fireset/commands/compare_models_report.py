@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fireset.commands.budget import shown_seconds
+from fireset._util.wording import duration
 from fireset.commands.compare_models import ModelComparison
 from fireset.commands.model_contenders import MODELS
 from fireset.reporting import write_page
@@ -28,8 +28,8 @@ def cells(model: dict[str, Any], scores: Sequence[str]) -> list[str]:
     return [
         MODELS[model["name"]].label,
         *(_score(model[score], model[f"{score}_deviation"]) for score in scores),
-        "" if model["fit_seconds"] is None else shown_seconds(model["fit_seconds"]),
-        "" if model["predict_seconds"] is None else shown_seconds(model["predict_seconds"]),
+        "" if model["fit_seconds"] is None else duration(model["fit_seconds"]),
+        "" if model["predict_seconds"] is None else duration(model["predict_seconds"]),
         "" if model["rows"] is None else f"{model['rows']:,}",
     ]
 
@@ -77,7 +77,7 @@ def _figures(found: ModelComparison, models: list[dict[str, Any]]) -> list[Figur
         bars = Series(_HEADINGS[score], labels, values, "bars")
         figures.append(Figure("How good", "", _HEADINGS[score], [bars], f"On rows held out: {said}."))
     seconds = [model["fit_seconds"] for model in measured]
-    said = ", ".join(f"{label} {shown_seconds(value)}" for label, value in zip(labels, seconds, strict=True))
+    said = ", ".join(f"{label} {duration(value)}" for label, value in zip(labels, seconds, strict=True))
     bars = Series("seconds to fit", labels, seconds, "bars")
     figures.append(Figure("How fast", "", "seconds to fit", [bars], f"To fit: {said}.", log_y=True))
     return figures

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from fireset._util.files import check_writable
+from fireset.commands.rescue import save_or_rescue
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.model import Model
 from fireset.training.loop import train
@@ -46,13 +47,14 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
         "largest_relative_difference_of_loss": difference,
         "compile_seconds": result.compile_seconds,
     }
-    Model("classification", "digit", estimator, summary).save(out)
-    return {**summary, "model": str(out.resolve())}
+    place, problem = save_or_rescue(Model("classification", "digit", estimator, summary).save, out)
+    summary["model"] = str(place.resolve())
+    return summary if problem is None else {**summary, "not_written": [f"--out: {problem}"]}
 
 
 def _time_steps(estimator: ShiftedReLUClassifier, X, y) -> tuple[float, float, float]:
     """Seconds of a gradient step with both engines from the same start, and how far their losses are apart."""
-    again = ShiftedReLUClassifier(**estimator.get_params())  # draws the same network
+    again = ShiftedReLUClassifier(**{**estimator.get_params(), "verbose": False})  # draws the same network
     rows, targets, *_ = again.prepare(X, y)
     settings: dict[str, Any] = {"max_iter": _ITERATIONS, "tol": 0}
     histories = [

@@ -59,12 +59,13 @@ def explain_training(
     prepared = estimator.prepare(problem.features[kept], problem.y[kept])
     outputs = prepared.targets.shape[1]
     chosen = estimator.settings_
-    columns = describe_columns(estimator.encoder_, problem.features)
+    columns = describe_columns(problem.spelled(estimator.encoder_), problem.features[kept])
     score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
     estimator.width = settings["width"]
     solver = estimator.solver_for(len(kept), prepared.rows.shape[1] - 1, outputs)
     summary: dict[str, Any] = {
         "task": problem.task,
+        **({} if problem.choice is None else {"task_reason": str(problem.choice)}),
         "rows": len(kept),
         "held_out_rows": len(problem.y) - len(kept),
         "columns": len(estimator.encoder_.feature_names),

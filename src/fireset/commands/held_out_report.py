@@ -1,18 +1,22 @@
 """Sections of a training page on the rows held out: what is confused with what, what probabilities are worth, how far
 off numbers are."""
 
-from dataclasses import dataclass
-from math import sqrt
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fireset._util.wording import counted, significant
+from fireset.commands.intervals import wilson_interval
+from fireset.commands.scores import constant_scores, scores
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.reporting.figures import CountMatrix, Figure, Section, Series, Table, short_names
 from fireset.tables.problem import TableProblem
+from fireset.training.losses import Loss, Quantile, get_loss
 
 MOST_CLASSES = 20  # of a matrix that can be read
 _MOST_PAIRS = 10
+_MOST_CURVES, _CURVE_POINTS = 5, 100  # of the ROC figure
 _BINS = 10
 FEWEST_FOR_SHAPES = 20  # rows held out, below which a curve or a distribution shows chance alone
 _MOST_POINTS = 2000
@@ -32,6 +36,7 @@ class HeldOut:
     probabilities: np.ndarray | None
     names: list[str] | None
     mean: float
+    scores: dict[str, Any] = field(default_factory=dict)  # as ``fireset.commands.scores`` names them
 
     @classmethod
     def of(
@@ -44,13 +49,28 @@ class HeldOut:
         """What the trained network says of the rows ``held``; None if there are none."""
         if not len(held):
             return None
-        mean = float(np.mean(problem.y[kept]))
+        mean, answers = float(np.mean(problem.y[kept])), problem.y[held]
         rows = problem.features[held]
         if isinstance(estimator, ShiftedReLUClassifier):
             assert problem.classes is not None
             chances = estimator.predict_proba(rows)
-            return cls(problem.y[held], chances.argmax(axis=1), chances, list(map(str, problem.classes)), mean)
-        return cls(problem.y[held], estimator.predict(rows), None, None, mean)
+            labels, guesses = np.array(problem.classes), chances.argmax(axis=1)
+            found = scores(
+                problem.task, labels[answers], labels[guesses], probabilities=chances, classes=problem.classes
+            )
+            return cls(answers, guesses, chances, list(map(str, problem.classes)), mean, found)
+        predictions = estimator.predict(rows)
+        found = scores(problem.task, answers, predictions, estimator.loss)
+        found |= constant_scores(answers, problem.y[kept], estimator.loss)
+        return cls(answers, _central(predictions, estimator.loss), None, None, mean, found)
+
+
+def _central(predictions: np.ndarray, loss: str | Loss) -> np.ndarray:
+    """One prediction a row, (n,): of several quantiles the one nearest to the median."""
+    loss = get_loss(loss)
+    if not isinstance(loss, Quantile):
+        return predictions
+    return predictions.reshape(len(predictions), -1)[:, int(np.argmin(np.abs(np.array(loss.levels) - 0.5)))]
 
 
 class Reliability(NamedTuple):
@@ -80,14 +100,6 @@ def reliability(chances: np.ndarray, true: np.ndarray) -> Reliability:
     return Reliability(rows, said, happened)
 
 
-def interval(right: float, rows: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share: ``right`` of ``rows``."""
-    z = 1.96
-    middle = (right + z * z / 2) / (rows + z * z)
-    half = z / (rows + z * z) * sqrt(right * (rows - right) / rows + z * z / 4)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def held_out_sections(held: HeldOut | None, task: str) -> list[Section]:
     """What there is to see of the rows held out, or why there is nothing."""
     if held is None:
@@ -100,7 +112,43 @@ def held_out_sections(held: HeldOut | None, task: str) -> list[Section]:
         return [Section("Rows held out", [f"{why} Leave --holdout out to keep back a fifth of the rows."])]
     if held.probabilities is None:
         return [_residuals(held)]
-    return [_confusion_section(held), _reliability_section(held)]
+    return [_confusion_section(held), *_ranking_section(held), _reliability_section(held)]
+
+
+def _ranking_section(held: HeldOut) -> list[Section]:
+    """ROC curves: of the second of two classes, or of each of a few classes against the rest."""
+    from sklearn.metrics import roc_auc_score, roc_curve
+
+    assert held.probabilities is not None
+    assert held.names is not None
+    names = short_names(held.names)
+    codes = [1] if len(names) == 2 else range(len(names))
+    both = [code for code in codes if 0 < np.sum(held.answers == code) < len(held.answers)]
+    if not both or len(held.answers) < FEWEST_FOR_SHAPES:
+        return []
+    areas = {code: float(roc_auc_score(held.answers == code, held.probabilities[:, code])) for code in both}
+    worst = sorted(both, key=areas.__getitem__)[:_MOST_CURVES]
+    series = [Series("chance", [0.0, 1.0], [0.0, 1.0], "dashed")]
+    for code in sorted(worst):
+        false, true, _ = roc_curve(held.answers == code, held.probabilities[:, code])
+        thin = np.unique(np.linspace(0, len(false) - 1, _CURVE_POINTS).round().astype(int))
+        series.append(Series(f"{names[code]}, AUC {areas[code]:.3f}", false[thin].tolist(), true[thin].tolist()))
+    which = f"the class {names[1]}" if len(names) == 2 else "each class against all others"
+    more = f" The {_MOST_CURVES} classes with the smallest areas are shown." if len(worst) < len(both) else ""
+    figure = Figure(
+        "ROC curve",
+        "false positive rate",
+        "true positive rate",
+        series,
+        f"For every threshold on the probability of {which}: the share of its rows that are found, against the share "
+        f"of other rows that are taken for it.{more}",
+    )
+    text = (
+        f"The area under the ROC curve (AUC) is {np.mean(list(areas.values())):.3f}"
+        f"{'' if len(areas) == 1 else ' on average over the classes'}: the probability that a row of the class is "
+        "ranked above another row. 1 is perfect, 0.5 is chance."
+    )
+    return [Section("How well it ranks", [text], figures=[figure])]
 
 
 def _confusion_section(held: HeldOut) -> Section:
@@ -110,7 +158,7 @@ def _confusion_section(held: HeldOut) -> Section:
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
     total, mistakes = int(counts.sum()), int(wrong.sum())
-    told = f"{_counted(mistakes, 'mistake')} in {_counted(total, 'row')} held out."
+    told = f"{counted(mistakes, 'mistake')} in {counted(total, 'row')} held out."
     shown = np.arange(len(names))
     if len(names) > MOST_CLASSES:
         confused = wrong.sum(axis=0) + wrong.sum(axis=1)
@@ -145,7 +193,7 @@ def _reliability_section(held: HeldOut) -> Section:
     assert held.names is not None
     heading, rows = "What its probabilities are worth", np.arange(len(held.answers))
     if len(rows) < FEWEST_FOR_SHAPES:
-        few = f"{_counted(len(rows), 'row')} held out, too few for a calibration curve: it takes {FEWEST_FOR_SHAPES}."
+        few = f"{counted(len(rows), 'row')} held out, too few for a calibration curve: it takes {FEWEST_FOR_SHAPES}."
         return Section(heading, [few])
     if len(held.names) == 2:
         event, chances, true = f"the class {short_names(held.names)[1]}", held.probabilities[:, 1], held.answers == 1
@@ -153,16 +201,15 @@ def _reliability_section(held: HeldOut) -> Section:
         event, chances = "the class predicted", held.probabilities[rows, held.predictions]
         true = held.answers == held.predictions
     found = reliability(chances, true)
-    log_loss = -np.mean(np.log(np.maximum(held.probabilities[rows, held.answers], 1e-15)))
-    spans = [
-        interval(share * count, count) for share, count in zip(found.true, found.rows[found.rows > 0], strict=True)
-    ]
+    log_loss = -float(np.mean(np.log(np.maximum(held.probabilities[rows, held.answers], 1e-15))))
+    counts = found.rows[found.rows > 0]
+    spans = [wilson_interval(share * count, count) for share, count in zip(found.true, counts, strict=True)]
     curve = Figure(
         "Calibration curve",
         "probability predicted",
         "share that came true",
         [
-            Series("as it should be", [0.0, 1.0], [0.0, 1.0], "dashed"),
+            Series("perfectly calibrated", [0.0, 1.0], [0.0, 1.0], "dashed"),
             Series(f"probability of {event}", found.said.tolist(), found.true.tolist(), "points", spans),
         ],
         f"Rows in bins by the probability that was given to {event}: its mean beside how often that was right, with "
@@ -176,9 +223,9 @@ def _reliability_section(held: HeldOut) -> Section:
         f"How many of the {len(rows):,} rows each point of the curve stands for; of few rows, it is mostly chance.",
     )
     text = (
-        f"In the mean, probability and outcome are {100 * found.error:.1f} percentage points apart (expected "
-        f"calibration error, {_BINS} bins). The log loss is {log_loss:.4f}; 0 would be perfect, and "
-        f"{np.log(len(held.names)):.4f} is that of a guess that gives all classes the same."
+        f"On average, probability and outcome are {100 * found.error:.1f} percentage points apart (expected "
+        f"calibration error, {_BINS} bins). The log loss is {significant(log_loss)}; 0 would be perfect, "
+        f"and {significant(np.log(len(held.names)))} is that of equal probabilities for all classes."
     )
     return Section(heading, [text], figures=[curve, bars])
 
@@ -200,7 +247,7 @@ def _residuals(held: HeldOut) -> Section:
             "actual",
             "predicted",
             [
-                Series("as it should be", ends, ends, "dashed"),
+                Series("perfect prediction", ends, ends, "dashed"),
                 Series("rows held out", answers[drawn].tolist(), predictions[drawn].tolist(), "points"),
             ],
             f"Each point is a row; on the dashed line it would be predicted exactly.{note}",
@@ -218,14 +265,15 @@ def _residuals(held: HeldOut) -> Section:
         ),
     ]
     if count < FEWEST_FOR_SHAPES:
-        few = f"{_counted(count, 'row')} held out, too few to show how residuals are distributed."
+        few = f"{counted(count, 'row')} held out, too few to show how residuals are distributed."
         return Section(heading, [few], figures=figures)
     sizes = np.abs(residuals)
     figures.append(_distribution(residuals))
     text = (
-        f"Half of the predictions are within {np.median(sizes):.4g} of the answer, nine in ten within "
-        f"{np.quantile(sizes, 0.9):.4g}, the worst is {sizes.max():.4g} off. The mean residual is "
-        f"{residuals.mean():.4g}, with a standard error of {residuals.std(ddof=1) / np.sqrt(count):.2g}."
+        f"Half of the predictions are within {significant(np.median(sizes))} of the answer, nine in ten within "
+        f"{significant(np.quantile(sizes, 0.9))}, the worst is {significant(sizes.max())} off. The mean residual is "
+        f"{significant(residuals.mean())}, with a standard error of "
+        f"{significant(residuals.std(ddof=1) / np.sqrt(count))}."
     )
     return Section(heading, [text], figures=figures)
 
@@ -240,9 +288,5 @@ def _distribution(residuals: np.ndarray) -> Figure:
         "residual",
         "rows",
         [Series("rows held out", ((edges[1:] + edges[:-1]) / 2).tolist(), rows.tolist(), "bars")],
-        f"Rows by residual, in {len(rows)} bins. The standard deviation is {residuals.std(ddof=1):.4g}.",
+        f"Rows by residual, in {len(rows)} bins. The standard deviation is {significant(residuals.std(ddof=1))}.",
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -35,6 +35,7 @@ def describe_model(path: Path) -> dict[str, Any]:
             known["classes"] = model.estimator.classes_.tolist()
         known["trained_for"] = str(get_loss(model.estimator.loss))
         shown = (
+            "task_reason",
             "solver",
             "bias",
             "column_scale_rounds",
@@ -47,11 +48,19 @@ def describe_model(path: Path) -> dict[str, Any]:
             "iterations",
             "stop_reason",
             "held_out_accuracy",
-            "held_out_balanced_accuracy",
+            "held_out_accuracy_interval",
             "held_out_majority_accuracy",
+            "held_out_balanced_accuracy",
+            "held_out_auc",
+            "held_out_log_loss",
+            "held_out_precision",
+            "held_out_recall",
+            "held_out_f1",
             "held_out_hardly_found",
             "held_out_r2",
+            "held_out_r2_interval",
             "held_out_rmse",
+            "held_out_constant_rmse",
             "held_out_mae",
             "held_out_pinball",
             "held_out_coverage",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fireset._util.parallel import one_blas_thread
-from fireset.commands.held_out_report import interval
+from fireset.commands.intervals import wilson_interval
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.theory.kernel_function import KernelFunction
 from fireset.theory.leave_one_out import leave_one_out
@@ -69,7 +69,7 @@ def learning_curve(
             scores.append(_score(K, targets, ridge, parts, classes))
     if len(sizes) < 3:
         return None
-    spans = [interval(score * len(rows), len(rows)) for score in scores[::-1]] if classes else None
+    spans = [wilson_interval(score * len(rows), len(rows)) for score in scores[::-1]] if classes else None
     return LearningCurve(sizes[::-1], scores[::-1], spans)
 
 

@@ -119,7 +119,7 @@ def fit_and_score(
         predictions = model.predict(X[test_rows])
         predicted = time.perf_counter()
         answers = y[test_rows]
-        found = {k: v for k, v in scores(task, answers, predictions).items() if k != "hardly_found"}
+        found = {k: v for k, v in scores(task, answers, predictions).items() if isinstance(v, float)}
         if task == "classification":
             errors = (answers != predictions).astype(float)
             if hasattr(model, "predict_proba"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fireset.commands.budget import shown_seconds
+from fireset._util.wording import duration
 from fireset.commands.model_contenders import MODELS, Fit
 
 SURE = 2.0  # standard errors, above which a difference counts
@@ -110,7 +110,7 @@ def advice(models: Sequence[Scored], task: str) -> str:
         text = (
             f"A tie: {names} have {score} from {tied[-1].success:.3f} to {best.success:.3f}, and differences like "
             f"these come about by chance (by {on}). Use {_the(chosen)}, among the fastest of them: it is fitted in "
-            f"{shown_seconds(chosen.fit_seconds)}."
+            f"{duration(chosen.fit_seconds)}."
         )
     return f"{text}{_where_fireset_stands(ran, best, chosen, tied, score)}{_fewer_rows(ran)}"
 

@@ -10,19 +10,21 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.files import atomic_path
 from fireset.commands.scores import scores
-from fireset.estimators import ShiftedReLUClassifier
+from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.model import Model
 from fireset.tables.cells import (
     category_text,
+    cli_option,
+    column_names,
     is_text,
     listed,
     nan_as_null,
     quoted,
     refuse_missing,
     refuse_type,
-    require_column,
 )
-from fireset.tables.reader import read_table
+from fireset.tables.reader import read_cells
+from fireset.tables.spelled import PLAIN, NumberSpelling
 from fireset.tables.target import regression_values
 from fireset.training.losses import Quantile, get_loss
 
@@ -32,40 +34,62 @@ if TYPE_CHECKING:
 
 def predict_table(
     path: Path, file: Path, *, proba: bool, keep: list[str] | None = None
-) -> tuple[dict[str, list], dict[str, Any]]:
-    """Columns of predictions for a table, and the scores if the table has the target.
+) -> tuple[dict[str, list], dict[str, list], dict[str, Any]]:
+    """Predict for a table.
 
-    The columns ``keep`` of the table are carried along, before the predictions.
+    Returns the columns ``keep`` of the table, the columns of predictions, and the scores if the table has the target.
     """
     model = Model.load(path)
     estimator = model.estimator
     if proba and not isinstance(estimator, ShiftedReLUClassifier):
         raise InputError(f"{path} is a regression model, which gives no probabilities; leave --proba out")
-    table = read_table(file)
-    for name in keep or []:
-        require_column(name, table.columns, "--keep")
+    table = read_cells(file, [column.name for column in model.encoder.columns])
+    names = output_names(estimator, proba=proba)
+    kept = _kept_columns(keep or [], table.columns, names)
     predictions = estimator.predict(table)
-    _warn_of_unused_columns(model, [name for name in table.columns if name not in (keep or [])])
-    columns: dict[str, list] = {name: table[name].to_list() for name in keep or []}
-    loss = get_loss(estimator.loss)
-    if isinstance(loss, Quantile):
-        named = zip(loss.levels, predictions.reshape(table.height, -1).T, strict=True)
-        columns |= {f"q{level:g}": column.tolist() for level, column in named}
-    else:
-        columns["prediction"] = predictions.tolist()
+    _warn_of_unused_columns(model, [name for name in table.columns if name not in kept])
+    values = predictions.reshape(table.height, -1).T.tolist()
     if proba and isinstance(estimator, ShiftedReLUClassifier):
-        for label, column in zip(estimator.classes_.tolist(), estimator.predict_proba(table).T, strict=True):
-            columns[f"p({label})"] = column.tolist()
+        values += estimator.predict_proba(table).T.tolist()
+    outputs: dict[str, list] = dict(zip(names, values, strict=True))
     summary: dict[str, Any] = {"rows": table.height}
     if model.target in table.columns:
         summary |= score_table(model, table, predictions)
-    return columns, summary
+    return {name: table[name].to_list() for name in kept}, outputs, summary
+
+
+def output_names(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, *, proba: bool = False) -> list[str]:
+    """Names of the columns that are predicted: prediction and p(CLASS), or q0.1 for each quantile."""
+    loss = get_loss(estimator.loss)
+    if isinstance(loss, Quantile):
+        return [f"q{level:g}" for level in loss.levels]
+    if proba and isinstance(estimator, ShiftedReLUClassifier):
+        return ["prediction", *(f"p({label})" for label in estimator.classes_.tolist())]
+    return ["prediction"]
+
+
+def _kept_columns(keep: list[str], columns: list[str], outputs: list[str]) -> list[str]:
+    """Columns to carry along; refuses one that is named twice, or has the name of an output."""
+    kept: list[str] = []
+    for text in keep:
+        for name in column_names([text], columns, "--keep"):
+            if name in kept:
+                raise InputError(f"{cli_option('--keep', name)} is given twice; give each column once")
+            if name in outputs:
+                raise InputError(
+                    f"{cli_option('--keep', name)} has the name of an output; rename that column of the table, or "
+                    "leave it out"
+                )
+            kept.append(name)
+    return kept
 
 
 def score_table(model: Model, table: "pl.DataFrame", predictions: np.ndarray) -> dict[str, Any]:
     """How good predictions for a table are that has the answers, too; a warning where they cannot be used."""
     try:
-        return scores(model.task, _comparable(model, table[model.target]), predictions, model.estimator.loss)
+        answers = _comparable(model, table[model.target])
+        classes = model.estimator.classes_.tolist() if isinstance(model.estimator, ShiftedReLUClassifier) else None
+        return scores(model.task, answers, predictions, model.estimator.loss, classes=classes)
     except InputError as error:  # the predictions do not need the answers
         warnings.warn(f"no score: {error}", stacklevel=2)
         return {}
@@ -82,7 +106,10 @@ def write_csv(columns: dict[str, list], out: Path | None, *, safe: bool = False)
     import polars as pl
 
     if safe:
-        columns = {_defused(name): list(map(_defused, cells)) for name, cells in columns.items()}
+        names = list(map(_defused, columns))
+        if len(set(names)) < len(names):
+            raise InputError("--safe-csv gives two of the --keep columns one name; rename one of them in the table")
+        columns = {name: list(map(_defused, cells)) for name, cells in zip(names, columns.values(), strict=True)}
     text = pl.DataFrame(columns).write_csv()
     if out is None:
         sys.stdout.write(text)
@@ -100,18 +127,24 @@ def _comparable(model: Model, answers: "pl.Series") -> np.ndarray:
     """The target column in the form of the predictions; refuses one that cannot be compared with them."""
     import polars as pl
 
+    label = f"target column {quoted(answers.name)}"
     if not isinstance(model.estimator, ShiftedReLUClassifier):
+        if answers.dtype == pl.String:
+            answers = (model.target_spelling or PLAIN).numbers(answers, label)
         return regression_values(answers)
     classes = model.estimator.classes_
-    label = f"target column {quoted(answers.name)}"
     refuse_type(answers, label, "store it as in the training table")
     refuse_missing(nan_as_null(answers.to_frame()).to_series(), label, "remove those rows for a score")
-    # A column may be read as another type than in training: 1, 2 and "x" there, only 1 and 2 here.
+    # A column may have another type than in training, or spell its classes otherwise: 1, 1.0 and 01.
+    spelling = model.target_spelling
+    if answers.dtype == pl.String and isinstance(spelling, NumberSpelling):
+        numbers = spelling.normalized(answers)
+        answers = numbers.zip_with(numbers.is_not_null(), answers)
     known = pl.Series(classes.tolist())
-    if not (is_text(answers) and is_text(known)):
-        answers, known = category_text(answers), category_text(known)
-    place = {value: number for number, value in enumerate(known.to_list())}
-    codes = np.array([place.get(value, -1) for value in answers.to_list()])
+    place = {value: number for number, value in enumerate(category_text(known).to_list())}
+    exact = {str(value): number for number, value in enumerate(known.to_list())} if is_text(known) else {}
+    texts = zip(answers.cast(pl.String).to_list(), category_text(answers).to_list(), strict=True)
+    codes = np.array([exact.get(raw, place.get(value, -1)) for raw, value in texts])
     if (codes < 0).all():
         raise InputError(f"{label} holds none of the model's classes, {listed(classes.tolist(), 5)}")
     # Whatever the model predicts for a class that training did not have is wrong: None equals no label.

@@ -1,7 +1,16 @@
 """The page of ``fireset quantum``, as plain data: what ``fireset.reporting`` draws."""
 
+from pathlib import Path
+
 from fireset.commands.quantum import ASSUMES, PAPER_EXPONENT, VERSIONS, QuantumCosts
+from fireset.reporting import write_page
 from fireset.reporting.figures import Figure, Section, Series, Table
+
+
+def write_quantum_page(path: Path, file: Path, costs: QuantumCosts, command: str) -> None:
+    """Write the page of the costs on the table ``file``."""
+    title = f"Grover's search for the fire sets of {file.name}"
+    write_page(path, title, quantum_sections(costs), settings={"command": command})
 
 
 def quantum_sections(costs: QuantumCosts) -> list[Section]:

@@ -1,4 +1,4 @@
-"""Figures that several reports share: who fires for whom, and how many do."""
+"""Figures that several reports share: active pairs, and how many there are."""
 
 from collections.abc import Sequence
 from math import exp
@@ -6,6 +6,7 @@ from math import exp
 import numpy as np
 
 from fireset._util.gaussian import upper_tail
+from fireset._util.wording import percent
 from fireset.network import ShiftedReLUNetwork
 from fireset.reporting.figures import Figure, HeatMap, Section, Series
 
@@ -25,15 +26,15 @@ def fired_section(network: ShiftedReLUNetwork, fractions: Sequence[tuple[str, Se
     ]
     if fractions:
         first, last = fractions[0][1][0], fractions[0][1][-1]
-        seen = f"{first:.2%} of all pairs fire in the first iteration and {last:.2%} in the last"
+        seen = f"{percent(first, 2)} of all pairs fire in the first iteration and {percent(last, 2)} in the last"
     else:
         seen = "No run has counted its fired pairs"
     return Section(
-        "Who fires",
+        "Active neurons",
         [
             f"A neuron fires for a sample when their inner product is above the threshold b = {b:.4g}. The paper's "
             f"sparsity lemma bounds how many of the neurons do so for a sample at initialization: at most "
-            f"2 exp(−b²/2) = {bound:.2%} of them, with high probability; {chance:.2%} are expected to."
+            f"2 exp(−b²/2) = {percent(bound, 2)} of them, with high probability; {percent(chance, 2)} are expected to."
         ],
         figures=[
             Figure(
@@ -41,7 +42,7 @@ def fired_section(network: ShiftedReLUNetwork, fractions: Sequence[tuple[str, Se
                 "iteration",
                 "share of all pairs",
                 series,
-                f"{seen}; {chance:.2%} were to be expected at initialization, and the bound is {bound:.2%}.",
+                f"{seen}; {percent(chance, 2)} are expected at initialization, and the bound is {percent(bound, 2)}.",
             )
         ],
     )
@@ -58,20 +59,20 @@ def part_of(network: ShiftedReLUNetwork, neurons: np.ndarray) -> ShiftedReLUNetw
 
 
 def fire_maps(before: ShiftedReLUNetwork, after: ShiftedReLUNetwork, X: np.ndarray) -> tuple[HeatMap, HeatMap]:
-    """Who fires for whom before and after training: these neurons, on a sample of the rows."""
+    """Active pairs before and after training: these neurons, on a sample of the rows."""
     samples = np.sort(np.random.default_rng(1).permutation(len(X))[:_SHOWN_SAMPLES])
     first, last = (network.fire_sets(X[samples]).toarray() for network in (before, after))
     size = f"{len(samples)} samples and {before.width} neurons, drawn at random"
     return (
-        _fire_map("before training", first, f"{size}: {first.mean():.2%} of these pairs fire."),
+        _fire_map("before training", first, f"{size}: {percent(first.mean(), 2)} of these pairs fire."),
         _fire_map(
             "after training",
             last,
-            f"{size}, the same: {last.mean():.2%} of these pairs fire, and {np.mean(first != last):.2%} of them have "
-            "changed their state.",
+            f"{size}, the same: {percent(last.mean(), 2)} of these pairs fire, and "
+            f"{percent(np.mean(first != last), 2)} of them have changed their state.",
         ),
     )
 
 
 def _fire_map(when: str, fired: np.ndarray, alt: str) -> HeatMap:
-    return HeatMap(f"Who fires for whom, {when}", "neuron", "sample", fired.astype(int).tolist(), alt)
+    return HeatMap(f"Active pairs {when}", "neuron", "sample", fired.astype(int).tolist(), alt)

@@ -5,9 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from fireset.commands.held_out_report import FEWEST_FOR_SHAPES, HeldOut, interval
+from fireset._util.wording import counted, duration, percent, significant
+from fireset.commands.held_out_report import FEWEST_FOR_SHAPES, HeldOut
+from fireset.commands.intervals import wilson_interval
 from fireset.commands.learning_curve import LearningCurve
-from fireset.reporting.figures import Figure, Section, Series, short_names
+from fireset.reporting.figures import Figure, Section, Series, Table, short_names
+from fireset.tables.cells import cli_option, one_line
+from fireset.tables.holdout import SplitHint
 
 _WORTH_IT = 0.01  # of accuracy or R²: what a doubling of the rows must bring
 _TELLS_ALL = 0.9  # share of one column that is suspicious beside a score of
@@ -20,20 +24,21 @@ def run_in_words(facts: dict[str, Any], held: HeldOut | None, curve: LearningCur
     """Of the facts that the command shows, the rows held out and the learning curve."""
     return Section(
         "In short",
-        [_what(facts), _how_good(facts, held), "What to do next:"],
-        points=_next_steps(facts, held, curve),
+        [_how_good(facts, held), _what_matters(facts), _what(facts), "What to do next:"],
+        [_score_table(held)] if held is not None else [],
+        points=[*facts.get("hints", []), *next_steps(facts, held, curve)],
         figures=_promised_and_kept(facts),
     )
 
 
 def _what(facts: dict[str, Any]) -> str:
     kind = "the number" if facts["task"] == "regression" else "the class"
-    rounds = facts["iterations"]
     step = "round" if facts["solver"] == "gauss-newton" else "iteration"
-    how = f"{rounds:,} {step}{'' if rounds == 1 else 's'} of {_SOLVERS.get(facts['solver'], facts['solver'])}"
+    how = f"{counted(facts['iterations'], step)} of {_SOLVERS.get(facts['solver'], facts['solver'])}"
     return (
-        f"A network of {facts['width']:,} neurons was trained on {facts['rows']:,} rows of {facts['file']} to predict "
-        f"{kind} {facts['target']} from {facts['columns']:,} columns, by {how} in {facts['training_seconds']:.2f} s."
+        f"A network of {facts['width']:,} neurons was trained on {counted(facts['rows'], 'row')} of {facts['file']} to "
+        f"predict {kind} {facts['target']} from {counted(facts['columns'], 'column')}, by {how} in "
+        f"{duration(facts['training_seconds'])}."
     )
 
 
@@ -48,32 +53,80 @@ def _how_good(facts: dict[str, Any], held: HeldOut | None) -> str:
     if held is None:
         return "How good it is was not measured, because no rows were held out." + forecast
     rows = len(held.answers)
-    kept_back = f"{rows:,} row{'' if rows == 1 else 's'} held out"
+    kept_back = f"{counted(rows, 'row')} held out"
     if held.names is not None:
         right = int(np.sum(held.answers == held.predictions))
-        low, high = interval(right, rows)
+        low, high = wilson_interval(right, rows)
         often = facts.get("held_out_majority_accuracy", 0.0)
         beside = "better than" if low > often else "not clearly better than" if high > often else "worse than"
         return (
-            f"It is right for {right:,} of {kept_back}, {right / rows:.1%} (between {low:.1%} and {high:.1%} with 95 % "
-            f"confidence). That is {beside} always saying the most frequent class, which is right for {often:.1%}."
-            f"{forecast}"
+            f"It is right for {right:,} of {kept_back}, {percent(right / rows)} (between {percent(low)} and "
+            f"{percent(high)} with 95 % confidence). That is {beside} always predicting the most frequent class, which "
+            f"is right for {percent(often)}.{forecast}"
         )
     error = _root_mean_square(held.answers - held.predictions)
     plain = _root_mean_square(held.answers - held.mean)
     explained = f"; R² is {facts['held_out_r2']:.3f}" if "held_out_r2" in facts else ""
-    beside = f"{1 - error / plain:.0%} less than" if error < plain else "no less than"
+    beside = f"{percent(1 - error / plain, 0)} less than" if error < plain else "no less than"
     return (
-        f"On {kept_back} its error (RMSE) is {error:.4g}, {beside} the {plain:.4g} of always saying {held.mean:.4g}, "
-        f"the mean of the rows trained on{explained}.{forecast}"
+        f"On {kept_back} its error (RMSE) is {significant(error)}, {beside} the {significant(plain)} of always "
+        f"predicting {significant(held.mean)}, the mean of the rows trained on{explained}.{forecast}"
     )
+
+
+def _what_matters(facts: dict[str, Any]) -> str:
+    most = list(facts["importances"].items())[:_NAMED]
+    if not most:
+        return "No column matters."
+    return f"What matters most: {', '.join(f'{name} ({percent(share, 0)})' for name, share in most)}."
+
+
+def _score_table(held: HeldOut) -> Table:
+    """The scores on the rows held out, with their intervals and what a constant prediction scores."""
+    found = held.scores
+    rows = []
+    for key, label, baseline in _SCORES:
+        if key in found:
+            form = percent if key in ("accuracy", "balanced_accuracy", "precision", "recall", "f1") else significant
+            span = found.get(f"{key}_interval")
+            shown = "" if span is None else f"{form(span[0])} to {form(span[1])}"
+            constant = found[baseline] if isinstance(baseline, str) and baseline in found else baseline
+            rows.append([label, form(found[key]), shown, "" if not isinstance(constant, float) else form(constant)])
+    return Table(["score", "value", "95 % interval", "constant prediction"], rows)
+
+
+_SCORES: tuple[tuple[str, str, str | float | None], ...] = (
+    ("accuracy", "accuracy", "majority_accuracy"),
+    ("auc", "AUC", 0.5),
+    ("log_loss", "log loss", None),
+    ("balanced_accuracy", "balanced accuracy", None),
+    ("precision", "precision", None),
+    ("recall", "recall", None),
+    ("f1", "F1", None),
+    ("r2", "R²", 0.0),
+    ("rmse", "RMSE", "constant_rmse"),
+    ("mae", "MAE", None),
+    ("poisson_deviance", "Poisson deviance", None),
+    ("pinball", "pinball loss", "constant_pinball"),
+)
 
 
 def _root_mean_square(errors: np.ndarray) -> float:
     return float(np.sqrt(np.mean(errors**2)))
 
 
-def _next_steps(facts: dict[str, Any], held: HeldOut | None, curve: LearningCurve | None) -> list[str]:
+def split_advice(hint: SplitHint) -> str:
+    """Why a random split may flatter, and the option that avoids it."""
+    why = {
+        "groups": "rows of one of them may be trained on and held out, and the score too high",
+        "time": "predicting later rows from earlier ones may be harder than the score says",
+    }[hint.kind]
+    option = cli_option("--holdout-by", hint.column)
+    return f"The column {one_line(hint.column)} {hint.reason}: {why}. Check it with {option}."
+
+
+def next_steps(facts: dict[str, Any], held: HeldOut | None, curve: LearningCurve | None) -> list[str]:
+    """What to do about the result, the most urgent first; the last is the command that predicts."""
     steps = [*_of_training(facts), *_of_score(facts, held)]
     if curve is not None and curve.rows[-1] == facts["rows"]:  # else it ends far below the rows that there are
         was, now = curve.scores[-2:]
@@ -87,8 +140,8 @@ def _next_steps(facts: dict[str, Any], held: HeldOut | None, curve: LearningCurv
     score = facts.get("held_out_accuracy", facts.get("held_out_r2", 0.0))
     if share > _TELLS_ALL and score > _TOO_GOOD and len(facts["importances"]) > 1:
         steps.append(
-            f"The column {name} tells nearly all. If it is not known where predictions are needed, leave it out with "
-            "--drop."
+            f"The column {name} determines nearly all of the prediction. If it is not known where predictions are "
+            "needed, leave it out with --drop."
         )
     steps.append(f"Predict new rows: fireset predict {shlex.quote(facts['model'])} new.csv")
     return steps
@@ -98,6 +151,7 @@ def _of_training(facts: dict[str, Any]) -> list[str]:
     """Where training itself has fallen short."""
     why = {
         "max_iter": "Training used all its iterations: if the loss still falls at the end, allow more with --max-iter.",
+        "stalled": "No step decreased the loss, and it is not known to be at its minimum: try --solver gradient.",
         "interrupted": "Training was interrupted. Train to the end before you judge it.",
         "diverged": "The loss grew without bound: give a smaller --learning-rate, or auto.",
     }
@@ -122,11 +176,11 @@ def _of_score(facts: dict[str, Any], held: HeldOut | None) -> list[str]:
         short = facts.get("forecast_r2", 0.0) - facts.get("held_out_r2", 1.0) > chance + _SHORTFALL
     else:
         right = int(np.sum(held.answers == held.predictions))
-        low, high = interval(right, rows)
+        low, high = wilson_interval(right, rows)
         poor = low <= facts.get("held_out_majority_accuracy", 0.0)
         short = facts.get("forecast_accuracy", 0.0) - high > _SHORTFALL
     if poor:
-        steps.append("Look at the columns: as they are they say little about the target. Others may say more.")
+        steps.append("Look at the columns: as they are they explain little of the target. Others may explain more.")
     elif short:
         steps.append(
             "The outcome is behind the forecast: look for rows that depend on each other, or score on more rows with a "

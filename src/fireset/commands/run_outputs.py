@@ -78,24 +78,26 @@ class Records:
         self,
         estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
         problem: TableProblem,
-        rows: tuple[np.ndarray, np.ndarray],
+        kept: np.ndarray,
+        held: HeldOut | None,
         facts: dict[str, Any],
         more: Sequence[Section] = (),
     ) -> dict[str, Any]:
         """Write what was asked for, with ``more`` at the end of the page; returns what to show of it.
 
-        ``rows`` are the numbers of those trained on and of those held out.
+        ``kept`` are the numbers of the rows trained on, ``held`` are those held out with their scores.
         """
         shown: dict[str, Any] = {}
         engine = self._engine
         if engine is not None and not engine.exact and not engine.simulated:  # say what it missed
             engine.forward()
-            shown["recall"] = engine.recall(np.arange(min(_RECALL_ROWS, len(rows[0]))))
+            shown["recall"] = engine.recall(np.arange(min(_RECALL_ROWS, len(kept))))
         missing: list[str] = []
+        told = {**facts, **shown}
         for name, place, write in (
             ("history", self._history, lambda: self._write_history(estimator.result_)),
             ("tensorboard", self._tensorboard, self._check_log),
-            ("report", self._report, lambda: self._write_report(estimator, problem, rows, {**facts, **shown}, more)),
+            ("report", self._report, lambda: self._write_report(estimator, problem, kept, held, told, more)),
         ):
             if place is None:
                 continue
@@ -123,21 +125,21 @@ class Records:
         self,
         estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
         problem: TableProblem,
-        rows: tuple[np.ndarray, np.ndarray],
+        kept: np.ndarray,
+        held: HeldOut | None,
         facts: dict[str, Any],
         more: Sequence[Section],
     ) -> None:
         assert self._before is not None
         assert self._report is not None
         result, network = estimator.result_, estimator.network_
-        mapped = estimator.rows_on_sphere(problem.features[rows[0]])
+        mapped = estimator.rows_on_sphere(problem.features[kept])
         after = part_of(network, shown_neurons(network.width))
         maps = fire_maps(self._before, after, network.check_rows(mapped))
         fired = fired_section(network, [(result.engine, result.history.column("fired_fraction").tolist())])
-        held = HeldOut.of(problem, estimator, *rows)
-        curve = learning_curve(estimator, mapped, problem.y[rows[0]])
+        curve = learning_curve(estimator, mapped, problem.y[kept])
         sections = [
-            run_in_words({**facts, "target": self._target}, held, curve),
+            run_in_words(facts, held, curve),
             *held_out_sections(held, problem.task),
             columns_section(facts["importances"]),
             learning_section(result, curve, "accuracy" if problem.task == "classification" else "R²"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fireset._util.wording import counted, duration, percent, significant
 from fireset.commands.learning_curve import LearningCurve
 from fireset.reporting.figures import Figure, HeatMap, Section, Series, Table
 from fireset.training.result import TrainingResult
@@ -22,7 +23,9 @@ def columns_section(importances: dict[str, float]) -> Section:
         name, share = next(iter(most.items()))
         bars = Series("importance", list(most), [100 * value for value in most.values()], "bars")
         figures = [
-            Figure("Columns by importance", "column", "share in %", [bars], f"{name} matters most, with {share:.1%}.")
+            Figure(
+                "Columns by importance", "column", "share in %", [bars], f"{name} matters most, with {percent(share)}."
+            )
         ]
     return Section("Columns", [text], figures=figures)
 
@@ -74,20 +77,22 @@ def firing_section(fired: Section, maps: tuple[HeatMap, HeatMap], result: Traini
 
 
 def work_section(result: TrainingResult, pairs: int) -> Section:
-    """Inner products computed and neurons searched for anew."""
+    """Inner products computed and neurons whose candidates were searched again."""
     history = result.history
     looked = history.column("inner_products") / pairs
     refreshed = history.column("refreshes")
     iterations = list(range(len(history)))
-    products = f"In the mean {looked.mean():.2%} of all pairs are looked at, where a dense program looks at all."
-    searched = f"In the mean {refreshed.mean():,.0f} neurons are searched for anew in an iteration."
+    products = f"On average {percent(looked.mean(), 2)} of all pairs are computed; a dense program computes all."
+    searched = (
+        f"On average {counted(round(refreshed.mean()), 'neuron')} have their candidates searched again in an iteration."
+    )
     if len(history) <= _FEW:
         return Section("Work", [f"The engine is {result.engine}. {products} {searched}"])
     return Section(
         "Work",
         [
             f"Inner products that the engine {result.engine} computed in each iteration, beside those of a dense "
-            "program, which computes all of them; and neurons whose candidates were searched for anew."
+            "program, which computes all of them; and neurons whose candidates were searched again."
         ],
         figures=[
             Figure(
@@ -114,18 +119,18 @@ def work_section(result: TrainingResult, pairs: int) -> Section:
 
 def facts_section(facts: dict[str, Any]) -> Section:
     """Everything that the command shows of a run, as a table."""
-    left_out = ("importances", "settings", "target", "model")
+    left_out = ("importances", "settings", "target", "model", "advice", "hints")
     rows = [[key.replace("_", " "), _fact(key, value)] for key, value in facts.items() if key not in left_out]
     return Section("All figures of the run", tables=[Table(["what", "value"], rows)])
 
 
 def _fact(key: str, value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {share:.0%}" for name, share in value.items())
+        return ", ".join(f"{name} {percent(share, 0)}" for name, share in value.items())
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+        return ", ".join(significant(one) if isinstance(one, float) else str(one) for one in value) or "none"
     if isinstance(value, float):
         if key.endswith(("fraction", "accuracy", "recall")):
-            return f"{value:.2%}"
-        return f"{value:.3f} s" if key.endswith("seconds") else f"{value:.6g}"
+            return percent(value)
+        return duration(value) if key.endswith("seconds") else significant(value)
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
-from fireset.commands.budget import shown_seconds
+from fireset._util.wording import duration
 from fireset.commands.contenders import WARM_STEPS, Problem, make_contender, steady_rate
 from fireset.commands.verdict import Kind
 from fireset.network import ShiftedReLUNetwork
@@ -76,7 +76,7 @@ def left_out(
         slowest = max(needed.keys() - stay, key=needed.__getitem__)
         steps = f"{fewest} iterations" if fewest > 1 else "one iteration"
         reasons[slowest] = (
-            f"not started: {steps} would take about {shown_seconds(needed.pop(slowest))}, too long for the "
-            f"{shown_seconds(seconds)} left of the budget; give a larger --budget, or fewer --engines"
+            f"not started: {steps} would take about {duration(needed.pop(slowest))}, too long for the "
+            f"{duration(seconds)} left of the budget; give a larger --budget, or fewer --engines"
         )
     return reasons

@@ -1,42 +1,65 @@
-"""How good predictions are."""
+"""Scores of predictions, beside those of a constant prediction."""
 
 from typing import Any
 
 import numpy as np
 
-from fireset.training.losses import AbsoluteError, Huber, Loss, Poisson, Quantile, get_loss
+from fireset.commands.intervals import r2_interval, wilson_interval
+from fireset.training.losses import Loss, Poisson, Quantile, get_loss
 from fireset.training.losses.quantile import pinball
 
 _HARDLY = 0.5  # recall below which a class counts as hardly found
 
 
 def scores(
-    task: str, answers: np.ndarray, predictions: np.ndarray, loss: str | Loss = "squared_error"
+    task: str,
+    answers: np.ndarray,
+    predictions: np.ndarray,
+    loss: str | Loss = "squared_error",
+    *,
+    probabilities: np.ndarray | None = None,
+    classes: list | None = None,
 ) -> dict[str, Any]:
-    """What there is to say of predictions: for classes as ``class_scores``, for numbers what suits the loss.
+    """Scores of predictions: of classes as ``class_scores``, of numbers those that suit the loss.
 
-    RMSE and R², which needs answers that differ; before them MAE for the robust losses, and the mean deviance for
-    Poisson's. For quantiles instead the mean pinball loss of all levels, and the share of answers below each.
+    R² with its interval, which need answers that differ, RMSE and MAE; the mean deviance for Poisson's loss. For
+    quantiles instead the mean pinball loss of all levels, and the share of answers below each.
     """
     if task == "classification":
-        return class_scores(answers, predictions)
+        return class_scores(answers, predictions, probabilities, classes)
     loss = get_loss(loss)
     if isinstance(loss, Quantile):
         return _quantile_scores(answers, predictions.reshape(len(answers), -1), loss.levels)
-    error = answers - predictions
-    spread = float(np.sum((answers - answers.mean()) ** 2))
+    return _number_scores(answers, predictions, loss)
+
+
+def _number_scores(answers: np.ndarray, predictions: np.ndarray, loss: Loss) -> dict[str, Any]:
+    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
     found: dict[str, Any] = {}
-    if isinstance(loss, AbsoluteError | Huber):
-        found["mae"] = float(np.mean(np.abs(error)))
+    if len(answers) > 1 and np.ptp(answers) > 0:
+        found["r2"] = float(r2_score(answers, predictions))
+        if (interval := r2_interval(answers, predictions)) is not None:
+            found["r2_interval"] = list(interval)
+    found["rmse"] = float(root_mean_squared_error(answers, predictions))
+    found["mae"] = float(mean_absolute_error(answers, predictions))
     if isinstance(loss, Poisson) and answers.min() >= 0:
         # The loss is half of the deviance, and of logarithms; predictions may be 0 by underflow.
         logs = np.log(np.maximum(predictions, np.finfo(np.float64).tiny))
         halves = loss.value(logs[:, None], answers[:, None], np.ones(len(answers)))
         found["poisson_deviance"] = 2.0 * halves / len(answers)
-    found["rmse"] = float(np.sqrt(np.mean(error**2)))
-    if spread > 0:
-        found["r2"] = 1.0 - float(np.sum(error**2)) / spread
     return found
+
+
+def constant_scores(answers: np.ndarray, trained_on: np.ndarray, loss: str | Loss) -> dict[str, Any]:
+    """What always predicting the mean (or the quantiles) of the rows trained on scores."""
+    loss = get_loss(loss)
+    if isinstance(loss, Quantile):
+        levels = np.quantile(trained_on, loss.levels)
+        constant = np.broadcast_to(levels, (len(answers), len(levels)))
+        return {"constant_pinball": float(pinball(answers, constant, loss.levels).mean())}
+    mean = float(np.mean(trained_on))
+    return {"constant_prediction": mean, "constant_rmse": float(np.sqrt(np.mean((answers - mean) ** 2)))}
 
 
 def _quantile_scores(answers: np.ndarray, predictions: np.ndarray, levels: tuple[float, ...]) -> dict[str, Any]:
@@ -47,22 +70,73 @@ def _quantile_scores(answers: np.ndarray, predictions: np.ndarray, levels: tuple
     }
 
 
-def class_scores(answers: np.ndarray, predictions: np.ndarray) -> dict[str, Any]:
-    """Accuracy, beside it what always saying the most frequent class would have, and the mean recall of the classes.
+def class_scores(
+    answers: np.ndarray,
+    predictions: np.ndarray,
+    probabilities: np.ndarray | None = None,
+    classes: list | None = None,
+) -> dict[str, Any]:
+    """Accuracy with its interval, beside that of always predicting the most frequent class, and what hides behind it.
 
     Where classes are rare a high accuracy may hide that they are never found; those with a recall below one half are
-    listed as ``hardly_found``, with their recall. A label of None is of a class that training did not have.
+    listed as ``hardly_found``, with their recall. Precision, recall and F1 are those of the second of two classes
+    (``positive_class``), else means over the classes. A label of None is of a class that training did not have.
     """
     right = answers == predictions
     found: dict[str, Any] = {"accuracy": float(np.mean(right))}
     labels = [label for label in dict.fromkeys(answers.tolist()) if label is not None]
     if not labels:
         return found
+    found["accuracy_interval"] = list(wilson_interval(int(right.sum()), len(right)))
     rows = {label: answers == label for label in labels}
     recalls = {label: float(np.mean(right[rows[label]])) for label in labels}
+    most = max(labels, key=lambda label: int(rows[label].sum()))
+    found["majority_accuracy"] = float(np.mean(rows[most]))
+    found["majority_class"] = str(most)
     found["balanced_accuracy"] = float(np.mean(list(recalls.values())))
-    found["majority_accuracy"] = max(float(np.mean(rows[label])) for label in labels)
+    if classes is not None:
+        found |= _rates(answers, predictions, classes)
+        if probabilities is not None:
+            found |= _probability_scores(answers, probabilities, classes)
     missed = {str(label): recall for label, recall in recalls.items() if recall < _HARDLY}
     if missed:
         found["hardly_found"] = dict(sorted(missed.items(), key=lambda item: item[1]))
     return found
+
+
+def _rates(answers: np.ndarray, predictions: np.ndarray, classes: list) -> dict[str, Any]:
+    from sklearn.metrics import precision_recall_fscore_support
+
+    truth, said = _codes(answers, classes), _codes(predictions, classes)
+    both = len(classes) == 2
+    shown = [1] if both else sorted(set(truth[truth >= 0].tolist()))
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        truth,
+        said,
+        labels=shown,
+        average="macro",
+        zero_division=0,  # pyright: ignore[reportArgumentType] - 0 is documented
+    )
+    found: dict[str, Any] = {"positive_class": str(classes[1])} if both else {}
+    return {**found, "precision": float(precision), "recall": float(recall), "f1": float(f1)}
+
+
+def _probability_scores(answers: np.ndarray, probabilities: np.ndarray, classes: list) -> dict[str, Any]:
+    """Log loss, and the area under the ROC curve; of several classes its mean over each against the rest."""
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    truth = _codes(answers, classes)
+    if (truth < 0).any():  # a class without a probability
+        return {}
+    found = {"log_loss": float(log_loss(truth, probabilities, labels=range(len(classes))))}
+    areas = [
+        float(roc_auc_score(truth == code, probabilities[:, code]))
+        for code in ([1] if len(classes) == 2 else range(len(classes)))
+        if 0 < np.sum(truth == code) < len(truth)
+    ]
+    return {**found, "auc": float(np.mean(areas))} if areas else found
+
+
+def _codes(labels: np.ndarray, classes: list) -> np.ndarray:
+    place = {label: code for code, label in enumerate(classes)}
+    return np.array([place.get(label, -1) for label in labels.tolist()])

@@ -11,6 +11,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
+from fireset.commands.distinct_rows import merge_equal_rows, merged_in_words
 from fireset.commands.scores import scores
 from fireset.estimators import PAPER, ShiftedReLUClassifier, estimator_for
 from fireset.reporting.figures import Figure, Section, Series, Table
@@ -18,7 +19,7 @@ from fireset.tables.problem import TableProblem
 from fireset.theory import KernelRegression, bounds, measure_separation, shifted_ntk
 from fireset.theory.claims import json_safe
 from fireset.theory.separation import Separation
-from fireset.theory.spectrum import ShiftedCholesky, Spectrum, check_memory
+from fireset.theory.spectrum import ShiftedCholesky, Spectrum, check_memory, extreme_eigenvalues
 
 FAILURE = 0.01  # ρ
 ACCURACY = 0.01  # ε in T, and the share of ‖err(0)‖ that practice is asked to reach
@@ -59,8 +60,11 @@ def theory_table(
     problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
     estimator = estimator_for(problem.task, **{**PAPER, **settings})
     train_rows, test_rows = problem.hold_out(holdout, settings["random_state"])
+    by_class = problem.classes is not None
+    distinct = merge_equal_rows(problem.X[train_rows], problem.y[train_rows], classes=by_class, dtype=estimator.dtype)
+    train_rows = train_rows[distinct.rows]
     check_memory(len(train_rows))
-    prepared = estimator.prepare(problem.X[train_rows], problem.y[train_rows])
+    prepared = estimator.prepare(problem.X[train_rows], distinct.y)
     rows, targets, network = prepared.rows, prepared.targets, estimator.network_
     n, b = len(rows), network.threshold
 
@@ -77,14 +81,14 @@ def theory_table(
     if spectrum.largest <= 0:
         raise InputError(f"threshold {b:g} is so high that no neuron ever fires: H^cts is 0; give a lower --threshold")
     initial_error = float(np.linalg.norm(targets - network.predict(rows)))
-    summary: dict[str, Any] = {"task": problem.task}
+    summary: dict[str, Any] = {"task": problem.task, "merged_rows": distinct.merged}
     summary |= _data_summary(rows, network, separation, spectrum, initial_error)
     summary |= _theorem_summary(n, b, separation, spectrum, initial_error)
     summary |= _practice_summary(rows, network, spectrum, initial_error)
     summary |= _forecast(problem, train_rows, settings["random_state"])
     if n <= _ALL_EIGENVALUES:
         with_bias = shifted_ntk(rows, b, trained_bias=True)
-        summary["lambda_trained_bias"] = float(np.linalg.eigvalsh(with_bias)[0])
+        summary["lambda_trained_bias"] = _lambda_or_zero(extreme_eigenvalues(with_bias))
     if len(test_rows):
         stage("kernel regression")
         outputs = KernelRegression(b).fit(rows, targets, factor=factor).predict(estimator.sphere_(problem.X[test_rows]))
@@ -118,7 +122,7 @@ def _data_summary(
         "separation": separation.distance,
         "closest_rows": None if separation.pair is None else list(separation.pair),
         "closest_rows_are_opposite": separation.opposite,
-        "lambda": spectrum.smallest,
+        "lambda": _lambda_or_zero(spectrum),
         "lambda_rounding": spectrum.rounding,
         "lambda_is_zero": spectrum.singular,
         "lambda_lower_bound": low,
@@ -146,6 +150,7 @@ def _theorem_summary(
         "theorem_kernel_width": bounds.discrete_width(n, smallest, FAILURE),
         "lemma_width": bounds.width_lemma(n, smallest, b, FAILURE),
         "corollary_width": bounds.width_corollary(n, separation.distance, FAILURE, ALPHA),
+        "sufficient_width": bounds.sufficient_width(n, smallest, b, initial_error, FAILURE),
     }
 
 
@@ -155,6 +160,7 @@ def _practice_summary(rows: np.ndarray, network, spectrum: Spectrum, initial_err
     rate = 1.0 / spectrum.largest
     return {
         "movement_bound": bounds.movement_bound(n, m, smallest, initial_error),
+        "sufficient_error": bounds.sufficient_error(n, m, smallest),
         "fired_fraction": upper_tail(b),
         "fired_bound_fraction": min(1.0, 2.0 * bounds.tail_bound(b)),
         "sparsity_failure": bounds.sparsity_failure(n, m, b),
@@ -200,8 +206,9 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         nearest = f"rows {pair[0]} and {pair[1]} are {side}: λ = 0, and the theorem says nothing"
     else:
         nearest = f"between row {pair[0]} and {'minus ' if s['closest_rows_are_opposite'] else ''}row {pair[1]}"
+    merged = f": {merged_in_words(s['merged_rows'], classes=s['task'] == 'classification')}" if s["merged_rows"] else ""
     data = [
-        ("n", f"{s['rows']:,}", "rows to train on"),
+        ("n", f"{s['rows']:,}", f"rows to train on{merged}"),
         ("d", f"{s['coordinates']:,}", "coordinates of a row, the constant one included"),
         ("δ", _number(s["separation"]), f"separation, {nearest}"),
         ("λ", "0" if s["lambda_is_zero"] else _number(s["lambda"]), "smallest eigenvalue of H^cts"),
@@ -228,6 +235,7 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
             f"as the proof has it, until (1 − ηλ/2)^t = ε², ε = {ACCURACY:g}",
         ),
         ("m", _number(s["theorem_width"]), "neurons, so that D < R: 2304 λ⁻⁴ n³ ‖err(0)‖²"),
+        ("", _number(s["sufficient_width"]), "for every assumption of the convergence lemma, at this threshold"),
         ("", _number(s["lemma_width"]), f"the convergence lemma, constant 1, ρ = {FAILURE:g}"),
         ("", _number(s["theorem_kernel_width"]), "for λ_min(H^dis) ≥ 3λ/4 alone"),
         ("", _number(s["corollary_width"]), f"the corollary, α = {ALPHA:g}, constant 1"),
@@ -238,6 +246,11 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ("fired", f"{s['fired_fraction']:.2%}", "of all pairs are expected to fire"),
         ("", f"{s['fired_bound_fraction']:.2%}", "the sparsity lemma's bound, 2 e^(−b²/2)"),
         ("D", _number(s["movement_bound"]), "bound on how far a neuron moves, at this width"),
+        (
+            "‖err(0)‖",
+            _number(s["initial_error"]),
+            f"of a network of this width; D < R up to {_number(s['sufficient_error'])}: with targets so near to f₀",
+        ),
         ("η", _number(s["practical_learning_rate"]), "learning rate at which the loss falls, 1/λ_max"),
         ("T", _number(s["practical_iterations"]), f"iterations until the slowest part of the error is {ACCURACY:.0%}"),
     ]

@@ -2,18 +2,22 @@
 
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset._util.files import check_writable
+from fireset._util.files import check_writable, file_name
 from fireset._util.messages import tell
 from fireset.commands.certificate_report import certificate_sections
+from fireset.commands.distinct_rows import merge_equal_rows, merged_in_words
+from fireset.commands.held_out_report import HeldOut
 from fireset.commands.overwrite_check import keep_apart, spare_inputs
 from fireset.commands.predict import score_table
+from fireset.commands.rescue import save_or_rescue
+from fireset.commands.run_in_words import next_steps, split_advice
 from fireset.commands.run_outputs import Records
-from fireset.commands.scores import scores
 from fireset.distributed.process_group import current_group
 from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
@@ -21,7 +25,7 @@ from fireset.model import Model
 from fireset.tables.cells import require_column
 from fireset.tables.column_notes import columns_in_words, describe_columns
 from fireset.tables.problem import TableProblem
-from fireset.tables.reader import read_table
+from fireset.tables.reader import read_cells
 from fireset.tables.unfolding import COMPRESSED
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
@@ -42,6 +46,7 @@ def train_table(
     loss: str | Loss,
     holdout: float,
     settings: dict[str, Any],
+    holdout_by: str | None = None,
     reading: dict[str, Any] | None = None,
     eval_file: Path | None = None,
     seconds: float | None = None,
@@ -58,9 +63,10 @@ def train_table(
     ``reading`` goes to ``TableProblem.read``, ``settings`` to the estimator.
     Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
     is held against the paper's claims; what was found is under "certificate". What besides the model could not be
-    written is under "not_written". ``eval_file`` is another table to score on; after ``seconds`` training stops;
-    ``command`` is what the user has typed, for the page.
+    written is under "not_written". ``holdout_by`` is a column by whose groups or dates rows are held out, ``eval_file``
+    another table to score on; after ``seconds`` training stops; ``command`` is what the user has typed, for the page.
     """
+    started = perf_counter()
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
     out = out or Path(_stem(file) + ".safetensors")
@@ -74,52 +80,87 @@ def train_table(
     reading = {"task": "auto", "drop": [], **(reading or {})}
     if reading["task"] == "auto" and "classification" not in get_loss(loss).tasks:
         reading["task"] = "regression"  # counts, say, which would be taken for classes
-    problem = TableProblem.read(file, target, **reading)
-    further = None if eval_file is None else _answered(eval_file, target)
+    table = TableProblem.read(file, target, **reading)
+    further = None if eval_file is None else _answered(eval_file, table)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)
     first = current_group().rank == 0  # the others leave no records
     places = {"history": history, "tensorboard": tensorboard} if first else {"history": None, "tensorboard": None}
     records = Records(file, target, report=report, command=command, **places)
-    if certify:  # what is held against the paper's claims is the paper's setting, where nothing else was asked for
-        settings |= {name: value for name, value in PAPER.items() if settings.get(name, "auto") == "auto"}
-    estimator = estimator_for(problem.task, loss, **settings, **problem.encoding)
+    if certify:  # the paper's setting and a whole run, where nothing else was asked for
+        paper = {**PAPER, "tol": 0.0}
+        settings |= {name: value for name, value in paper.items() if settings.get(name, "auto") == "auto"}
+    estimator = estimator_for(table.task, loss, **settings, **table.encoding)
     if checkpoint is not None:
-        options = {"target": target, **reading, "holdout": holdout, "loss": str(loss), "bias": "auto", **settings}
-        checkpoint = replace(checkpoint, options={"table": file.name, **_options(options)})
-    columns = describe_columns(problem.encoder, problem.features)
-    kept, held = problem.hold_out(holdout, settings["random_state"])
-    _check_memory(estimator, problem, memory)
+        options = {
+            "target": target,
+            **reading,
+            "holdout": holdout,
+            "holdout_by": holdout_by or "none",
+            "loss": str(loss),
+            "bias": "auto",
+            **settings,
+        }
+        checkpoint = replace(checkpoint, options={"table": file_name(file), **_options(options)})
+    _check_memory(estimator, table, memory)  # encodes all rows, so that messages name the row in the file
+    kept, held = table.hold_out(holdout, settings["random_state"], holdout_by)
+    y, merged = table.y[kept], 0
+    if certify:
+        by_class = table.classes is not None
+        distinct = merge_equal_rows(table.X[kept], y, classes=by_class, dtype=estimator.dtype)
+        kept, y, merged = kept[distinct.rows], distinct.y, distinct.merged
+    rows = table.features[kept]
+    columns = describe_columns(table.encoder_of(kept), rows)
     if first and settings.get("verbose"):
         tell("\n".join(columns_in_words(columns)))
     certificate = Certificate() if certify else None
     limit = None if seconds is None else TimeLimit(seconds)
-    rows = problem.features[kept]
     with records:
         callbacks = [*records.callbacks, *filter(None, (certificate, limit))]
-        estimator.fit(rows, problem.y[kept], callbacks=callbacks, checkpoint=checkpoint, memory=memory)
+        estimator.fit(rows, y, callbacks=callbacks, checkpoint=checkpoint, memory=memory)
     if isinstance(estimator, ShiftedReLUClassifier):
-        estimator.classes_ = np.array(problem.classes)
+        estimator.classes_ = np.array(table.classes)
 
-    summary = _summary(problem, estimator, len(kept))
+    estimator.encoder_ = table.spelled(estimator.encoder_)
+
+    summary = _summary(table, estimator, len(kept))
     if estimator.result_.stop_reason is StopReason.TERMINATED and checkpoint:
         return {**summary, "checkpoint": str(checkpoint.folder)}
-    summary |= _held_out_scores(problem, estimator, held)
-    training = {**summary, "file": file.name, "dropped": reading["drop"], "settings": {"loss": str(loss), **settings}}
-    model = Model(problem.task, target, estimator, {**training, "table_columns": columns})
-    model.save(out)
+    scored = HeldOut.of(table, estimator, kept, held)
+    if scored is not None:
+        summary |= {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.scores.items()}}
+    training = {
+        **summary,
+        "file": file_name(file),
+        "dropped": table.dropped.columns,
+        "settings": {"loss": str(loss), **settings},
+    }
+    trained = {**training, "table_columns": columns}
+    model = Model(table.task, target, estimator, trained, table.target_spelling)
+    place, problem = save_or_rescue(model.save, out)
     summary |= {} if further is None else _evaluated(model, further)
     row_numbers = kept[estimator.training_rows_] + 1  # in the table, counted from 1 as all messages about it count
     certified = {"certificate": certificate.report(row_numbers).to_dict()} if certificate else {}
+    if merged:
+        summary["merged_rows"] = merged
+        words = merged_in_words(merged, classes=table.classes is not None)
+        certified["certificate"]["notes"].append(words)
     sections = certificate_sections(certified["certificate"]) if certified else []
-    written = records.written(estimator, problem, (kept, held), {**training, "model": out.name}, sections)
-    return {**summary, **written, "model": str(out), **certified}
+    facts = {**training, "target": target, "model": place.name}
+    if holdout_by is None and len(held) and table.split_hints:
+        summary["hints"] = facts["hints"] = [split_advice(table.split_hints[0])]
+    summary["advice"] = next_steps(facts, scored, None)[:-1]  # without the command that predicts
+    written = records.written(estimator, table, kept, scored, facts, sections)
+    if problem is not None:
+        written["not_written"] = [f"--out: {problem}", *written.get("not_written", [])]
+    summary["total_seconds"] = perf_counter() - started
+    return {**summary, **written, "model": str(place), **certified}
 
 
-def _answered(file: Path, target: str) -> "pl.DataFrame":
+def _answered(file: Path, problem: TableProblem) -> "pl.DataFrame":
     """Another table to score on, which must have the target."""
-    table = read_table(file)
-    require_column(target, table.columns, f"--eval {file.name}: --target")
+    table = read_cells(file, problem.features.columns)
+    require_column(problem.target, table.columns, f"--eval {file.name}: --target")
     return table
 
 
@@ -163,8 +204,10 @@ def _summary(
     last = result.history[-1]
     summary: dict[str, Any] = {
         "task": problem.task,
+        **({} if problem.choice is None else {"task_reason": str(problem.choice)}),
         "rows": rows,
-        "columns": len(estimator.encoder_.feature_names),
+        "columns": len(estimator.encoder_.columns),
+        "encoded_columns": len(estimator.encoder_.feature_names),
         "width": estimator.network_.width,
         "threshold": estimator.network_.threshold,
         "engine": result.engine,
@@ -205,18 +248,6 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str
     used = [(name, share) for name, share in shares if name not in estimator.encoder_.left_out]
     chosen["importances"] = dict(sorted(used, key=lambda item: -item[1]))
     return chosen
-
-
-def _held_out_scores(
-    problem: TableProblem, estimator: ShiftedReLUClassifier | ShiftedReLURegressor, held: np.ndarray
-) -> dict[str, Any]:
-    if not len(held):
-        return {}
-    answers = problem.y[held]
-    if isinstance(estimator, ShiftedReLUClassifier):
-        answers = estimator.classes_[answers]
-    scored = scores(problem.task, answers, estimator.predict(problem.features[held]), estimator.loss)
-    return {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.items()}}
 
 
 def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints | None) -> None:

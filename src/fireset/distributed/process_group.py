@@ -69,13 +69,6 @@ class ProcessGroup(ABC):
         """Whether the flag is set on all workers."""
         return self.all_reduce_max(int(not flag)) == 0
 
-    def check_same(self, what: str, digest: bytes) -> None:
-        """Refuse to train together on different problems."""
-        digests = self.all_gather(digest)
-        other = next((rank for rank, theirs in enumerate(digests) if theirs != digests[0]), None)
-        if other is not None:
-            raise InputError(f"{what} must be the same on all workers; worker {other} has other ones than worker 0")
-
     def neurons_of(self, rank: int, width: int) -> tuple[int, int]:
         """The neurons of a worker: contiguous, and as many as any other has, or one more."""
         if self.size > 1 and width < 2 * self.size:

@@ -1,9 +1,7 @@
 """A worker's part of a network: which neurons it trains, how they are drawn, predicted with and saved."""
 
-import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.files import file_digest, write_model, write_target
 from fireset._util.shard_files import own_shards, remove_shards, shard_path
+from fireset.distributed.agreement import check_same, failing_together
 from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.worker_grid import WorkerGrid, current_grid
 from fireset.network import ShiftedReLUNetwork
@@ -110,13 +109,13 @@ class NetworkShard:
         parts = [f"{rank + 1}-of-{group.size}.{mark}" for rank in range(group.size)]
         target, place, old = Path(path), None, []
         try:
-            with _failing_together(everybody, path):
+            with failing_together(everybody):
                 target = write_target(path)
                 if self.grid.writes:
                     place = shard_path(target, parts[group.rank])
                     write_model(place, {"weights": self.local.weights, "signs": self.local.stored_outputs()}, {})
             digests = everybody.all_gather(file_digest(place) if place else bytes(16))[: group.size]
-            with _failing_together(everybody, path):
+            with failing_together(everybody):
                 if everybody.rank == 0:
                     old = own_shards(target)
                     shards = [
@@ -132,16 +131,18 @@ class NetworkShard:
         remove_shards(old)
 
 
-@contextmanager
-def _failing_together(group: ProcessGroup, path: str | os.PathLike) -> Iterator[None]:
-    """What is refused on one worker in the block is refused on all of them at its end; nobody waits for the others."""
-    failure: InputError | None = None
-    try:
-        yield
-    except InputError as error:
-        failure = error
-    if not group.all_true(failure is None):
-        raise failure or InputError(f"cannot write {path}: another worker could not write its part")
+def check_same_run(network: "ShiftedReLUNetwork | NetworkShard", settings: Mapping[str, Any]) -> ProcessGroup:
+    """Raise ``InputError`` on all workers unless network and settings are the same on all; returns all workers.
+
+    Weights are compared where each worker has all of them. Those of shards follow from the arguments of ``initialize``.
+    """
+    group = network.grid.everybody if isinstance(network, NetworkShard) else current_grid().everybody
+    names = ("width", "n_features", "n_outputs", "threshold", "output_scale", "dtype")
+    facts = {name: getattr(network, name) for name in names}
+    if group.size > 1 and isinstance(network, ShiftedReLUNetwork):
+        facts |= {"weights": network.weights, "signs": network.signs}
+    check_same(group, {**settings, **facts})
+    return group
 
 
 def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> "ShiftedReLUNetwork | NetworkShard":
@@ -149,9 +150,9 @@ def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> "S
     grid = current_grid()
     if grid.everybody.size == 1:
         return ShiftedReLUNetwork.initialize(width, n_features, n_outputs, **options)
-    drawn, group = repr((width, n_features, n_outputs, sorted(options.items()))), grid.same_rows
-    same = hashlib.blake2b(drawn.encode(), digest_size=16).digest()
-    grid.everybody.check_same("width, inputs, outputs and seed", same)
+    group = grid.same_rows
+    asked = {"width": width, "n_features": n_features, "n_outputs": n_outputs, **options}
+    check_same(grid.everybody, asked)
     lo, hi = group.neurons_of(group.rank, width)
     local = ShiftedReLUNetwork.initialize(width, n_features, n_outputs, neurons=(lo, hi), **options)
     return NetworkShard(local, lo, width, grid)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
+from fireset.distributed.agreement import check_same
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup, TorchProcessGroup, current_group
 
 
@@ -65,6 +66,7 @@ def grid(*, neurons: int, rows: int) -> Iterator[WorkerGrid]:
     """
     global _grid  # as torch.distributed keeps its process group
     everybody = current_group()
+    check_same(everybody, {"neurons": neurons, "rows": rows})
     neurons, rows = whole_number("neurons", neurons, 1), whole_number("rows", rows, 1)
     if _grid is not None:
         raise InputError(f"this process is in a grid of {_grid} already; leave it first")

@@ -146,6 +146,9 @@ class Engine(ABC):
         """Somebody else has moved these neurons, by at most these distances; nobody else has moved."""
         self.start(self.network, self.X)
 
+    def outputs_moved(self) -> None:
+        """Record that ``network.signs`` have changed; the weights have not."""
+
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
         """∂u/∂W V for V (m, d), on the fire sets as they are; (n, c), float64: what a small step V adds to u."""
         from fireset.kernels.tangent import jacobian_product

@@ -78,6 +78,10 @@ class BlockEngine(Engine):
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
         self._predictions = None
 
+    def outputs_moved(self) -> None:
+        """Discard the predictions of the last step: they were made with the outputs before."""
+        self._predictions = None
+
     def gradient(self, residual: np.ndarray) -> RowGradients:
         parts = [inner.gradient(residual * scale) for _, inner, scale in self._started_blocks()]
         firsts = [lo for lo, _ in self._spans]

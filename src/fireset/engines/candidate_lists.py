@@ -1,8 +1,10 @@
 """Storage of the candidate lists: one slot for each neuron, in neuron order, with capacity to spare.
 
 Slots in neuron order keep a pass over all lists a pass over memory in order; scattered lists made it three times
-slower. A neuron whose list outgrows its slot moves to the end, with an eighth to spare; when the end is used up, all
-lists are to be made anew, in neuron order. Copying them to larger arrays instead would take half as much memory again.
+slower. A neuron whose list outgrows its slot moves to the end, with an eighth to spare. When the end is used up there
+are two ways. Without a fixed radius all lists are queried again, into the same memory, with smaller radii if need be.
+With a fixed radius ``grow_by_copying`` copies them to larger arrays, in neuron order: nothing is queried that did not
+move, at the price of the larger of the two arrays a second time while it is copied.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fireset._util.aligned import aligned_bytes
-from fireset._util.parallel import ranges, thread_count
+from fireset._util.parallel import parallel_map, ranges, thread_count
 from fireset.hsr.scan import SPARSE_TILE_PAIRS
 
 if TYPE_CHECKING:
@@ -134,7 +136,8 @@ class CandidateLists:
     def grow(self, neurons: np.ndarray, needed: np.ndarray) -> bool:
         """Give these neurons slots for at least ``needed`` candidates; False where the end is used up.
 
-        Their lists are lost, all others are kept.
+        Their lists are lost, all others are kept. Where the end is used up their capacities have grown all the same:
+        ``grow_by_copying`` then gives them their slots.
         """
         self.counts[neurons] = 0
         self.capacities[neurons] = with_spare_capacity(needed)
@@ -142,6 +145,28 @@ class CandidateLists:
             return False
         self._put_at_the_end(neurons)
         return True
+
+    def grow_by_copying(self) -> None:
+        """Copy all lists to larger arrays, slots of the present capacities in neuron order, and a new end.
+
+        One array after the other, so that at most one of them is there twice.
+        """
+        from fireset.kernels.candidates import copy_lists
+
+        ends = np.cumsum(self.capacities, dtype=np.int64)
+        new_starts = ends - self.capacities
+        self.used = int(ends[-1])
+        places = int(self.used * (1 + 1 / _END)) + 1
+
+        def copied(source: np.ndarray) -> np.ndarray:
+            target = np.empty(places, source.dtype)
+            own = self.starts, self.counts, source, new_starts, target
+            parallel_map(lambda span: copy_lists(*own, *span), ranges(len(self.starts)))
+            return target
+
+        self.samples = copied(self.samples)
+        self.references = copied(self.references)
+        self.starts = new_starts
 
     def clear(self) -> None:
         """No lists, as at the start; the memory stays for the next ones, which need about as much."""

@@ -236,7 +236,8 @@ class _TreesOfNeurons(_Forest):
         def recompute_span(span: tuple[int, int]) -> None:
             for tile in _tiles(span, len(self.X)):
                 W = self.network.weights[neurons[tile]]
-                H = W @ self.X.T
+                with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again
+                    H = W @ self.X.T
                 self.refine(H, W, self.X, row_norms(W))
                 set_leaves(self.trees, neurons[tile], samples, H, nodes, children)
 

@@ -105,6 +105,8 @@ class DataSearchEngine(ListEngine):
         reported = (2.5 + 0.6 * more) * (4 + item) * listed * min(1.0, batch / network.width)
         asked = 2 * min(batch, network.width) * network.n_features * item
         lists = list_bytes(listed, slots, network.dtype) + 4 * fired * (1 + 0.7 * more)
+        if not self._adapts:  # lists grow by copying
+            lists += max(4, item) * places_for(listed, slots)
         return lists + reported + asked + pass_bytes(network, n_samples, sparse=self.sparse)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:
@@ -201,10 +203,11 @@ class DataSearchEngine(ListEngine):
         return build(X, kind, **({"copy": False} if kind == "scan" else {}))
 
     def _renew_lists(self) -> None:
-        due = ~(self._drifts <= self._radii)
+        due = self._moved[~(self._drifts[self._moved] <= self._radii[self._moved])]
         if self._adapts:
-            due |= self._near_misses > len(self.X) // 2
-        self._refresh(np.flatnonzero(due))
+            missed = np.flatnonzero(self._near_misses > len(self.X) // 2)
+            due = np.union1d(due, missed) if len(missed) else due
+        self._refresh(due)
 
     def _wanted_radii(self, neurons: np.ndarray) -> np.ndarray:
         if not self._adapts:
@@ -240,7 +243,9 @@ class DataSearchEngine(ListEngine):
         short = radii < np.maximum(_WORTH_HAVING * aim, self._drifts[batch])
         if short.any():
             if not lists.grow(batch[short], np.diff(report.indptr)[short]):
-                return None
+                if self._adapts:
+                    return None
+                lists.grow_by_copying()
             radii[short] = self._fill(lists, batch[short], _selected(report, short), aim[short])
         return radii
 

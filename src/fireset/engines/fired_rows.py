@@ -3,6 +3,7 @@
 ``row_lists.py`` keeps the lists; ``kernels/row_lists.py`` runs the passes.
 """
 
+from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from fireset.engines.step_rule import StepRule
 from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import HalfSpaceIndex
 from fireset.hsr.scan import ScanIndex
+from fireset.kernels.fired_pairs import add_products, add_sums
 from fireset.kernels.row_lists import (
     LEVELS,
     Batch,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1 << 20  # of weights that stay in a core's cache while all rows of a batch look at them
 _PARTS = 4  # that a pass is shared out in; a constant, so that sums do not depend on the number of cores
+
+_SAFE_SQUARES = 1e-20, 1e30  # sums of squares between these neither overflow nor vanish, in float32 either
 
 NOBODY_FAR = np.empty(0, np.uint8)
 
@@ -111,6 +115,31 @@ class FiredRows(NamedTuple):
         nothing = np.zeros((len(residual), neurons.weights.shape[1]), residual.dtype)
         return sum(parallel_map(add, self.parts), nothing)
 
+    def products(self, *factors: tuple[np.ndarray, np.ndarray]) -> "FiredRows":
+        """Replace the value of each fired pair (i, r) by Σ ⟨v_r, z_i⟩ over the given pairs of matrices (v, z).
+
+        Both have as many columns as the aligned weights: v (m, d) one row for each neuron, z one for each sample.
+        """
+
+        def replaced(part: tuple[tuple[int, int], Fired]) -> tuple[tuple[int, int], Fired]:
+            span, fired = part
+            values = np.zeros(len(fired.ids), factors[0][0].dtype)
+            for vectors, samples in factors:
+                add_products(vectors, self.batch._replace(samples=samples), fired, self.block, values, *span)
+            return span, fired._replace(values=values)
+
+        return self._replace(parts=parallel_map(replaced, self.parts))
+
+    def sums(self, outputs: np.ndarray) -> np.ndarray:
+        """Σ_r fired values_ri a_rc for all rows of the batch, (k, c), float64; the pass must have kept values."""
+
+        def summed(part: tuple[tuple[int, int], Fired]) -> np.ndarray:
+            sums = np.zeros((len(self.batch.rows), outputs.shape[1]))
+            add_sums(outputs, part[1], self.block, part[1].values, sums, *part[0])
+            return sums
+
+        return sum(parallel_map(summed, self.parts), np.zeros((len(self.batch.rows), outputs.shape[1])))
+
     def step(
         self,
         neurons: Neurons,
@@ -140,10 +169,26 @@ def fire_rows(neurons: Neurons, X: np.ndarray, *, with_values: bool = False) -> 
     norm = weight_norm(neurons.weights)
     slack = rounding_slack(norm, samples)
     if not np.isfinite(slack):
+        if np.isfinite(norm) and samples.dtype == np.float32:
+            return _fire_rows_in_float64(neurons, samples, with_values)
         return np.full((len(X), neurons.outputs.shape[1]), np.nan), nobody(samples, neurons)
     lists = search_rows(neurons, index_of(neurons.weights, norm), samples, 2 * slack)
     batch = Batch(samples, np.arange(len(samples)))
     return pass_over(neurons, batch, lists, LEVELS - 1, NOBODY_FAR, slack, with_values)
+
+
+def _fire_rows_in_float64(neurons: Neurons, samples: np.ndarray, with_values: bool) -> tuple[np.ndarray, FiredRows]:
+    """``fire_rows`` where inner products may overflow float32: decided and summed in float64."""
+    wide = Neurons(
+        aligned_rows(neurons.weights.astype(np.float64)),
+        neurons.outputs.astype(np.float64),
+        np.float64(neurons.threshold),
+        neurons.block,
+    )
+    sums, fired = fire_rows(wide, samples.astype(np.float64), with_values=with_values)
+    with np.errstate(over="ignore"):
+        parts = [(span, part._replace(values=part.values.astype(np.float32))) for span, part in fired.parts]
+    return sums, fired._replace(batch=fired.batch._replace(samples=samples), parts=parts)
 
 
 def nobody(samples: np.ndarray, neurons: Neurons) -> FiredRows:
@@ -151,10 +196,14 @@ def nobody(samples: np.ndarray, neurons: Neurons) -> FiredRows:
 
 
 def weight_norm(weights: np.ndarray) -> float:
-    """A bound on the norms of all neurons, not finite where weights are not: the norm of all together, in one pass."""
+    """A bound on the norms of all neurons, not finite where weights are not.
+
+    Normally the norm of all together, in one pass. Where its square may overflow or vanish, the largest of the norms.
+    """
     flat = weights.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.sqrt(np.dot(flat, flat)))
+        squares = float(np.dot(flat, flat))
+    return sqrt(squares) if _SAFE_SQUARES[0] < squares < _SAFE_SQUARES[1] else float(row_norms(weights).max())
 
 
 def rounding_slack(norm: float, samples: np.ndarray) -> float:

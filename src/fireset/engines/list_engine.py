@@ -79,6 +79,7 @@ class ListEngine(Engine):
         self._radii = np.zeros(m)  # what the list certifies, in units of inner products
         self._drifts = np.zeros(m)  # what of it is used up
         self._speeds = np.full(m, np.inf)  # bound on the last ‖Δw_r‖; not known yet, so nobody is at rest
+        self._moved = np.arange(m)  # neurons that the last step moved, ascending; all others need no attention
         self._near_misses = np.zeros(m, np.int32)  # looked at since the list was made
         self._bands = np.zeros(m, network.dtype)
         self._forward_done = False
@@ -230,12 +231,14 @@ class ListEngine(Engine):
     def _follow_weights(self) -> None:
         """After all weights have moved by at most ``_speeds``: the certificates and lists follow."""
         self._forward_done = False
-        if not np.isfinite(self._speeds).all():
+        self._moved = np.flatnonzero(self._speeds)
+        speeds = self._speeds[self._moved]
+        if not np.isfinite(speeds).all():
             self._diverged = True
             return
         # The surplus pays for the rounding of the product and of the sum, however small the step is beside it.
-        self._drifts += self._speeds * (self._sample_norm * (1 + 1e-9))
-        self._drifts *= 1 + 4.5e-16 * (self._speeds > 0)
+        drifts = self._drifts[self._moved] + speeds * (self._sample_norm * (1 + 1e-9))
+        self._drifts[self._moved] = drifts * (1 + 4.5e-16)
         self._renew_lists()
 
     def tangent_operator(self) -> TangentOperator:
@@ -359,7 +362,8 @@ class ListEngine(Engine):
         network = self.network
         W = network.weights[neurons]
         norms = row_norms(W)
-        excess = W @ self.X.T
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again
+            excess = W @ self.X.T
         bands = deciding_band(self._terms, network.dtype, norms, self._sample_norm)
         activate(excess, W, kernel_rows(self.X), network.dtype.type(network.threshold), bands)
         excess[self._listed_pairs(neurons)] = 0  # what is left are fired pairs that the lists do not have

@@ -4,7 +4,7 @@ from inspect import signature
 from typing import TYPE_CHECKING
 
 from fireset._util.errors import InputError
-from fireset._util.registry import load
+from fireset._util.registry import Registry
 from fireset.engines.base import Engine
 from fireset.engines.cost import step_costs
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fireset.network import ShiftedReLUNetwork
 
 # Where each class is; what there is to say about it, the class says itself.
-ENGINES = {
+_BUILT_IN = {
     "correlation": "fireset.engines.correlation_trees:CorrelationEngine",
     "data": "fireset.engines.data_search:DataSearchEngine",
     "dense": "fireset.engines.dense:DenseEngine",
@@ -23,13 +23,14 @@ ENGINES = {
     "sums": "fireset.engines.half_space_sums:HalfSpaceSumsEngine",
     "weights": "fireset.engines.weight_search:WeightSearchEngine",
 }
+ENGINES = Registry("fireset.engines", _BUILT_IN)
 
 
 def engine_class(name: str) -> type[Engine]:
     """The class behind a name."""
     if name not in ENGINES:
         raise InputError(f"engine must be one of auto, {', '.join(sorted(ENGINES))}; got {name!r}")
-    return load(ENGINES[name])
+    return ENGINES.load(name, Engine)
 
 
 def create(name: str, **options) -> Engine:

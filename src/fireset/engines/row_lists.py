@@ -18,8 +18,8 @@ from fireset.engines.fired_rows import (
     NOBODY_FAR,
     FiredRows,
     count_blocks,
+    fire_rows,
     index_of,
-    nobody,
     parts_of,
     pass_over,
     rounding_slack,
@@ -141,9 +141,10 @@ class RowLists:
         found = self._level(neurons)
         if found is None:
             if not self._begin(neurons):
-                nowhere = np.full((len(rows), neurons.outputs.shape[1]), np.nan)
-                return nowhere, nobody(self.samples[rows], neurons)
-            found = 0, NOBODY_FAR
+                return fire_rows(neurons, self.samples[rows], with_values=with_values)
+            # The first level that certifies anything; all of them where rounding is larger than the radius.
+            certified = np.flatnonzero(self._reaches >= 0)
+            found = (int(certified[0]) if len(certified) else LEVELS - 1), NOBODY_FAR
         self._list(neurons, rows)
         self._uses += len(rows)
         batch = Batch(self.samples, rows)
@@ -163,16 +164,17 @@ class RowLists:
         return None
 
     def _begin(self, neurons: Neurons) -> bool:
-        """Take the weights as they are for reference, and forget all lists; False where weights are not finite."""
+        """Take the weights as they are for reference, and forget all lists; False where inner products may overflow."""
         n = len(self.samples)
         if self.listed:
             uses = self._uses / self.listed
             factor = 1.5 if uses < _SELDOM_USED else 0.8 if uses > _OFTEN_USED else 1.0
             self._radius = min(max(self._radius * factor, _LEAST_RADIUS), LARGEST_RADIUS)
         norm = weight_norm(neurons.weights)
-        self._slack = rounding_slack(norm + self._radius / max(self._norm, 1e-300), self.samples)
-        if not np.isfinite(self._slack):
+        slack = rounding_slack(norm + self._radius / max(self._norm, 1e-300), self.samples)
+        if not np.isfinite(slack):
             return False
+        self._slack = slack
         self._margin = self._radius + 2 * self._slack
         # What a level certifies, as a distance; less a little for the rounding of its edge.
         heights = self._margin * np.arange(1, LEVELS + 1) / LEVELS - 2 * self._slack

@@ -88,6 +88,7 @@ class WeightSearchEngine(ListEngine):
         self._index = build(self.network.weights, self.index_kind(self.network, len(self.X)))
         self._radius = 0.0 if self._wanted_radius == "auto" else float(self._wanted_radius)
         self._mean_speed = -1.0
+        self._weight_norms = np.zeros(self.network.width)
         self._search()
 
     def _renew_lists(self) -> None:
@@ -109,9 +110,10 @@ class WeightSearchEngine(ListEngine):
     def _search(self) -> None:
         """S_i for all i, and from them the lists of the neurons."""
         network, X = self.network, self.X
-        norms = row_norms(network.weights)
-        self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        largest = norms.max() + self._radius / max(self._sample_norm, 1e-300)
+        norms = row_norms(network.weights[self._moved])  # all at the start; others have the norms that they had
+        self._weight_norms[self._moved] = norms
+        self._bands[self._moved] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
+        largest = self._weight_norms.max() + self._radius / max(self._sample_norm, 1e-300)
         slack = dot_slack(network.n_features, network.dtype, largest, self._sample_norm)
         # Without a radius the index has the last word: it holds the weights as they are, and decides as we do.
         widened = self._radius + 2 * slack if self._radius > 0 else 0.0

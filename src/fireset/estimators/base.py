@@ -1,9 +1,10 @@
 """What both estimators share: the map to the sphere, the network and its training."""
 
 import warnings
+from abc import abstractmethod
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,14 +13,18 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from fireset._util.checks import is_number, whole_number
+from fireset._util.checks import is_number, is_whole_number, whole_number
 from fireset._util.errors import InputError
 from fireset._util.messages import tell
 from fireset._util.parallel import one_blas_thread
+from fireset.distributed.agreement import check_same
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
 from fireset.distributed.worker_grid import current_grid
+from fireset.engines.base import Engine
 from fireset.engines.registry import create, engine_class
+from fireset.estimators.batch_steps import BatchDescent, BatchRate
+from fireset.estimators.fit_checks import check_finite, warn_if_inactive, warn_if_worse_than_constant
 from fireset.estimators.table_input import TableInput
 from fireset.estimators.width import THRESHOLD, choose_width
 from fireset.network import ShiftedReLUNetwork, choose_threshold
@@ -32,14 +37,17 @@ from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
 from fireset.training.losses import Loss, get_loss
 from fireset.training.progress import ProgressBar
-from fireset.training.solvers import SOLVERS, GradientDescent
+from fireset.training.solvers import SOLVERS, GradientDescent, Solver
 from fireset.training.stopping import StopReason
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-# κ where it is "auto". For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
-_OUTPUT_SCALES = {"gauss-newton": 1000.0, "gradient": 10.0}
+# κ where it is "auto" and the network is 0 before training: predictions of any other start would be scaled as well.
+# For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
+_KERNEL_OUTPUT_SCALE, _OUTPUT_SCALE = 1000.0, 10.0
+_OUTPUT_SCALES = 1e-12, 1e12  # as for networks; solvers have limits of their own, by precision
+_LARGEST_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
 _GRADIENT_TOLERANCE = 1e-4  # where tol is "auto"; Gauss–Newton has the loss's
 _NARROW = 2  # weights for each target; docs/solvers.md has the figures
 _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
@@ -61,8 +69,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     width: int | str
     threshold: float | str
     loss: str | Loss
-    engine: str
-    solver: str
+    engine: str | Engine
+    solver: str | Solver
     ridge: float | str
     start: str
     output_scale: float | str
@@ -87,6 +95,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     feature_names_in_: np.ndarray
     encoder_: TableEncoder
     _by_name: bool  # whether the rows of fit came in a table whose columns have names
+    _batch_rate: BatchRate | None
     network_: ShiftedReLUNetwork  # on several workers a NetworkShard, which predicts and saves alike
 
     def __sklearn_tags__(self):
@@ -96,6 +105,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return tags
 
     def _check_settings(self) -> None:
+        self._check_workers()
         if self.bias != "auto" and not (is_number(self.bias) and float(self.bias) > 0):
             raise InputError(f"bias must be 'auto' or a positive number, got {self.bias!r}")
         if self.missing not in ("impute", "error"):
@@ -104,39 +114,72 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
         GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # refuses what it cannot use
-        if self.solver != "auto" and self.solver not in SOLVERS:
-            raise InputError(f"solver must be one of auto, {', '.join(SOLVERS)}; got {self.solver!r}")
+        self._check_solver()
+        if not isinstance(self.engine, str | Engine):
+            raise InputError(f"`engine` must be a name or an Engine, got {self.engine!r}.")
         if self.start not in ("auto", "paper", "antisymmetric"):
             raise InputError(f"start must be 'auto', 'paper' or 'antisymmetric', got {self.start!r}")
+        threshold, scale = self.threshold, self.output_scale
+        if not isinstance(threshold, str) and not (is_number(threshold) and abs(threshold) <= _LARGEST_THRESHOLD):
+            raise InputError(
+                f"`threshold` must be 'auto', 'paper' or a number between −{_LARGEST_THRESHOLD:g} and "
+                f"{_LARGEST_THRESHOLD:g}, got {threshold!r}: beyond, no neuron or every neuron is active."
+            )
+        low, high = _OUTPUT_SCALES
+        if scale != "auto" and not (is_number(scale) and low <= float(scale) <= high):
+            raise InputError(f"`output_scale` must be 'auto' or a number between {low:g} and {high:g}, got {scale!r}.")
+
+    def _check_solver(self) -> None:
+        if not isinstance(self.solver, Solver):
+            if not isinstance(self.solver, str) or (self.solver != "auto" and self.solver not in SOLVERS):
+                raise InputError(f"solver must be one of auto, {', '.join(SOLVERS)}; got {self.solver!r}")
+            return
+        for name in ("learning_rate", "ridge", "batch_size"):
+            if getattr(self, name) not in ("auto", None):
+                raise InputError(
+                    f"`{name}` must be left at its default with a solver object, got {getattr(self, name)!r}; "
+                    f"set it in {type(self.solver).__name__}(...)."
+                )
+
+    def _check_workers(self) -> None:
+        """Refuse settings that differ between workers, before an exchange in which they would wait for each other."""
+        workers = current_group()
+        if workers.size == 1:
+            return
+        check_same(workers, {name: value for name, value in self.get_params().items() if name != "verbose"})
+        if self.random_state is None:
+            raise InputError(
+                f"random_state must be given on {workers.size} workers, which draw one network together; got None"
+            )
 
     def solver_for(self, rows: int, columns: int, outputs: int) -> str:
-        """ "auto" is Gauss–Newton, but where a rate or batches are asked for, pairs are missed, or rows are shared.
+        """Return the name of the solver for a table of this size.
 
-        And where a width was given that has fewer than ``_NARROW`` weights for a target: the ridge towards the start
-        then keeps the network from learning, and descent is free to leave it.
+        "auto" is "gauss-newton", except with a given learning rate or batch size, with an engine that may miss pairs,
+        or if workers share the rows. A given width with fewer than ``_NARROW`` weights for a target also selects
+        "gradient": the ridge towards the start keeps such a network from learning.
         """
+        if isinstance(self.solver, Solver):
+            return self.solver.name
         if self.solver != "auto":
             return self.solver
-        misses = self.engine != "auto" and not engine_class(self.engine).exact
+        engine = engine_class(self.engine) if isinstance(self.engine, str) and self.engine != "auto" else self.engine
+        misses = not isinstance(engine, str) and not engine.exact
         narrow = is_number(self.width) and float(self.width) * (columns + 1) < _NARROW * rows * outputs
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses or narrow
         descends = descends or current_grid().same_neurons.size > 1
         return "gradient" if descends else "gauss-newton"
 
     def _begin(self, X, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True, outputs: int = 0) -> None:
-        """A new map and a new network; settings are chosen by these rows, or are the defaults.
+        """Make a new map and a new network; settings are chosen by these rows, or are the defaults.
 
         ``outputs`` are those of the network, where they are not as many as columns of these ``targets``.
         """
         outputs = outputs or targets.shape[1]
         self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs)
-        # A learning rate that was given is meant for the network of the paper.
-        auto = _OUTPUT_SCALES[self.solver_] if self.learning_rate == "auto" else 1.0
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
-        width = self.width_for(X.shape[0], X.shape[1], outputs)
-        # Half of an odd number of neurons has no twin.
-        even = isinstance(width, Integral) and width % 2 == 0
-        start = ("antisymmetric" if even else "paper") if self.start == "auto" else self.start
+        start = "antisymmetric" if self.start == "auto" else self.start
+        width = self._width_for_start(self.width_for(X.shape[0], X.shape[1], outputs), start)
         columns = ColumnMap.learn(X, weight)
         Z = columns(X)
         self.settings_ = self._choose_settings(
@@ -150,9 +193,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             fewest_rows=FEWEST_ROWS if choose else np.inf,
         )
         if self.verbose and choose and current_group().rank == 0:
-            names = self.encoder_.feature_names
+            names = [column.name for column in self.encoder_.columns for _ in column.feature_names]
             score = "accuracy" if is_classifier(self) else "R²"
-            words = self.settings_.in_words(names if self._by_name else None, score)
+            words = self.settings_.in_words(score, None if not self._by_name and self._of_numbers else names)
             tell(f"chosen: {words}")
         self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
@@ -161,17 +204,38 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             outputs,
             threshold=threshold,
             start=start,
-            output_scale=auto if self.output_scale == "auto" else self.output_scale,
+            output_scale=self._scale_for_start(start),
             seed=int(check_random_state(self.random_state).randint(2**31)),
             dtype=self.dtype,
         )
         self.n_iter_ = 0
+        self._batch_rate = None
+
+    def _width_for_start(self, width: int, start: str) -> int:
+        """Return ``width``, or the next even number where the start needs pairs of neurons."""
+        if start == "paper" or not is_whole_number(width) or width < 2 or width % 2 == 0:
+            return width
+        warnings.warn(
+            f"`width`={width} is rounded up to {width + 1}: neurons come in pairs unless start='paper'.",
+            UserWarning,
+            stacklevel=2,
+        )
+        return width + 1
+
+    def _scale_for_start(self, start: str) -> float:
+        """Return κ. A fixed learning rate is meant for the network of the paper, whose κ is 1."""
+        if self.output_scale != "auto":
+            return self.output_scale  # pyright: ignore[reportReturnType] - checked to be a number
+        fixed_rate = self.learning_rate != "auto" or (isinstance(self.solver, Solver) and not self.solver.adaptive)
+        if start == "paper" or fixed_rate:
+            return 1.0
+        return _KERNEL_OUTPUT_SCALE if self.solver_ == "gauss-newton" else _OUTPUT_SCALE
 
     def _choose_settings(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, **given) -> TableSettings:
         return choose_settings(Z, targets, weight, **given)
 
     def width_for(self, rows: int, columns: int, outputs: int) -> int:
-        """The number of neurons for a table of this size."""
+        """Return the number of neurons for a table of this size."""
         if self.width != "auto":
             return self.width  # pyright: ignore[reportReturnType] - anything odd is refused by whoever draws the network
         threshold = THRESHOLD if isinstance(self.threshold, str) else self.threshold
@@ -179,17 +243,16 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """How much the fit depends on each column, (p,), adding up to 1: √(mean (∂f/∂z_j)²) of kernel regression.
+        """How much the fit depends on each column of X, (p,), with sum 1: √(mean (∂f/∂z_j)²) of kernel regression.
 
-        Those of what a column has become, categories say, are added up; columns that are left out have 0.
+        Importances of all features of a column, such as its categories, are added; columns that are not used have 0.
         """
         check_is_fitted(self)
         encoder = self.encoder_
         starts = np.cumsum(encoder.features_per_column) - encoder.features_per_column
         sums = np.add.reduceat(self.settings_.importances, starts)
         by_name = dict(zip((column.name for column in encoder.columns), sums, strict=True))
-        names = self.feature_names_in_ if self._by_name else by_name
-        return np.array([by_name.get(name, 0.0) for name in names])
+        return np.array([by_name.get(name, 0.0) for name in self._array_names])
 
     def _given_scales(self, columns: int) -> np.ndarray | str | None:
         """``column_scales`` as the user gave them."""
@@ -208,15 +271,20 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             )
         return scales
 
-    def _train(self, prepared: PreparedRows, callbacks, **limits) -> None:
-        """Train the network on mapped rows, with early stopping if asked for; ``limits`` go to ``train``."""
+    def _train(self, prepared: PreparedRows, callbacks, validation: tuple[Any, np.ndarray] | None, **limits) -> None:
+        """Train the network on mapped rows.
+
+        ``validation`` are mapped rows and targets to stop by; without them ``early_stopping`` holds out a share of the
+        rows. ``limits`` go to ``train``.
+        """
         checkpoint = limits.get("checkpoint")
-        if checkpoint is not None and not checkpoint.options:  # whoever is nearer to the user has better names for them
+        if checkpoint is not None and not checkpoint.options:  # the command line has better names for them
             limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
         rows, targets, weight, codes = prepared
-        validation = None
         self.training_rows_ = np.arange(rows.shape[0])
-        if self.early_stopping:
+        self._batch_rate = None
+        self.__dict__.pop("_batches", None)  # its engine does not know where this fit moves the weights
+        if self.early_stopping and validation is None:
             seed = check_random_state(self.random_state).randint(2**31)
             share, asked = self.validation_fraction, "early_stopping with validation_fraction"
             kept, held = hold_out(rows.shape[0], share, seed=seed, option=asked, codes=codes)
@@ -230,8 +298,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 self.network_,
                 rows,
                 targets,
-                engine=self.engine,
-                solver=self.solver_,
+                engine=deepcopy(self.engine),  # training changes an engine or a solver, and parameters stay as given
+                solver=deepcopy(self.solver) if isinstance(self.solver, Solver) else self.solver_,
                 loss=self.loss,
                 learning_rate=self.learning_rate,
                 momentum=self.momentum,
@@ -250,20 +318,38 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         self.n_iter_ += len(self.result_.history) - 1
         if self.result_.stop_reason is StopReason.INTERRUPTED:
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
+        left = self.result_.details.get("predicted_decrease") or 0.0
+        if self.result_.stop_reason is StopReason.STALLED and left > max(_FAR_FROM_CONVERGED, self._tolerance()):
+            warnings.warn(
+                f"training stalled after {self.n_iter_} iterations: no step decreases the loss, though a linear "
+                f"network would decrease it by {left:.1%}; use solver='gradient', a smaller output_scale or "
+                f"dtype='float64'",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         if self.result_.stop_reason is StopReason.MAX_ITER and self._tolerance() > 0:
             self._warn_not_converged()
+        check_finite(self)
+        warn_if_inactive(self)
+        warn_if_worse_than_constant(self, rows, targets, weight)
+
+    def _constant_outputs(self, targets: np.ndarray, weight: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        """Outputs of the best constant prediction, in the shape of ``targets``: standardized targets have it at 0."""
+        return np.zeros_like(targets)
 
     def _plain_settings(self) -> dict[str, Any]:
-        """The settings that a text can tell apart, without those that may change when a run is resumed."""
+        """Return the settings that must be the same when a run is resumed, as numbers and text."""
         plain = {
-            name: value for name, value in self.get_params().items() if isinstance(value, str | int | float | Loss)
+            name: value.name if isinstance(value, Engine | Solver) else value
+            for name, value in self.get_params().items()
+            if isinstance(value, str | int | float | Loss | Engine | Solver)
         }
         return {name: value for name, value in plain.items() if name not in ("max_iter", "verbose", "warm_start")}
 
     def _tolerance(self) -> Any:
         if self.tol != "auto":
             return self.tol
-        return _GRADIENT_TOLERANCE if self.solver_ == "gradient" else get_loss(self.loss).round_tolerance
+        return get_loss(self.loss).round_tolerance if self.solver_ == "gauss-newton" else _GRADIENT_TOLERANCE
 
     def _warn_not_converged(self) -> None:
         """At max_iter the loss was still falling by more than tol asks for."""
@@ -280,36 +366,47 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             )
 
     def _step(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
-        """One plain gradient step on one batch; the trainer is kept for the next one."""
+        """Make one plain gradient step on one batch; the trainer is kept for the next one."""
+        first = self.n_iter_ == 0
         with one_blas_thread():  # entered once, not in each part of a step
             self._step_with_kept_trainer(X, targets, weight)
+        check_finite(self)
+        if first:
+            warn_if_inactive(self)
 
     def _step_with_kept_trainer(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
         rows = self.sphere_(X)
         sparse = is_sparse(rows)
         engine = "dense" if sparse and self.engine == "auto" else self.engine
-        settings = (self.network_, engine, self.loss, self.learning_rate, sparse)
+        used = self.network_, engine, self.loss, self.learning_rate, sparse
         kept, trainer = getattr(self, "_batches", (None, None))
-        if trainer is None or kept != settings:
+        name = engine if isinstance(engine, str) else engine.name
+        settings = name, str(get_loss(self.loss)), str(self.learning_rate), str(sparse)
+        if trainer is None or kept != used:
+            previous = self._batch_rate if self._batch_rate and self._batch_rate.settings == settings else None
             trainer = Trainer(
                 self.network_,
                 rows,
                 targets,
-                engine=create("rows", remembers=True) if engine in ("auto", "rows") else engine,
+                engine=create("rows", remembers=True) if engine in ("auto", "rows") else deepcopy(engine),
+                solver=BatchDescent(self.learning_rate, previous),
                 loss=self.loss,
-                learning_rate=self.learning_rate,
                 max_iter=1,
                 tol=0,
                 sample_weight=weight,
             )
-            self._batches = settings, trainer
+            self._batches = used, trainer
         else:
             trainer.use_rows(rows, targets, sample_weight=weight)
-        self.result_ = trainer.run()
+        self.result_ = result = trainer.run()
         self.n_iter_ += 1
+        self.training_rows_ = np.arange(rows.shape[0])
+        # After a step that was taken back the step size is chosen again.
+        went_back = result.best_iteration != result.history[-1].iteration
+        self._batch_rate = None if went_back else BatchRate(result.learning_rate, float(weight.sum()), settings)
 
     def __getstate__(self):
-        """Without what ``partial_fit`` keeps for the next batch: it can be made again."""
+        """Return the state without the trainer of ``partial_fit``, which is made again from ``_batch_rate``."""
         state: Any = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_batches"}
 
@@ -319,7 +416,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return self.network_.predict(self.rows_on_sphere(X))
 
     def to_onnx(self, target: str = "y") -> "ModelProto":
-        """The fitted estimator as one ONNX graph, from the columns of the table to predictions (extra ``onnx``).
+        """Return the fitted estimator as one ONNX graph, from columns to predictions (extra ``onnx``).
 
         After a fit on an array the input is X (rows, columns), float64; after a fit on a table there is one, (rows, 1),
         for each used column, by its name: numbers as float64, categories as text, dates as float64 days since
@@ -338,3 +435,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if not weight.any():
             raise InputError("sample_weight must not be 0 everywhere")
         return weight
+
+    def _prepare_validation(self, X_val, y_val) -> tuple[Any, np.ndarray] | None:
+        """Map validation rows as those of training, and their targets; None if none are given."""
+        if (X_val is None) != (y_val is None):
+            given, absent = ("X_val", "y_val") if y_val is None else ("y_val", "X_val")
+            raise InputError(f"`{absent}` must be given with `{given}`, got None.")
+        return None if X_val is None else self._mapped_pair(X_val, y_val)
+
+    @abstractmethod
+    def _mapped_pair(self, X, y) -> tuple[Any, np.ndarray]:
+        """Map rows and targets with the fitted encoder, map and scales."""

@@ -23,7 +23,7 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Calibration:
-    """α, β, ε and δ of the map; the defaults are for scores of which nothing is known, and files that have no δ."""
+    """α, β, ε and δ of the map; the defaults are for scores of which nothing is known."""
 
     slope: float = 2.0
     power: float = 0.5

@@ -1,10 +1,14 @@
 """Classification."""
 
+from collections.abc import Mapping
+
 import numpy as np
+from scipy.special import logit
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
+from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.calibration import Calibration
@@ -12,26 +16,120 @@ from fireset.training.losses import Loss, check_task, get_loss, probabilities
 
 
 class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
-    """Classification by a very wide shifted-ReLU network, trained exactly on the neurons that fire.
+    """Classification by a very wide shifted-ReLU network, trained exactly on the neurons that are active.
 
-    Parameters and attributes that are not listed here are those of ``ShiftedReLURegressor``.
+    Columns are standardized and rows mapped to the unit sphere. Columns of a sparse matrix are scaled and not centred,
+    and its rows stay sparse.
 
     Parameters
     ----------
-    loss : "squared_error", "log_loss" or Loss
-        Squared error on codes ±1 (one output for two classes, else one for each class), as in the paper; or log loss.
-        Both give probabilities; those of squared error are calibrated on leave-one-out scores (``calibration_``).
-    class_weight : None, "balanced" or dict
-        Weights of the classes, times those of the rows; "balanced" gives every class the same weight in all.
+    width : "auto" or int, default="auto"
+        Number of neurons m. "auto" is 20,000, more for many targets, fewer for very many rows. An odd number is rounded
+        up unless ``start="paper"``.
+    loss : "squared_error", "log_loss" or Loss, default="squared_error"
+        Squared error on codes ±1, with one output for two classes, else one for each class; or log loss. Both give
+        probabilities.
+    class_weight : None, "balanced" or dict, default=None
+        Weights of the classes, multiplied by ``sample_weight``. "balanced" gives every class the same total weight.
+        Classes that are not in the dict have weight 1.
+    threshold : "auto", "paper" or float, default="auto"
+        b of σ_b(z) = max(z − b, 0), between −10 and 10; "auto" is 1.5, "paper" √(0.4 ln m). A neuron is active for a
+        row where z > b.
+    engine : str or Engine, default="auto"
+        How active neurons are found: "auto", a name that ``fireset engines`` lists, or an object such as
+        ``create("data", radius=0)`` of ``fireset.engines``. Exact engines change the time, not the result.
+    solver : "auto", "gauss-newton", "gradient" or Solver, default="auto"
+        Rounds of regularized least squares, or the gradient descent of the paper. "auto" is the first, except with a
+        learning rate, a batch size, an approximate engine or a width with fewer than two weights for a target. An
+        object of ``fireset.training.solvers`` has its own learning rate, momentum and ridge.
+    ridge : "auto" or float, default="auto"
+        λ of "gauss-newton": the objective is the loss plus (λ/2) ‖W − W₀‖². "auto" chooses it by leave-one-out.
+    start : "auto", "antisymmetric" or "paper", default="auto"
+        Initial weights. "antisymmetric", which "auto" selects, draws pairs of neurons with opposite signs: the network
+        is 0 before training. "paper" draws all neurons independently.
+    output_scale : "auto" or float, default="auto"
+        κ, between 1e-6 and 1e6: outputs are multiplied by it, and weights move 1/κ as far. "auto" is 1000 for
+        "gauss-newton" and 10 for "gradient", and 1 with ``start="paper"`` or a fixed learning rate.
+    learning_rate : "auto", "theory" or float, default="auto"
+        Step size of "gradient". "auto" starts from 1/λ_max of the kernel and halves it when the loss grows.
+    momentum : float, default=0.9
+        Momentum of "gradient", at least 0 and below 1. 0 is the plain descent of the paper.
+    nesterov : bool, default=True
+        Whether momentum is Nesterov's.
+    batch_size : int or None, default=None
+        Number of rows for one step of "gradient", drawn by ``random_state``; an iteration is then an epoch. None is all
+        rows.
+    max_iter : int, default=300
+        Largest number of iterations.
+    tol : "auto" or float, default="auto"
+        "gradient" stops when the loss improves by less than tol of itself in 10 iterations, "gauss-newton" when a round
+        is expected to improve it by less. "auto" is 1e-4 for the first; for the second it depends on the loss.
+    early_stopping : bool, default=False
+        Whether to hold out a share of the rows and stop by the loss there. Rows of your own are given to ``fit`` as
+        ``X_val`` and ``y_val``.
+    validation_fraction : float, default=0.1
+        Share of the rows that ``early_stopping`` holds out.
+    patience : int, default=20
+        Iterations without a better validation loss after which training stops.
+    bias : "auto" or float, default="auto"
+        Size of the constant coordinate beside a typical row of size 1. Larger values give smoother functions. "auto"
+        chooses by leave-one-out with the kernel of infinite width.
+    column_scales : "auto", None or array of shape (p,), default="auto"
+        Weights of the columns. "auto" learns them from the gradients of the fit where that helps on other rows; None
+        leaves all at 1.
+    missing : "impute" or "error", default="impute"
+        Missing cells, NaN or null. "impute" replaces numbers by the median of the column and adds an indicator column;
+        texts become a category of their own. "error" raises.
+    categorical : list of str or int, or mask, default=None
+        Columns whose values are categories: names for a DataFrame, positions or a boolean mask for an array.
+    dtype : "float32" or "float64", default="float32"
+        Precision of the network.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the network of the previous fit.
+    random_state : int, RandomState or None, default=None
+        Seed of the initial weights, of the rows held out and of the batches.
+    verbose : bool, default=False
+        Whether to show the chosen settings and a progress bar.
 
     Attributes
     ----------
+    network_ : ShiftedReLUNetwork
+        The trained network. Its rows are those of ``rows_on_sphere``.
     classes_ : array
-        The labels.
+        The labels, sorted.
     offset_ : array
-        Mean of the codes, which is added to the outputs.
+        Mean of the codes of the classes, which is added to the outputs.
     calibration_ : Calibration
-        How outputs become probabilities.
+        How outputs of squared error become probabilities; learned from leave-one-out outputs.
+    encoder_ : TableEncoder
+        How columns of a table become numbers.
+    sphere_ : SphereMap
+        How rows of numbers become rows of norm 1.
+    settings_ : TableSettings
+        Bias, column scales and ridge that were chosen, by how many rows, and with what leave-one-out error.
+    solver_ : str
+        Name of the solver.
+    result_ : TrainingResult
+        History, stop reason, loss and times of the last fit.
+    n_iter_ : int
+        Number of iterations, of all fits with ``warm_start`` and calls of ``partial_fit``.
+    training_rows_ : array of int
+        Rows of X that the last fit trained on: all, except those that ``early_stopping`` holds out.
+    feature_importances_ : array of shape (p,)
+        How much the fit depends on each column of X; the sum is 1.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : array of str
+        Names of the columns, after a fit on a DataFrame.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from fireset import ShiftedReLUClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ShiftedReLUClassifier(width=1000, random_state=0).fit(X, y)
+    >>> model.predict_proba(X).shape
+    (150, 3)
     """
 
     def __init__(
@@ -91,13 +189,43 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
-        """Train on rows X (n, p), dense or sparse, and labels y (n,); the keywords are those of ``fireset.train``."""
-        self._train(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
+    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None, callbacks=(), checkpoint=None, memory=None):
+        """Train on rows X and labels y.
+
+        Parameters
+        ----------
+        X : (n, p) array, sparse matrix or DataFrame
+        y : (n,) array of labels
+        sample_weight : (n,) array, optional
+        X_val, y_val : optional
+            Validation rows and labels, used as they are: training stops when the loss there has not improved for
+            ``patience`` iterations, the best weights are kept, and ``result_.history`` records ``validation_loss``.
+            With them ``early_stopping`` holds out no rows of X. Class weights do not apply to them.
+        callbacks, checkpoint, memory
+            As in ``fireset.train``.
+
+        Returns
+        -------
+        self
+        """
+        prepared = self.prepare(X, y, sample_weight)
+        validation = self._prepare_validation(X_val, y_val)
+        self._train(prepared, callbacks, validation, checkpoint=checkpoint, memory=memory)
         return self
 
     def prepare(self, X, y, sample_weight=None) -> PreparedRows:
-        """What ``fit`` does before it trains ``network_``, as the regressor's."""
+        """Do what ``fit`` does before training: choose settings, draw ``network_``, map the rows.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in ``fit``.
+
+        Returns
+        -------
+        PreparedRows
+            Rows of norm 1, codes of the classes and weights, as ``fireset.train`` takes them.
+        """
         self._check_settings()
         again = self.warm_start and hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=not again)
@@ -107,7 +235,21 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         return PreparedRows(self.sphere_(X), self._to_targets(codes), weight, codes)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """One plain gradient step on one batch, as the regressor's. The first call needs all ``classes``."""
+        """Make one plain gradient step on one batch, unless it raises the loss of the batch.
+
+        The first batch sets the scales of the columns. The step size is kept from batch to batch.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in ``fit``.
+        classes : array, optional
+            All labels; required in the first call.
+
+        Returns
+        -------
+        self
+        """
         self._check_settings()
         first = not hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)
@@ -121,18 +263,46 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         return self
 
     def decision_function(self, X) -> np.ndarray:
-        """The network's outputs, with what they were centred by: (n,) for two classes, else (n, classes)."""
+        """Return the outputs of the network plus ``offset_``.
+
+        Parameters
+        ----------
+        X : (n, p) array, sparse matrix or DataFrame
+
+        Returns
+        -------
+        array
+            (n,) for two classes, positive for the second; else (n, classes).
+        """
         outputs = self._outputs(X) + self.offset_
         return outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict(self, X) -> np.ndarray:
-        """The label with the largest output."""
+        """Predict the label with the largest output.
+
+        Parameters
+        ----------
+        X : (n, p) array, sparse matrix or DataFrame
+
+        Returns
+        -------
+        (n,) array
+        """
         scores = self.decision_function(X)
         codes = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[codes]
 
     def predict_proba(self, X) -> np.ndarray:
-        """Probability of each class, (n, classes); the largest is that of the label that ``predict`` gives."""
+        """Predict the probability of each class; the largest is that of the label that ``predict`` returns.
+
+        Parameters
+        ----------
+        X : (n, p) array, sparse matrix or DataFrame
+
+        Returns
+        -------
+        (n, classes) array
+        """
         outputs = self._outputs(X)
         if self._loss_name == "squared_error":
             return self.calibration_(outputs + self.offset_)
@@ -149,9 +319,32 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         if reset:  # later labels must be among the classes of the first ones, which ``_codes`` sees to
             check_classification_targets(y)
         weight = self._check_weight(sample_weight, X)
-        if self.class_weight is not None:
-            weight = weight * compute_sample_weight(self.class_weight, y)
-        return X, np.asarray(y), weight
+        return X, np.asarray(y), weight * self._weight_of_classes(np.asarray(y))
+
+    def _weight_of_classes(self, y: np.ndarray) -> np.ndarray:
+        """Weight of each row by its class, (n,)."""
+        given = self.class_weight
+        if given is None:
+            return np.ones(len(y))
+        if given != "balanced" and not isinstance(given, Mapping):
+            raise InputError(f"`class_weight` must be None, 'balanced' or a dict of class: weight, got {given!r}.")
+        if isinstance(given, Mapping) and not all(is_number(value) and value >= 0 for value in given.values()):
+            raise InputError(f"`class_weight` must hold finite numbers of at least 0, got {given!r}.")
+        weight = compute_sample_weight(given, y)
+        if not weight.any():
+            raise InputError(f"`class_weight` must be positive for a class of `y`, got {given!r}.")
+        return weight
+
+    def _mapped_pair(self, X, y):
+        X, y = self._encoded(X, y, reset=False)
+        return self.sphere_(X), self._to_targets(self._codes(np.asarray(y)))
+
+    def _constant_outputs(self, targets, weight):
+        """For log loss the shares of the classes, on the scale of the outputs."""
+        if self._loss_name != "log_loss":
+            return super()._constant_outputs(targets, weight)
+        share = np.clip(np.average(targets, axis=0, weights=weight), 1e-12, 1 - 1e-12)
+        return np.broadcast_to(logit(share) if len(share) == 1 else np.log(share), targets.shape)
 
     def _begin_classification(self, X, y, classes, weight, *, whole: bool = True) -> None:
         """``whole`` says that these are all rows, by which to centre and to choose, and not the first batch."""

@@ -7,77 +7,121 @@ from sklearn.base import RegressorMixin
 
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
+from fireset.estimators.fit_checks import check_target_sizes
 from fireset.tables.settings import TableSettings
 from fireset.training.losses import Loss, Quantile, check_task, get_loss
 
 
 class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
-    """Regression by a very wide shifted-ReLU network, trained exactly on the neurons that fire.
+    """Regression by a very wide shifted-ReLU network, trained exactly on the neurons that are active.
 
-    Columns are standardized and rows mapped to the unit sphere (``SphereMap``); targets are standardized too, as suits
-    the loss (``Loss.standardization``). Columns of a sparse table are scaled and not centred, and its rows stay sparse.
+    Columns are standardized and rows mapped to the unit sphere; targets are standardized, as suits the loss. Columns of
+    a sparse matrix are scaled and not centred, and its rows stay sparse.
 
     Parameters
     ----------
-    width : "auto" or int
-        Number of neurons m. "auto" is 20,000, more for many targets, fewer for very many rows (``choose_width``).
-    loss : str or Loss
-        "squared_error", "absolute_error", "huber", "quantile" or "poisson"; or an object, ``Huber(delta=0.5)`` or
-        ``Quantile((0.05, 0.95))`` of ``fireset.training.losses``, say, or one of your own (docs/losses.md).
-    threshold : "auto", "paper" or float
-        b of σ_b(z) = max(z − b, 0); "auto" is 1.5, "paper" √(0.4 ln m).
-    engine : str
-        How the fire sets are found: "auto", or a name that ``fireset engines`` lists. Changes the time, not the result.
-    solver : "auto", "gauss-newton" or "gradient"
-        Rounds of regularized least squares, which converge in a handful, or gradient descent, the paper's. "auto" is
-        the first, unless a learning rate, an approximate engine or a width with fewer than two weights for a target
-        asks for the second; ``solver_`` says which.
-    ridge : "auto" or float
-        λ of "gauss-newton": the objective has (λ/2) ‖W − W₀‖² besides the loss. "auto" chooses it by leave-one-out.
-    start : "auto", "antisymmetric" or "paper"
-        Whether neurons come in pairs of opposite signs, so that the network is 0 before training ("auto": yes).
-    output_scale : "auto" or float
-        κ; predictions are multiplied by it, and weights move 1/κ as far. "auto" is 1000 for "gauss-newton" and 10 for
-        "gradient", but 1, the paper's, where a learning rate is given.
-    learning_rate : "auto", "theory" or float
-    momentum, nesterov
-        Of "gradient"; 0 and False are the paper's plain gradient descent.
-    batch_size : int, optional
-        Steps of "gradient" on batches of so many rows, drawn by ``random_state``; an iteration is then an epoch.
-    max_iter, tol
-        Iterations, each over all rows. "gradient" stops when the loss gains less than tol of itself in 10 iterations,
-        "gauss-newton" when a round promises less than tol of it; "auto" is 1e-4 for the first and 0.03 for the second.
-    early_stopping, validation_fraction, patience
-        Hold out a share of the rows and stop when the loss there has not improved for ``patience`` iterations.
-    bias : "auto" or float
-        Size of the constant coordinate beside a typical row of size 1. Larger is smoother. "auto" chooses it by
-        leave-one-out with the kernel of infinite width (``fireset.tables.settings``).
-    column_scales : "auto", None or (p,) array
-        How much each column counts beside the others. "auto" learns it from the gradients of the fit, where that helps
-        on rows that had no part in it; None leaves all at 1.
-    missing : "impute" or "error"
-        Missing cells, NaN or null: numbers become the median of the column, and one more column says where; texts are a
-        category of their own. "error" refuses them.
-    categorical : list of str, optional
-        Columns of a DataFrame whose numbers name categories, or whose texts shall all have a column of their own.
-    dtype : "float32" or "float64"
-    warm_start : bool
-        ``fit`` goes on from the network of the fit before.
-    random_state : int, RandomState or None
-    verbose : bool
-        Show a progress bar.
+    width : "auto" or int, default="auto"
+        Number of neurons m. "auto" is 20,000, more for many targets, fewer for very many rows. An odd number is rounded
+        up unless ``start="paper"``.
+    loss : str or Loss, default="squared_error"
+        "squared_error", "absolute_error", "huber", "quantile" or "poisson", a name that an installed package adds, or
+        an object such as ``Huber(delta=0.5)`` or ``Quantile((0.05, 0.95))`` of ``fireset.training.losses``.
+    threshold : "auto", "paper" or float, default="auto"
+        b of σ_b(z) = max(z − b, 0), between −10 and 10; "auto" is 1.5, "paper" √(0.4 ln m). A neuron is active for a
+        row where z > b.
+    engine : str or Engine, default="auto"
+        How active neurons are found: "auto", a name that ``fireset engines`` lists, or an object such as
+        ``create("data", radius=0)`` of ``fireset.engines``. Exact engines change the time, not the result.
+    solver : "auto", "gauss-newton", "gradient" or Solver, default="auto"
+        Rounds of regularized least squares, or the gradient descent of the paper. "auto" is the first, except with a
+        learning rate, a batch size, an approximate engine or a width with fewer than two weights for a target. An
+        object of ``fireset.training.solvers`` has its own learning rate, momentum and ridge.
+    ridge : "auto" or float, default="auto"
+        λ of "gauss-newton": the objective is the loss plus (λ/2) ‖W − W₀‖². "auto" chooses it by leave-one-out.
+    start : "auto", "antisymmetric" or "paper", default="auto"
+        Initial weights. "antisymmetric", which "auto" selects, draws pairs of neurons with opposite signs: the network
+        is 0 before training. "paper" draws all neurons independently.
+    output_scale : "auto" or float, default="auto"
+        κ, between 1e-6 and 1e6: outputs are multiplied by it, and weights move 1/κ as far. "auto" is 1000 for
+        "gauss-newton" and 10 for "gradient", and 1 with ``start="paper"`` or a fixed learning rate.
+    learning_rate : "auto", "theory" or float, default="auto"
+        Step size of "gradient". "auto" starts from 1/λ_max of the kernel and halves it when the loss grows.
+    momentum : float, default=0.9
+        Momentum of "gradient", at least 0 and below 1. 0 is the plain descent of the paper.
+    nesterov : bool, default=True
+        Whether momentum is Nesterov's.
+    batch_size : int or None, default=None
+        Number of rows for one step of "gradient", drawn by ``random_state``; an iteration is then an epoch. None is all
+        rows.
+    max_iter : int, default=300
+        Largest number of iterations.
+    tol : "auto" or float, default="auto"
+        "gradient" stops when the loss improves by less than tol of itself in 10 iterations, "gauss-newton" when a round
+        is expected to improve it by less. "auto" is 1e-4 for the first; for the second it depends on the loss.
+    early_stopping : bool, default=False
+        Whether to hold out a share of the rows and stop by the loss there. Rows of your own are given to ``fit`` as
+        ``X_val`` and ``y_val``.
+    validation_fraction : float, default=0.1
+        Share of the rows that ``early_stopping`` holds out.
+    patience : int, default=20
+        Iterations without a better validation loss after which training stops.
+    bias : "auto" or float, default="auto"
+        Size of the constant coordinate beside a typical row of size 1. Larger values give smoother functions. "auto"
+        chooses by leave-one-out with the kernel of infinite width.
+    column_scales : "auto", None or array of shape (p,), default="auto"
+        Weights of the columns. "auto" learns them from the gradients of the fit where that helps on other rows; None
+        leaves all at 1.
+    missing : "impute" or "error", default="impute"
+        Missing cells, NaN or null. "impute" replaces numbers by the median of the column and adds an indicator column;
+        texts become a category of their own. "error" raises.
+    categorical : list of str or int, or mask, default=None
+        Columns whose values are categories: names for a DataFrame, positions or a boolean mask for an array.
+    dtype : "float32" or "float64", default="float32"
+        Precision of the network.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the network of the previous fit.
+    random_state : int, RandomState or None, default=None
+        Seed of the initial weights, of the rows held out and of the batches.
+    verbose : bool, default=False
+        Whether to show the chosen settings and a progress bar.
 
     Attributes
     ----------
     network_ : ShiftedReLUNetwork
-    result_ : TrainingResult
-        History, stop reason and times of the last fit.
-    n_iter_ : int
-    training_rows_ : array of int
-        Rows of X that the last fit trained on: all, but for those that ``early_stopping`` holds out.
-    settings_ : TableSettings
-        Bias, column scales and ridge as they were chosen, by how many rows, and with what leave-one-out error.
+        The trained network. Its rows are those of ``rows_on_sphere``.
+    target_mean_ : array of shape (c,)
+        Centre of each target, which predictions add.
+    target_scale_ : array of shape (c,)
+        Scale of each target, by which predictions are multiplied.
+    encoder_ : TableEncoder
+        How columns of a table become numbers.
     sphere_ : SphereMap
+        How rows of numbers become rows of norm 1.
+    settings_ : TableSettings
+        Bias, column scales and ridge that were chosen, by how many rows, and with what leave-one-out error.
+    solver_ : str
+        Name of the solver.
+    result_ : TrainingResult
+        History, stop reason, loss and times of the last fit.
+    n_iter_ : int
+        Number of iterations, of all fits with ``warm_start`` and calls of ``partial_fit``.
+    training_rows_ : array of int
+        Rows of X that the last fit trained on: all, except those that ``early_stopping`` holds out.
+    feature_importances_ : array of shape (p,)
+        How much the fit depends on each column of X; the sum is 1.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : array of str
+        Names of the columns, after a fit on a DataFrame.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fireset import ShiftedReLURegressor
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> model = ShiftedReLURegressor(width=1000, random_state=0).fit(X, X[:, 0] ** 2)
+    >>> bool(model.score(X, X[:, 0] ** 2) > 0.99)
+    True
     """
 
     def __init__(
@@ -140,13 +184,43 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X, y, sample_weight=None, *, callbacks=(), checkpoint=None, memory=None):
-        """Train on rows X (n, p), dense or sparse, and targets y (n,) or (n, c), with keywords of ``fireset.train``."""
-        self._train(self.prepare(X, y, sample_weight), callbacks, checkpoint=checkpoint, memory=memory)
+    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None, callbacks=(), checkpoint=None, memory=None):
+        """Train on rows X and targets y.
+
+        Parameters
+        ----------
+        X : (n, p) array, sparse matrix or DataFrame
+        y : (n,) or (n, c) array
+        sample_weight : (n,) array, optional
+        X_val, y_val : optional
+            Validation rows and targets, used as they are: training stops when the loss there has not improved for
+            ``patience`` iterations, the best weights are kept, and ``result_.history`` records ``validation_loss``.
+            With them ``early_stopping`` holds out no rows of X.
+        callbacks, checkpoint, memory
+            As in ``fireset.train``.
+
+        Returns
+        -------
+        self
+        """
+        prepared = self.prepare(X, y, sample_weight)
+        validation = self._prepare_validation(X_val, y_val)
+        self._train(prepared, callbacks, validation, checkpoint=checkpoint, memory=memory)
         return self
 
     def prepare(self, X, y, sample_weight=None) -> PreparedRows:
-        """What ``fit`` does before it trains ``network_``, for whoever wants to train, time or explain it otherwise."""
+        """Do what ``fit`` does before training: choose settings, draw ``network_``, map the rows.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in ``fit``.
+
+        Returns
+        -------
+        PreparedRows
+            Rows of norm 1, targets and weights, as ``fireset.train`` takes them.
+        """
         self._check_settings()
         again = self.warm_start and hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=not again)
@@ -155,7 +229,19 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return PreparedRows(self.sphere_(X), self._to_targets(y), weight, None)
 
     def partial_fit(self, X, y, sample_weight=None):
-        """One plain gradient step on one batch, if it makes the batch's loss fall. The first batch sets the scales."""
+        """Make one plain gradient step on one batch, unless it raises the loss of the batch.
+
+        The first batch sets the scales of columns and targets. The step size is kept from batch to batch.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in ``fit``.
+
+        Returns
+        -------
+        self
+        """
         self._check_settings()
         first = not hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)
@@ -165,8 +251,18 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return self
 
     def predict(self, X) -> np.ndarray:
-        """Predicted targets, (n,) or (n, c). Several quantiles are (n, levels), sorted in each row.
+        """Predict targets, (n,) or (n, c). Several quantiles are (n, levels), sorted in each row.
 
+        Parameters
+        ----------
+        X : (n, p) array, sparse matrix or DataFrame
+
+        Returns
+        -------
+        array
+
+        Notes
+        -----
         Sorting keeps them from crossing, and never makes the pinball loss larger (Chernozhukov, Fernández-Val and
         Galichon, "Quantile and Probability Curves Without Crossing", 2010).
         """
@@ -177,7 +273,18 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return predictions if self._many_targets else predictions[:, 0]
 
     def score(self, X, y, sample_weight=None) -> float:
-        """R²; for quantiles D², 1 less the pinball loss beside that of the quantiles of y, the mean of all levels."""
+        """Return R²; for quantiles D², 1 − (pinball loss) / (that of the quantiles of y), averaged over levels.
+
+        Parameters
+        ----------
+        X : (n, p) array, sparse matrix or DataFrame
+        y : (n,) or (n, c) array
+        sample_weight : (n,) array, optional
+
+        Returns
+        -------
+        float
+        """
         loss = get_loss(self.loss)
         if not isinstance(loss, Quantile):
             return super().score(X, y, sample_weight)
@@ -194,7 +301,13 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     def _checked(self, X, y, sample_weight, *, reset: bool):
         check_task(self.loss, "regression")
         X, y = self._encoded(X, y, reset=reset, multi_output=True, y_numeric=True)
-        return X, np.asarray(y, np.float64), self._check_weight(sample_weight, X)
+        y = np.asarray(y, np.float64)
+        check_target_sizes(y.reshape(len(y), -1))
+        return X, y, self._check_weight(sample_weight, X)
+
+    def _mapped_pair(self, X, y):
+        X, y, _ = self._checked(X, y, None, reset=False)
+        return self.sphere_(X), self._to_targets(y)
 
     def _begin_regression(self, X, y, weight, *, whole: bool = True) -> None:
         self._many_targets = y.ndim == 2

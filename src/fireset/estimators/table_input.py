@@ -1,16 +1,20 @@
 """Whatever rows come as, arrays, sparse matrices or DataFrames, as numbers that the map to the sphere takes."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_X_y, validate_data
 
+from fireset._util.checks import is_whole_number
 from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
 from fireset.tables.column_notes import warn_of_columns
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.frames import as_table, frame_of_objects, is_frame
 from fireset.tables.sphere import SphereMap
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class TableInput:
@@ -27,7 +31,9 @@ class TableInput:
     def _encoded(self, X, y, *, reset: bool, **checks) -> tuple[Any, np.ndarray]:
         """Rows and targets to train on as numbers, none missing; ``reset`` learns what columns become."""
         if not is_frame(X):
-            if not reset and self._by_name:
+            if reset and self.categorical is not None and len(self.categorical):
+                return self._learn_array(X, y, checks)
+            if not reset and (self._by_name or not self._of_numbers):
                 return self._with_targets(self._rows_of_array(X), y, checks)
             impute = self.missing == "impute"
             try:
@@ -37,8 +43,6 @@ class TableInput:
                     raise
                 raise InputError(f"{error}; X must hold numbers, or be a DataFrame, whose texts are encoded") from None
             if reset:
-                if self.categorical is not None and len(self.categorical):
-                    raise InputError("categorical names columns of a DataFrame, and X is an array; give a DataFrame")
                 self._by_name = False
                 self.encoder_ = TableEncoder.of_numbers(numbers, impute)
             return self.encoder_.encode_numbers(numbers), np.asarray(y)
@@ -53,6 +57,30 @@ class TableInput:
         """Rows that are numbers already, and targets as scikit-learn checks them."""
         rows, y = check_X_y(rows, y, dtype="float64", estimator=self, **checks)
         return np.asarray(rows), np.asarray(y)
+
+    def _learn_array(self, X, y, checks: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and targets of an array some of whose columns hold categories, by ``categorical``."""
+        if is_sparse(X):
+            raise InputError(f"`categorical` needs a dense X, got a sparse matrix and {self.categorical!r}.")
+        finite = "allow-nan" if self.missing == "impute" else True
+        cells, y = validate_data(self, X, y, reset=True, dtype=None, ensure_all_finite=finite, **checks)
+        positions = _positions(self.categorical, self.n_features_in_)
+        self._by_name = False
+        table, names = _table_of_array(np.asarray(cells), self._array_names), self._array_names
+        categorical = [names[position] for position in positions]
+        self.encoder_ = TableEncoder.learn(table, categorical=categorical, impute=self.missing == "impute")
+        warn_of_columns(self.encoder_, table, y)
+        return self._with_targets(self.encoder_.encode(table), y, checks)
+
+    @property
+    def _array_names(self) -> list[str]:
+        """What the encoder calls the columns of an array."""
+        return list(self.feature_names_in_) if self._by_name else [f"x{j}" for j in range(self.n_features_in_)]
+
+    @property
+    def _of_numbers(self) -> bool:
+        """Whether every column of an array is used, and as a number."""
+        return self.encoder_.takes_arrays and not self.encoder_.left_out
 
     def _learn_columns(self, table, y) -> None:
         """What the columns of a frame become; those that look wrong are warned about."""
@@ -74,18 +102,46 @@ class TableInput:
     def _has_nothing_to_check(self, X) -> bool:
         """An array of finite numbers for a model fitted on one: scikit-learn's checks would take longer than a row."""
         plain = type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) > 0
-        return plain and not self._by_name and X.shape[1] == self.n_features_in_ and bool(np.isfinite(X.sum()))
+        return (
+            plain
+            and not self._by_name
+            and self._of_numbers
+            and X.shape[1] == self.n_features_in_
+            and bool(np.isfinite(X.sum()))
+        )
 
     def _rows_of_array(self, X) -> Any:
         accepted = _accepted(X, self.encoder_.columns[0].fill is not None)
-        if self.encoder_.takes_arrays and not self.encoder_.left_out:
+        if self._of_numbers:
             return self.encoder_.encode_numbers(validate_data(self, X, reset=False, **accepted))
         X = validate_data(self, X, reset=False, **{**accepted, "dtype": None, "accept_sparse": False})
-        return self.encoder_.encode(frame_of_objects(np.asarray(X), list(self.feature_names_in_)))
+        return self.encoder_.encode(_table_of_array(np.asarray(X), self._array_names))
 
     def rows_on_sphere(self, X) -> Any:
-        """Rows as the network sees them, (n, p + 1) of norm 1."""
+        """Return rows as the network takes them, (n, p + 1) of norm 1."""
         return self.sphere_(self._rows(X))
+
+
+def _table_of_array(X: np.ndarray, names: list[str]) -> "pl.DataFrame":
+    import polars as pl
+
+    if X.dtype.kind not in "biuf":
+        return frame_of_objects(X, names)
+    return pl.DataFrame({name: X[:, place] for place, name in enumerate(names)})
+
+
+def _positions(categorical: Any, columns: int) -> list[int]:
+    """Positions of the categorical columns of an array, given as such or as a mask."""
+    given: list[Any] = [categorical] if isinstance(categorical, str) else list(categorical)
+    if len(given) == columns and all(isinstance(one, bool | np.bool_) for one in given):
+        return [place for place, one in enumerate(given) if one]
+    for one in given:
+        if not is_whole_number(one) or not -columns <= one < columns:
+            raise InputError(
+                f"`categorical` must hold positions below {columns} where X is an array, got {one!r}; give numbers, or "
+                "a DataFrame and the names of its columns."
+            )
+    return sorted({int(one) % columns for one in given})
 
 
 def _accepted(X: Any, impute: bool) -> dict[str, Any]:

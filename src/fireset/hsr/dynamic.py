@@ -6,8 +6,10 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.hsr.base import HalfSpaceIndex
+from fireset.hsr.own_ids import OwnIds, checked_new_ids
 
-MAX_IDS = 2**31 - 1  # ids are kept in 32 bits
+MAX_IDS = 2**31 - 1  # points are numbered in 32 bits
+_LARGEST_ID = np.iinfo(np.int64).max
 
 
 class DynamicIndex(HalfSpaceIndex):
@@ -32,33 +34,57 @@ class DynamicIndex(HalfSpaceIndex):
         """Move the points of these ids, which are in the index, unique and ascending."""
 
     @abstractmethod
-    def _contains(self, ids: np.ndarray) -> np.ndarray:
-        """Which of these ids are in the index."""
-
-    @abstractmethod
     def _renumber(self, ids: np.ndarray, next_id: int) -> None:
         """Give point k, of n that were never changed, the id ``ids[k]``."""
 
-    def add(self, points) -> np.ndarray:
+    def add(self, points, ids=None) -> np.ndarray:
         points = self._checked_rows(points, "points")
+        own = None if ids is None else checked_new_ids(ids, len(points))
         with self._lock.writing:
+            own = self._own_ids_for(own, len(points))
             if self._next_id + len(points) > MAX_IDS:
                 raise InputError(f"an index gives out at most {MAX_IDS:,} ids in its life; build a new one")
-            ids = np.arange(self._next_id, self._next_id + len(points))
+            numbers = np.arange(self._next_id, self._next_id + len(points))
             self._update_largest_norm(points)
-            self._add(points, ids)
+            self._add(points, numbers)
             self._next_id += len(points)
-        return ids
+            if own is not None:
+                if self._own_ids is None:
+                    self._own_ids = OwnIds(np.arange(numbers[0]), self._live_numbers(numbers[0]))
+                self._own_ids.add(own)
+        return numbers if own is None else own
 
-    def restore_ids(self, ids: np.ndarray, next_id: int) -> None:
-        """Give the points of a new index ids of an old one: int32, ascending, and all below ``next_id``."""
+    def _own_ids_for(self, given: np.ndarray | None, n: int) -> np.ndarray | None:
+        """Ids for n new points where they are not numbers in the order of adding; an InputError if one is in use."""
+        if given is None:
+            if self._own_ids is None:
+                return None
+            if self._own_ids.next_id + n > _LARGEST_ID:
+                raise InputError(f"the largest id is {self._own_ids.next_id - 1}; give ids for the new points")
+            return np.arange(self._own_ids.next_id, self._own_ids.next_id + n)
+        numbers = given if self._own_ids is None else self._own_ids.numbers(given)
+        taken = self._contains(numbers)
+        if taken.any():
+            raise InputError(f"ids must not be in the index already; {given[taken].min()} is")
+        return given if n else None
+
+    def _live_numbers(self, stop: int) -> np.ndarray:
+        """The numbers below ``stop`` of the points in the index."""
+        numbers = np.arange(stop)
+        return numbers[self._contains(numbers)]
+
+    def restore_numbers(self, ids: np.ndarray, next_id: int) -> None:
+        """Give the points of a new index numbers of an old one: int32, ascending, and all below ``next_id``."""
         with self._lock.writing:
             self._renumber(ids, next_id)
             self._next_id = next_id
 
     def delete(self, ids) -> None:
         with self._lock.writing:
-            self._delete(np.unique(self._checked_ids(ids)))
+            numbers = np.unique(self._checked_ids(ids))
+            self._delete(numbers)
+            if self._own_ids is not None:
+                self._own_ids.remove(numbers)
 
     def move(self, ids, points) -> None:
         with self._lock.writing:
@@ -70,15 +96,3 @@ class DynamicIndex(HalfSpaceIndex):
             points = points[len(points) - 1 - first]
             self._update_largest_norm(points)
             self._move(ids, points)
-
-    def _checked_ids(self, ids) -> np.ndarray:
-        ids = np.asarray(ids)
-        if ids.ndim != 1:
-            raise InputError(f"ids must be a list of whole numbers, got shape {ids.shape}")
-        if ids.size and ids.dtype.kind not in "iu":
-            raise InputError(f"ids must be whole numbers, got {ids.dtype}")
-        ids = ids.astype(np.int64)
-        present = self._contains(ids)
-        if not present.all():
-            raise InputError(f"ids must be in the index; {ids[~present].min()} is not")
-        return ids

@@ -1,18 +1,25 @@
-"""Static half-space reporting in O(log n + k) expected time for fixed d ≥ 3 (Part 2 of the AEM92 corollary).
+"""Static half-space reporting by hulls of nested random samples, for d ≥ 3 (after Part 2 of the AEM92 corollary).
+
+Where the vertices of the hulls have bounded degree, as for points in general position, a query takes O(log n + k)
+expected time. That is not so for any points: lists are kept for each vertex and hold what is beyond all facets at it.
+A vertex that sees a fair share of the others has a list of that share. Half of the points on a circle and half on a
+spike above it, or points on the moment curve, make queries test n^0.4 to n^0.99 points (measured, d = 3), and the lists
+take gigabytes at n = 10⁵. ``fireset.hsr.cell_tree`` has no such case in three dimensions.
 
 Take random samples R_1 ⊂ R_2 ⊂ … of the points and the convex hull of each. Lemma: let v be the vertex of hull(R_j)
 extreme in direction q. Every point p with ⟨q, p⟩ > ⟨q, v⟩ lies beyond a hull facet at v. (q lies in the cone of the
 facets' normals, q = Σ λ_f n_f with λ ≥ 0, so Σ λ_f ⟨n_f, p − v⟩ > 0, and some term is positive.) So every vertex keeps
-the list of all points beyond some facet at it, O(n/r_j) of them expected. Two things follow:
+the list of all points beyond some facet at it, O(n/r_j) of them expected for each facet. Two things follow:
 
-- the extreme vertex of R_{j+1} is that of R_j or in its list: the walk down the samples takes O(1) expected a level;
+- the extreme vertex of R_{j+1} is that of R_j or in its list: the walk down the samples takes O(1) expected a level,
+  for vertices of bounded degree;
 - if the half-space misses R_j, all its points are in the list of the extreme vertex of R_j.
 
 A query walks down, and tests the list of the finest sample that its half-space misses. If it meets even the first
 sample, it tests all n points; that happens when it holds a fair share of them. Building
 (``fireset.hsr.hull_hierarchy_build``) asks the same kind of query: the points beyond a facet of R_{j+1} are those of a
-half-space that misses R_j. Time and memory are O(n log n) expected for d = 3; in general hulls of r points have up to
-O(r^⌊d/2⌋) facets.
+half-space that misses R_j. With vertices of bounded degree time and memory are O(n log n) expected for d = 3; in
+general hulls of r points have up to O(r^⌊d/2⌋) facets.
 
 1. Deviation: *two* families of samples, independent of each other, of sizes r, 4r, 16r, … and 2r, 8r, 32r, … With one
    family, a half-space of k points has R_j as the last sample that it misses with probability about k r_j/n, if that is

@@ -340,7 +340,7 @@ class MemoryBudget:
     def _refuse(self, estimate: float) -> NoReturn:
         raise InputError(
             f"a hull-hierarchy over {self.n:,} points in {self.n_features} dimensions would take about "
-            f"{_bytes(estimate)}, more than memory_limit = {_bytes(self.limit)}; use 'partition-tree' or 'scan'"
+            f"{_bytes(estimate)}, more than memory_limit = {_bytes(self.limit)}; use 'cell-tree' or 'scan'"
         )
 
 

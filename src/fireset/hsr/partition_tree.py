@@ -2,9 +2,10 @@
 
 Points are halved again and again along the widest coordinate of their box. A query skips a subtree whose box lies
 outside the half-space, reports one whose box lies inside without testing its points, and looks into the others. Boxes
-take the place of the theory's simplices: about n^(1−1/d) + k for points and planes in general position, without its
-bound for the worst case, and far smaller constants. Both grow exponentially with d; beyond eight coordinates or so a
-scan is faster.
+take the place of the theory's simplices: about n^(1−1/d) + k for points and planes in general position, with far
+smaller constants and without its bound for the worst case. Across a thin set that is oblique to the axes every box is
+cut, and all points are tested (``fireset.hsr.cell_tree`` is for such sets). The cost grows exponentially with d; beyond
+eight coordinates or so a scan is faster.
 
 Sixteen children to a node, at most thirty-two points in a leaf: what a processor compares at once. Flat arrays; the
 layout is in ``fireset.kernels.partition_tree``.
@@ -157,14 +158,15 @@ class PartitionTreeIndex(DynamicIndex):
     def sum_batch(self, normals, thresholds, values) -> np.ndarray:
         """``Σ values[i]`` over the points i above each (normals[q], thresholds[q]); (queries, c), float64.
 
-        ``values`` has one row (or number) for each id that was ever given out. Ones count the points.
+        ``values`` has one row (or number) for each id that was ever given out; where ids are the caller's own, one for
+        each point, in the order of ``index.ids``. Ones count the points.
         """
-        from fireset.hsr.partition_tree_sums import checked_numbers, sums_above
+        from fireset.hsr.partition_tree_sums import sums_above
 
         work = np.zeros(2, np.int64)
         with self._lock.reading:
             queries = self._checked_queries(normals, thresholds)
-            values = checked_numbers(values, self._next_id, "values", "ids given out")
+            values = self._by_number(values)
             sums = sums_above(self._tree, queries, values, work)
         self._count_work(len(sums), work)
         return sums
@@ -172,7 +174,8 @@ class PartitionTreeIndex(DynamicIndex):
     def spread(self, normals, thresholds, rows) -> np.ndarray:
         """The adjoint of ``sum_batch``: add ``rows[q]`` to every point above (normals[q], thresholds[q]).
 
-        Returns an array with one row for each id ever given out, float64; what was deleted has zeros.
+        Returns an array with one row for each id ever given out, float64; what was deleted has zeros. Where ids are the
+        caller's own, one row for each point, in the order of ``index.ids``.
         """
         from fireset.hsr.partition_tree_sums import checked_numbers, spread_above
 
@@ -181,8 +184,26 @@ class PartitionTreeIndex(DynamicIndex):
             queries = self._checked_queries(normals, thresholds)
             rows = checked_numbers(rows, len(queries.normals), "rows", "queries")
             spread = spread_above(self._tree, queries, rows, self._next_id, work)
+            spread = spread if self._own_ids is None else spread[self._numbers_by_own_id()]
         self._count_work(len(rows), work)
         return spread
+
+    def _by_number(self, values) -> np.ndarray:
+        from fireset.hsr.partition_tree_sums import checked_numbers
+
+        if self._own_ids is None:
+            return checked_numbers(values, self._next_id, "values", "ids given out")
+        numbers = self._numbers_by_own_id()
+        values = checked_numbers(values, len(numbers), "values", "points")
+        by_number = np.zeros((self._next_id, values.shape[1]))
+        by_number[numbers] = values
+        return by_number
+
+    def _numbers_by_own_id(self) -> np.ndarray:
+        """The numbers of the points in the index, in the order of ``ids``."""
+        assert self._own_ids is not None
+        numbers = self._live_numbers(self._next_id)
+        return numbers[np.argsort(self._own_ids.of(numbers))]
 
     def _count_work(self, queries: int, work: np.ndarray) -> None:
         self.work.add(queries=queries, nodes_visited=int(work[0]), points_tested=int(work[1]))
@@ -198,9 +219,15 @@ class PartitionTreeIndex(DynamicIndex):
             self._tree.buckets[:, :LEAF] = ids[self._tree.buckets[:, :LEAF]]
         self._tree = self._tree._replace(locations=locations)
 
-    def _contains(self, ids: np.ndarray) -> np.ndarray:
-        present = (ids >= 0) & (ids < len(self._tree.locations))
-        present[present] = self._tree.locations[ids[present]] >= 0
+    def points_by_number(self, numbers: np.ndarray) -> np.ndarray:
+        from fireset.kernels.partition_tree import LEAF
+
+        leaves, columns = np.divmod(self._tree.locations[numbers], LEAF)
+        return self._tree.coordinates[leaves, :, columns]
+
+    def _contains(self, numbers: np.ndarray) -> np.ndarray:
+        present = (numbers >= 0) & (numbers < len(self._tree.locations))
+        present[present] = self._tree.locations[numbers[present]] >= 0
         return present
 
     def _add(self, points: np.ndarray, ids: np.ndarray) -> None:

@@ -5,28 +5,36 @@ from inspect import signature
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset._util.registry import load
+from fireset._util.registry import Registry
 from fireset.hsr import cost
 from fireset.hsr.base import HalfSpaceIndex
 
 # Where each class is, to be imported when it is needed; everything else about a kind is in its class.
-KINDS = {
+_BUILT_IN = {
     "scan": "fireset.hsr.scan:ScanIndex",
     "partition-tree": "fireset.hsr.partition_tree:PartitionTreeIndex",
+    "cell-tree": "fireset.hsr.cell_tree:CellTreeIndex",
     "convex-layers": "fireset.hsr.convex_layers:ConvexLayersIndex",
     "hull-hierarchy": "fireset.hsr.hull_hierarchy:HullHierarchyIndex",
 }
+KINDS = Registry("fireset.indexes", _BUILT_IN, name_attribute="kind")
+
+_SAMPLE = 2048  # points of the probe of ``boxes_suit``
+_MOST_PROBED = 4  # coordinates; in more dimensions random points, too, have most boxes cut
+_MOST_TESTED = 0.7  # of the sample
+_FLAT = 1e-18  # variances below this may be rounding, across which all points tie
 
 
 def index_class(kind: str) -> type[HalfSpaceIndex]:
     """The class of a kind other than "auto"."""
-    return load(KINDS[check_kind(kind)])
+    return KINDS.load(check_kind(kind), HalfSpaceIndex)
 
 
 def build(
     points,
     kind: str = "auto",
     *,
+    ids=None,
     dynamic: bool = True,
     output: float | None = None,
     queries: float | None = None,
@@ -36,16 +44,22 @@ def build(
 
     Parameters
     ----------
-    kind : "auto", "scan", "partition-tree", "convex-layers" (d = 2, static) or "hull-hierarchy" (d ≥ 3, static)
-        "auto" takes the cheapest by ``choose``.
+    kind : str
+        "auto", "scan", "partition-tree", "cell-tree", "convex-layers" (d = 2, static) or "hull-hierarchy" (d ≥ 3,
+        static).
+        "auto" takes the cheapest by ``choose``, and "cell-tree" in place of "partition-tree" for points along whose
+        principal axes a box tree would test nearly all of them.
+    ids : list of whole numbers, optional
+        Ids for the points, any 64-bit integers; by default 0, 1, 2, … in their order.
     dynamic : bool
         Whether points will be added, deleted or moved; matters to "auto" only.
     output, queries : float, optional
         How many points a query is expected to report, and how many queries will be asked; for "auto".
     options
-        For the kind: "hull-hierarchy" takes ``memory_limit``, in bytes; "scan" takes ``copy=False`` if nobody will
-        change ``points``, and then keeps the array itself where it can; of an array mapped from a file that is the
-        default. It keeps float16 as it is (``fireset.hsr.scan``).
+        For the kind: "cell-tree" takes ``directions``, the number of directions that bound a cell; "hull-hierarchy"
+        takes ``memory_limit``, in bytes; "scan" takes ``copy=False`` if nobody will change ``points``, and then keeps
+        the array itself where it can; of an array mapped from a file that is the default. It keeps float16 as it is
+        (``fireset.hsr.scan``).
     """
     check_kind(kind)
     is_mapped = isinstance(points, np.memmap)
@@ -61,6 +75,8 @@ def build(
         raise InputError(f"points must have at least one column, got shape {points.shape}")
     if kind == "auto":
         kind = choose(*points.shape, dynamic=dynamic, output=output, queries=queries)
+        if kind == "partition-tree" and not boxes_suit(points):
+            kind = "cell-tree"
     cls = index_class(kind)
     unknown = [option for option in options if option not in signature(cls).parameters]
     if unknown:
@@ -69,7 +85,10 @@ def build(
         options = {"copy": not is_mapped, **options}
     elif points.dtype == np.float16:
         points = points.astype(np.float32)
-    return cls(points, **options)
+    index = cls(points, **options)
+    if ids is not None:
+        index.set_ids(ids)
+    return index
 
 
 def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None, queries: float | None = None) -> str:
@@ -88,6 +107,29 @@ def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None,
     if not dynamic and d == 2:
         costs["convex-layers"] = cost.layers_query(n, output) + cost.layers_build(n) / queries
     return min(costs, key=costs.__getitem__)
+
+
+def boxes_suit(points) -> bool:
+    """Whether boxes separate the points of a sample along its principal axes; for up to 4 coordinates.
+
+    Along each axis, both ways, a tree over the sample is searched for 1 % of it. Across a thin set that is oblique to
+    the coordinate axes every box is cut.
+    """
+    n, d = points.shape
+    sample = np.asarray(points[:: max(1, n // _SAMPLE)], np.float64)
+    if d > _MOST_PROBED or not np.isfinite(sample).all():
+        return True
+    largest = np.abs(sample).max(initial=0.0)
+    sample = (sample - sample.mean(axis=0)) / (largest if largest > 0 else 1.0)
+    variances, vectors = np.linalg.eigh(np.cov(sample.T).reshape(d, d))
+    axes = vectors.T[variances > _FLAT]
+    tree = index_class("partition-tree")(sample)
+    for normal in np.concatenate([axes, -axes]):
+        before = tree.work.points_tested
+        tree.query(normal, float(np.quantile(sample @ normal, 0.99)))
+        if tree.work.points_tested - before > _MOST_TESTED * len(sample):
+            return False
+    return True
 
 
 def kinds() -> list[str]:

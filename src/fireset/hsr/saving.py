@@ -1,8 +1,9 @@
 """Reading an index that ``HalfSpaceIndex.save`` wrote.
 
 A file holds ``points``, (n, d), and ``ids``, (n,) int32 and ascending, and says of what ``kind`` the index is and which
-id comes next. It holds no structure: that is built anew, so that whatever a file says, kernels only ever walk trees,
-hulls and layers that were made here.
+id comes next. Where the caller gave ids it holds these as well: ``own_ids``, (n,) int64, all different. It holds no
+structure: that is built again, so that whatever a file says, kernels only ever walk trees, hulls and layers that were
+made here.
 """
 
 import os
@@ -18,6 +19,8 @@ from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.dynamic import MAX_IDS, DynamicIndex
 from fireset.hsr.registry import KINDS, build, index_class
 
+_INDEX = "index", "give a file that index.save wrote"
+
 
 def load(path: str | os.PathLike, **options) -> HalfSpaceIndex:
     """The index that ``index.save(path)`` wrote: the same answers, ids and ids to come. ``options`` are for ``build``.
@@ -25,19 +28,37 @@ def load(path: str | os.PathLike, **options) -> HalfSpaceIndex:
     Costs what reading the points and building an index of its kind over them costs. A damaged file is refused with an
     ``InputError``.
     """
-    arrays, description = read_model(path)
+    arrays, description = read_model(path, _INDEX)
     try:
-        kind, points, ids, next_id = _checked_parts(arrays, description.get("index"))
+        about = description.get("index")
+        own_ids, next_own_id = _checked_own_ids(arrays.pop("own_ids", None), about, arrays.get("points"))
+        kind, points, ids, next_id = _checked_parts(arrays, about)
     except ValueError as error:
-        raise InputError(f"{path} is damaged, or holds no index: {error}") from None
+        raise InputError(f"{path} is damaged, or holds no index: {error}; {_INDEX[1]}") from None
     if 0 < available_bytes() < index_class(kind).bytes_per_id * next_id:
         raise InputError(f"{path} has given out {next_id:,} ids, for which there is not enough memory")
     if kind == "scan":
         options = {"copy": False, **options}
     index = build(points, kind, **options)
     if isinstance(index, DynamicIndex):
-        index.restore_ids(ids, next_id)
+        index.restore_numbers(ids, next_id)
+    if own_ids is not None:
+        index.restore_own_ids(own_ids, ids, next_own_id)
     return index
+
+
+def _checked_own_ids(own_ids: np.ndarray | None, about: Any, points: Any) -> tuple[np.ndarray | None, int]:
+    """Own ids and the next one, None and 0 if there are none, or a ValueError that says what is wrong with them."""
+    if own_ids is None:
+        return None, 0
+    next_id: Any = about.get("next_own_id") if isinstance(about, dict) else None
+    if own_ids.dtype != np.int64 or not isinstance(points, np.ndarray) or own_ids.shape != points.shape[:1]:
+        raise ValueError(f"own ids are {own_ids.dtype} of shape {own_ids.shape}")
+    if len(np.unique(own_ids)) < len(own_ids):
+        raise ValueError("own ids are not different")
+    if not is_whole_number(next_id) or not max(-1, own_ids.max(initial=-1)) < next_id <= 2**63:
+        raise ValueError(f"the next own id is {next_id!r}")
+    return own_ids, next_id
 
 
 def _checked_parts(arrays: dict[str, np.ndarray], about: Any) -> tuple[str, np.ndarray, np.ndarray, int]:

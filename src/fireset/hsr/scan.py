@@ -102,15 +102,16 @@ class ScanIndex(DynamicIndex):
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
         if self._is_borrowed or self._points.dtype != self.dtype:
             self._points, self._is_borrowed = self._points.astype(self.dtype), False
-        self._points[np.searchsorted(self._ids, ids)] = points
+        # Where nothing was ever deleted, ids are positions.
+        self._points[ids if len(self) == self._next_id else np.searchsorted(self._ids, ids)] = points
 
     def _renumber(self, ids: np.ndarray, next_id: int) -> None:  # noqa: ARG002
         self._ids = ids
 
-    def _contains(self, ids: np.ndarray) -> np.ndarray:
-        positions = np.searchsorted(self._ids, ids)
+    def _contains(self, numbers: np.ndarray) -> np.ndarray:
+        positions = np.searchsorted(self._ids, numbers)
         present = positions < len(self._ids)
-        present[present] = self._ids[positions[present]] == ids[present]
+        present[present] = self._ids[positions[present]] == numbers[present]
         return present
 
     def _block_size(self, n_queries: int) -> int:
@@ -181,7 +182,7 @@ class ScanIndex(DynamicIndex):
         points = self._rows(lo, hi)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again below
             H = queries.normals @ points.T
-        if self.dtype == np.float64:
+        if (queries.bands >= 0).any():
             refine_near_threshold(H, queries.normals, kernel_rows(points), queries.thresholds, queries.bands)
         counts = np.empty(len(H), np.int64)
         count_above(H, queries.thresholds, counts)

@@ -69,17 +69,22 @@ def forward(rows, W, signs, threshold, lists, certificates, fired, sums, lo, hi)
     place = np.uint64(0)  # in ``fired``; a signed index would be asked whether it is negative
     violated = -1
     for r in range(lo, hi):
-        start = starts[r]
         count = counts[r]
         if not drifts[r] <= radii[r] and violated < 0:
             violated = r
-        lowest = threshold - drifts[r]
+        start = starts[r]
         k = prefix_lengths[r]
-        if next_references[r] > lowest:
-            while k < count and references[start + k] > lowest:
-                k += 1
-            prefix_lengths[r] = k
-            next_references[r] = references[start + k] if k < count else -np.inf
+        if count > 0:
+            lowest = threshold - drifts[r]
+            if next_references[r] > lowest:
+                while k < count and references[start + k] > lowest:
+                    k += 1
+                prefix_lengths[r] = k
+                next_references[r] = references[start + k] if k < count else -np.inf
+        if k == 0:  # most neurons, where rows are few: their weights are not read, and nothing is written
+            if fired_counts[r] != 0:
+                fired_counts[r] = 0
+            continue
         w = neuron_weights(rows, W, r, padded)
         list_dots(rows, samples, start, k, w, threshold, excess, few)
         band = bands[r]
@@ -130,9 +135,12 @@ def backward(rows, W, V, signs, residual, lists, fired, rule, speeds, near_misse
     rolling = V.shape[0] > 0
     for r in range(lo, hi):
         count = fired_counts[r]
-        near_misses[r] += prefix_lengths[r] - count
+        looked_at = prefix_lengths[r]
+        if looked_at > count:
+            near_misses[r] += looked_at - count
         if count == 0 and (not rolling or speeds[r] == 0.0):
-            speeds[r] = 0.0
+            if speeds[r] != 0.0:
+                speeds[r] = 0.0
             continue
         gradient[:] = rate - rate
         _add_gradient(rows, signs, residual, r, fired, fired_starts[r], count, sign_row, pushes, few, gradient)
@@ -288,6 +296,15 @@ def _level(threshold, value, scale):
     """0 for what fires, else 1 + the number of whole heights below b, at most LEVELS."""
     below = np.float64(threshold) - np.float64(value)
     return np.uint8(0) if below < 0 else np.uint8(min(1.0 + below * scale, 1.0 * LEVELS))
+
+
+@vectorized
+def copy_lists(starts, counts, source, new_starts, target, lo, hi):
+    """Copy what neurons lo … hi−1 have in ``source`` to their new slots in ``target``. Cost O(candidates)."""
+    for r in range(lo, hi):
+        start, new = np.uint64(starts[r]), np.uint64(new_starts[r])
+        for p in range(np.uint64(counts[r])):
+            target[new + np.uint64(p)] = source[start + np.uint64(p)]
 
 
 @vectorized

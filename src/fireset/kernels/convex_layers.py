@@ -79,7 +79,7 @@ def search(layers, normals, thresholds, first, found, counts, work):
             work[1] += tested
         elif threshold < 0.0 or not is_zero:  # all values are 0, or some may be infinite: all points are tested
             for position in range(n):
-                if thresholds.dtype.type(_inner_product(w0, w1, points, position)) > threshold:
+                if _inner_product(w0, w1, points, position) > threshold:
                     found[end] = ids[position]
                     end += 1
             work[1] += n
@@ -129,8 +129,7 @@ def _walk_layers(points, ids, starts, rightmost, slopes, own_counts, chain_start
                 tested += 1
                 if not value > lowest:
                     break
-                # In float32 it is the rounded value, the one that is reported, that decides.
-                if points.dtype.type(value) > threshold:
+                if value > threshold:
                     found[end] = ids[position]
                     end += 1
                 untested -= 1

@@ -6,7 +6,9 @@ faster way to compute ⟨w_r, x_i⟩ (BLAS, wide registers) differs from it by r
 fast value lies within the band around b, ``deciding_dot`` is computed and decides.
 
 In float32 the band would be wide enough to cost time, and a float32 value near b carries no more information than its
-rounding error: there the fast value decides (``band < 0``), as the definition of exactness allows.
+rounding error: there the fast value decides (``band < 0``), as the definition of exactness allows. Where a float32 sum
+may overflow, ``deciding_dot`` decides for all pairs (``band`` is infinite); it cannot overflow itself. In float64 it
+can: a sum of +∞ is above every finite threshold, one of −∞ or NaN above none.
 """
 
 import numpy as np
@@ -62,6 +64,14 @@ def difference(a, b):
     return np.float64(a) - np.float64(b)
 
 
+@strict
+def store_decided(values, place, value, threshold):
+    """``values[place] = value``, rounded to the precision of the array, and above the threshold if ``value`` is."""
+    values[place] = value
+    if value > threshold and values[place] == threshold:
+        values[place] = np.nextafter(values[place], values.dtype.type(np.inf))
+
+
 @vectorized
 def refine_near_threshold(H, W, X, thresholds, bands):
     """Replace every ``H[r, i] ≈ ⟨w_r, x_i⟩`` that lies within ``bands[r]`` of ``thresholds[r]`` by ``deciding_dot``.
@@ -80,7 +90,7 @@ def refine_near_threshold(H, W, X, thresholds, bands):
         if unsure > 0 or may_overflow:
             for i in range(row.shape[0]):
                 if abs(row[i] - threshold) <= band or may_overflow:
-                    row[i] = decide(W[r], X, i)
+                    store_decided(row, i, decide(W[r], X, i), threshold)
 
 
 @vectorized

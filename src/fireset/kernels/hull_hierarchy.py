@@ -21,7 +21,7 @@ Facets live in reduced coordinates x̂ of dimension ρ ≤ d, points in their ow
 import numpy as np
 
 from fireset.kernels.compiling import vectorized
-from fireset.kernels.firing import deciding_dot
+from fireset.kernels.firing import deciding_dot, store_decided
 from fireset.kernels.hull_certificate import EPS, INCOMPLETE, STRICTLY_COMPLETE, certify
 from fireset.kernels.masks import LANES, above_bits, first_bit
 
@@ -123,7 +123,7 @@ def refine_members(points, members, lo, hi, normal, threshold, band, values):
     if unsure > 0:
         for p in range(hi - lo):
             if not abs(values[p] - threshold) > band:
-                values[p] = deciding_dot(normal, points[members[lo + p]])
+                store_decided(values, p, deciding_dot(normal, points[members[lo + p]]), threshold)
 
 
 @vectorized

@@ -166,5 +166,7 @@ def values_of(coordinates, locations, normals, counts, ids, values):
             total = normals.dtype.type(0)
             for j in range(normals.shape[1]):
                 total += normals[q, j] * coordinates[leaf, j, column]
+            if not abs(total) < np.inf:  # it overflowed, on the way at least
+                total = normals.dtype.type(deciding_dot(normals[q], coordinates[leaf, :, column]))
             values[p] = total
         begin += counts[q]

@@ -1,24 +1,27 @@
-"""f(x) = (κ/√m) σ_b(x Wᵀ) A for autograd: forward finds the pairs that fire, backward goes over those alone."""
+"""f(x) = (κ/√m) σ_b(x Wᵀ) A for autograd: first and second derivatives over the pairs that fire."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from fireset._util.aligned import aligned_rows
+from fireset._util.errors import InputError
 from fireset.engines.fired_rows import FiredRows, fire_rows, neurons_of
-from fireset.engines.row_lists import RowLists
+
+if TYPE_CHECKING:
+    from fireset.nn.attached import AttachedTable
 
 
 class Call(NamedTuple):
-    """What a pass needs to know besides tensors."""
+    """Arguments of a pass that are not tensors."""
 
     threshold: float
     divisor: float  # √m/κ
-    lists: RowLists | None  # of an attached table
-    rows: np.ndarray | None  # of it
-    sparse: bool  # whether ∂L/∂W has rows only for the neurons that fired
+    table: "AttachedTable | None"
+    rows: np.ndarray | None  # numbers of rows of the table
+    sparse: bool  # whether ∂L/∂W is sparse, with one row for each neuron that fired
 
 
 class FiredPairs(Function):
@@ -26,42 +29,109 @@ class FiredPairs(Function):
 
     @staticmethod
     def forward(ctx, weight: torch.Tensor, outputs: torch.Tensor, x: torch.Tensor | None, call: Call) -> torch.Tensor:
-        neurons = neurons_of(weight.detach().numpy(), outputs.detach().contiguous().numpy(), call.threshold)
-        options = {"with_values": ctx.needs_input_grad[1]}
+        neurons = neurons_of(_array(weight), _array(outputs), call.threshold)
         if x is None:
-            assert call.lists is not None
+            assert call.table is not None
             assert call.rows is not None
-            call.lists.follow(neurons)
-            sums, fired = call.lists.fire(neurons, call.rows, **options)
+            sums, fired = call.table.fire(neurons, call.rows, with_values=ctx.needs_input_grad[1])
         else:
-            sums, fired = fire_rows(neurons, x.detach().numpy(), **options)
+            sums, fired = fire_rows(neurons, _array(x), with_values=ctx.needs_input_grad[1])
         ctx.save_for_backward(weight, outputs, *(() if x is None else (x,)))
         ctx.call, ctx.fired = call, fired
-        return torch.from_numpy((sums / call.divisor).astype(weight.detach().numpy().dtype))
+        with np.errstate(over="ignore"):
+            return torch.from_numpy((sums / call.divisor).astype(neurons.weights.dtype))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, *gradients: torch.Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        weight, outputs = ctx.saved_tensors[:2]  # refuses, as ever, if somebody has changed them in the meantime
-        call, fired = ctx.call, ctx.fired
-        pushes = np.ascontiguousarray((gradients[0] / call.divisor).numpy())
-        coefficients = outputs.detach().contiguous().numpy()
+        weight, outputs, *x = ctx.saved_tensors  # raises if one of them was changed in place since the forward pass
+        if torch.is_grad_enabled() and ctx.call.sparse:
+            raise InputError("sparse gradients cannot be differentiated again; construct the layer with sparse=False")
+        needed = ctx.needs_input_grad[:3]
+        return *_Gradients.apply(weight, outputs, x[0] if x else None, *gradients, ctx.call, ctx.fired, needed), None
+
+
+class _Gradients(Function):
+    """∂L/∂W, ∂L/∂A and ∂L/∂x as functions of W, A, x and g = ∂L/∂f.
+
+    With h = g/divisor and sums over fired pairs,
+
+        gW_r = Σ_i ⟨a_r, h_i⟩ x_i,  gA_r = Σ_i (⟨w_r, x_i⟩ − b) h_i,  gx_i = Σ_r ⟨a_r, h_i⟩ w_r.
+
+    ``backward`` differentiates ⟨U, gW⟩ + ⟨V, gA⟩ + ⟨T, gx⟩. Which pairs fire is locally constant.
+    """
+
+    @staticmethod
+    def forward(ctx, weight, outputs, x, gradient, call: Call, fired: FiredRows, needed: tuple[bool, ...]):
+        ctx.save_for_backward(weight, outputs, gradient, *(() if x is None else (x,)))
+        ctx.call, ctx.fired = call, fired
+        ctx.set_materialize_grads(False)
+        A, pushes = _array(outputs), _array(gradient / call.divisor)
         for_weight = for_outputs = for_x = None
-        if ctx.needs_input_grad[0]:
-            for_weight = _weight_gradient(fired, coefficients, pushes, weight, call.sparse)
-        if ctx.needs_input_grad[1]:
+        if needed[0]:
+            for_weight = _weight_gradient(fired, A, pushes, weight, call.sparse)
+        if needed[1]:
             for_outputs = torch.from_numpy(fired.output_gradients(pushes, len(weight)))
-        if ctx.needs_input_grad[2]:
-            neurons = neurons_of(weight.detach().numpy(), coefficients, call.threshold)
-            for_x = torch.from_numpy(fired.row_gradients(neurons, pushes)[:, : weight.shape[1]].copy())
-        return for_weight, for_outputs, for_x, None
+        if needed[2]:
+            neurons = neurons_of(_array(weight), A, call.threshold)
+            for_x = _unpadded(fired.row_gradients(neurons, pushes), weight)
+        return for_weight, for_outputs, for_x
+
+    @staticmethod
+    def backward(ctx, *cotangents: torch.Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        if torch.is_grad_enabled():
+            raise InputError(
+                "third derivatives are not supported (create_graph=True in a double backward); use layer.to_dense()"
+            )
+        weight, outputs, gradient, *_ = ctx.saved_tensors
+        call, fired, m = ctx.call, ctx.fired, len(weight)
+        for_weight, for_outputs, for_x = (None if each is None else _array(each) for each in cotangents)
+        A, pushes = _array(outputs), _array(gradient / call.divisor)
+        totals: list[torch.Tensor | None] = [None, None, None, None]
+
+        def add(place: int, term: torch.Tensor) -> None:
+            before = totals[place]
+            totals[place] = term if before is None else before + term
+
+        W = neurons_of(_array(weight), A, call.threshold)
+        products = []  # matrices (v, z) for which Σ ⟨v_r, z_i⟩ multiplies ⟨a_r, h_i⟩
+        if for_weight is not None:
+            U = neurons_of(for_weight, A, call.threshold)
+            products.append((U.weights, fired.batch.samples))
+            if ctx.needs_input_grad[2]:
+                add(2, _unpadded(fired.row_gradients(U, pushes), weight))
+        if for_x is not None:
+            moved = fired._replace(batch=fired.batch._replace(samples=aligned_rows(for_x)))
+            products.append((W.weights, moved.batch.samples))
+            if ctx.needs_input_grad[0]:
+                add(0, _unpadded(moved.weight_gradients(A, pushes, m), weight))
+        if for_outputs is not None:
+            if ctx.needs_input_grad[0]:
+                add(0, _unpadded(fired.weight_gradients(for_outputs, pushes, m), weight))
+            if ctx.needs_input_grad[2]:
+                add(2, _unpadded(fired.row_gradients(W._replace(outputs=for_outputs), pushes), weight))
+            if ctx.needs_input_grad[3]:
+                add(3, torch.from_numpy(fired.sums(for_outputs) / call.divisor).to(gradient.dtype))
+        if products and (ctx.needs_input_grad[1] or ctx.needs_input_grad[3]):
+            multiplied = fired.products(*products)
+            if ctx.needs_input_grad[1]:
+                add(1, torch.from_numpy(multiplied.output_gradients(pushes, m)))
+            if ctx.needs_input_grad[3]:
+                add(3, torch.from_numpy(multiplied.sums(A) / call.divisor).to(gradient.dtype))
+        return *totals, None, None, None
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().numpy()
+
+
+def _unpadded(rows: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(rows[:, : like.shape[1]]))
 
 
 def _weight_gradient(
     fired: FiredRows, outputs: np.ndarray, pushes: np.ndarray, weight: torch.Tensor, sparse: bool
 ) -> torch.Tensor:
-    gradients = fired.weight_gradients(outputs, pushes, len(weight))[:, : weight.shape[1]]
-    dense = torch.from_numpy(np.ascontiguousarray(gradients))
+    dense = _unpadded(fired.weight_gradients(outputs, pushes, len(weight)), weight)
     if not sparse:
         return dense
     neurons = torch.from_numpy(fired.neurons(len(weight)))

@@ -8,20 +8,24 @@ import torch
 from torch import nn
 
 from fireset._util.errors import InputError
-from fireset.engines.row_lists import RowLists
 from fireset.network import ShiftedReLUNetwork
+from fireset.nn.attached import AttachedTable
 from fireset.nn.function import Call, FiredPairs
 
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+_AUTOCAST_DTYPES = (torch.bfloat16, torch.float16)
 
 
 class ShiftedReLU(nn.Module):
     """f(x) = (κ/√m) σ_b(x Wᵀ) A with σ_b(z) = max(z − b, 0): m hidden neurons, of which few fire for a row.
 
-    Forward and backward cost what fires, not m: exact, on the CPU. Everything else is PyTorch's: losses, optimizers,
-    ``state_dict``, layers before and behind it. ``layer(x)`` takes any rows and looks at every neuron once, by a matrix
-    product. For a fixed table ``layer.attach(X)`` and then ``layer(rows=index)`` remember for each row who may fire
-    (``fireset.engines.row_lists``), and measure how far the optimizer has moved each neuron since.
+    Forward and backward cost what fires, not m: exact, on the CPU, up to second derivatives. Everything else is
+    PyTorch's: losses, optimizers, ``state_dict``, layers before and behind it. ``layer(x)`` takes any rows and computes
+    every pre-activation once, by a matrix product. For a fixed table ``layer.attach(X)`` and then
+    ``layer(rows=index)`` keep for each row the neurons that may fire (``fireset.engines.row_lists``), and measure how
+    far the optimizer has moved each neuron since. ``layer.to_dense()`` is the same function made of plain modules.
+
+    Several threads may use a layer at once, attached or not, as long as none of them changes its parameters meanwhile.
 
     Parameters
     ----------
@@ -37,8 +41,13 @@ class ShiftedReLU(nn.Module):
         κ.
     sparse : bool
         Whether ∂L/∂W is a sparse tensor with the rows of the neurons that fired, for ``torch.optim.SparseAdam``.
-    seed : int
-    dtype : torch.float32 or torch.float64
+    seed : int, optional
+        Makes the draw independent of PyTorch's generator. By default ``torch.manual_seed`` decides, as for other
+        modules.
+    device : "cpu", optional
+        Other devices are refused: use ``to_dense()`` there.
+    dtype : torch.float32 or torch.float64, optional
+        By default ``torch.get_default_dtype()``.
 
     Attributes
     ----------
@@ -71,12 +80,15 @@ class ShiftedReLU(nn.Module):
         start: str = "paper",
         output_scale: float = 1.0,
         sparse: bool = False,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float32,
+        seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
+        dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in _DTYPES:
             raise InputError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        _check_device("device", "cpu" if device is None else device)
         network = ShiftedReLUNetwork.initialize(
             width,
             in_features,
@@ -84,12 +96,12 @@ class ShiftedReLU(nn.Module):
             threshold=threshold,
             start=start,
             output_scale=output_scale,
-            seed=seed,
+            seed=_drawn_seed() if seed is None else seed,
             dtype=_DTYPES[dtype],
         )
-        self._take(network, trained_outputs, sparse)
+        self._take(network, trained_outputs, sparse, start)
 
-    def _take(self, network: ShiftedReLUNetwork, trained_outputs: bool, sparse: bool) -> None:
+    def _take(self, network: ShiftedReLUNetwork, trained_outputs: bool, sparse: bool, start: str) -> None:
         self.weight = nn.Parameter(torch.from_numpy(network.weights))
         outputs = torch.from_numpy(network.signs)
         if trained_outputs:
@@ -97,7 +109,25 @@ class ShiftedReLU(nn.Module):
         else:
             self.register_buffer("outputs", outputs)
         self.threshold, self.output_scale, self.sparse = network.threshold, network.output_scale, bool(sparse)
-        self._attached: _Attached | None = None
+        self._start = start
+        self._attached: AttachedTable | None = None
+
+    def reset_parameters(self, seed: int | None = None) -> None:
+        """Draw weights and outputs again, in place; from PyTorch's generator unless a seed is given."""
+        self._check_parameters()
+        width, features = self.weight.shape
+        network = ShiftedReLUNetwork.initialize(
+            width,
+            features,
+            self.outputs.shape[1],
+            threshold=self.threshold,
+            start=self._start,
+            seed=_drawn_seed() if seed is None else seed,
+            dtype=_DTYPES[self.weight.dtype],
+        )
+        with torch.no_grad():
+            self.weight.copy_(torch.from_numpy(network.weights))
+            self.outputs.copy_(torch.from_numpy(network.signs))
 
     @classmethod
     def from_network(
@@ -106,7 +136,7 @@ class ShiftedReLU(nn.Module):
         """A layer on the memory of a network: what trains one trains the other."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        layer._take(network, trained_outputs, sparse)
+        layer._take(network, trained_outputs, sparse, "paper")
         return layer
 
     def to_network(self) -> ShiftedReLUNetwork:
@@ -116,13 +146,35 @@ class ShiftedReLU(nn.Module):
             self.weight.detach().numpy(), self.outputs.detach().numpy(), self.threshold, self.output_scale
         )
 
-    def attach(self, X: torch.Tensor) -> "ShiftedReLU":
-        """Make rows of this table known by number; returns the layer. X must not change as long as it is attached.
+    def to_dense(self) -> nn.Sequential:
+        """Return the same function as ``nn.Sequential(nn.Linear, nn.ReLU, nn.Linear)`` with copies of the parameters.
 
-        Lists are made when a row is first asked for. They take 2 bytes for each pair that may fire.
+        The modules are PyTorch's own and work wherever they do: other devices, ``torch.compile``, ``torch.export`` and
+        ONNX, autocast, ``torch.func``, derivatives of any order. Every pre-activation is computed and kept, n × m of
+        them. The bias of the first module is −b and not trained; the weight of the second one is (κ/√m) Aᵀ, trained if
+        A is. Later changes to one do not reach the other.
+        """
+        m, d = self.weight.shape
+        dtype = self.weight.dtype
+        # Made on "meta" so that no initial weights are drawn.
+        hidden = nn.Linear(d, m, dtype=dtype, device="meta").to_empty(device="cpu")
+        out = nn.Linear(m, self.outputs.shape[1], bias=False, dtype=dtype, device="meta").to_empty(device="cpu")
+        with torch.no_grad():
+            hidden.weight.copy_(self.weight)
+            hidden.bias.fill_(-self.threshold)
+            out.weight.copy_(self.outputs.T * (self.output_scale / sqrt(m)))
+        hidden.weight.requires_grad_(self.weight.requires_grad)
+        hidden.bias.requires_grad_(False)
+        out.weight.requires_grad_(self.outputs.requires_grad)
+        return nn.Sequential(hidden, nn.ReLU(), out).train(self.training)
+
+    def attach(self, X: torch.Tensor) -> "ShiftedReLU":
+        """Use rows of this table by number from now on; returns the layer. X must not change while it is attached.
+
+        The list of a row is made when the row is first used. Lists take 2 bytes for each pair that may fire.
         """
         self._check_rows(X, "X")
-        self._attached = _Attached(X.detach())
+        self._attached = AttachedTable(X.detach())
         return self
 
     def release(self) -> "ShiftedReLU":
@@ -131,27 +183,39 @@ class ShiftedReLU(nn.Module):
         return self
 
     def forward(self, x: torch.Tensor | None = None, *, rows: Any = None) -> torch.Tensor:
-        """f of rows x, (…, d), or of rows of the attached table by number; (…, c)."""
+        """f of rows x, (…, d), or of rows of the attached table by number; (…, c).
+
+        Under autocast x may have a lower precision than the layer, which computes and returns its own.
+        """
+        if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():  # torch.export
+            raise InputError("the layer cannot be exported; export layer.to_dense(), which is made of plain modules")
+        if torch.compiler.is_compiling():  # kernels cannot be traced: torch.compile runs the layer between two graphs
+            return torch.compiler.disable(self._forward)(x, rows)  # pyright: ignore[reportCallIssue]
+        return self._forward(x, rows)
+
+    def _forward(self, x: torch.Tensor | None, rows: Any) -> torch.Tensor:
         self._check_parameters()
         if (x is None) == (rows is None):
             raise InputError("give either x, or rows of the attached table")
         width, features = self.weight.shape
         call = Call(self.threshold, sqrt(width) / self.output_scale, None, None, self.sparse)
         if x is not None:
+            if isinstance(x, torch.Tensor) and x.dtype in _AUTOCAST_DTYPES and torch.is_autocast_enabled("cpu"):
+                x = x.to(self.weight.dtype)
             self._check_rows(x, "x")
             flat = FiredPairs.apply(self.weight, self.outputs, x.reshape(-1, features).contiguous(), call)
             return flat.reshape(*x.shape[:-1], self.outputs.shape[1])
         if self._attached is None:
             raise InputError("rows are numbers of an attached table; call attach(X) first, or give x")
-        index = _index(rows, len(self._attached.X))
-        lists = self._attached.lists_for(index, self.weight.dtype)
-        flat = FiredPairs.apply(self.weight, self.outputs, None, call._replace(lists=lists, rows=index.reshape(-1)))
+        table = self._attached
+        index = _index(rows, len(table))
+        flat = FiredPairs.apply(self.weight, self.outputs, None, call._replace(table=table, rows=index.reshape(-1)))
         return flat.reshape(*index.shape, self.outputs.shape[1])
 
     def extra_repr(self) -> str:
         m, d = self.weight.shape
         trained = ", trained_outputs=True" if isinstance(self.outputs, nn.Parameter) else ""
-        attached = f", {len(self._attached.X):,} rows attached" if self._attached else ""
+        attached = f", {len(self._attached):,} rows attached" if self._attached else ""
         return f"{d}, {m}, {self.outputs.shape[1]}, threshold={self.threshold:.4g}{trained}{attached}"
 
     def get_extra_state(self) -> dict[str, float]:
@@ -160,10 +224,13 @@ class ShiftedReLU(nn.Module):
     def set_extra_state(self, state: dict[str, float]) -> None:
         self.threshold, self.output_scale = float(state["threshold"]), float(state["output_scale"])
 
+    def _apply(self, fn, recurse=True):
+        _check_device("device", fn(self.weight.detach()[:0]).device)  # before anything is moved
+        return super()._apply(fn, recurse)
+
     def _check_parameters(self) -> None:
         for name, tensor in (("weight", self.weight), ("outputs", self.outputs)):
-            if tensor.device.type != "cpu":
-                raise InputError(f"{name} is on {tensor.device}; this layer runs on the CPU: layer.to('cpu')")
+            _check_device(f"the device of {name}", tensor.device)
             if tensor.dtype not in _DTYPES or tensor.dtype != self.weight.dtype:
                 raise InputError(f"{name} is {tensor.dtype}; use layer.float() or layer.double()")
             if not tensor.is_contiguous():
@@ -172,8 +239,7 @@ class ShiftedReLU(nn.Module):
     def _check_rows(self, x: Any, name: str) -> None:
         if not isinstance(x, torch.Tensor):
             raise InputError(f"{name} must be a tensor, got {type(x).__name__}; torch.as_tensor makes one")
-        if x.device.type != "cpu":
-            raise InputError(f"{name} is on {x.device}; this layer runs on the CPU: {name}.cpu()")
+        _check_device(f"the device of {name}", x.device)
         features = self.weight.shape[1]
         if x.ndim < 1 or x.shape[-1] != features:
             raise InputError(f"{name} must have {features} columns, got shape {tuple(x.shape)}")
@@ -187,25 +253,16 @@ class ShiftedReLU(nn.Module):
             raise InputError(f"{name} must be finite; what came before the layer has gone wrong, or values are missing")
 
 
-class _Attached:
-    """A table whose rows are known by number."""
+def _drawn_seed() -> int:
+    """A seed from PyTorch's default generator."""
+    return int(torch.randint(2**63 - 1, (), device="cpu"))
 
-    def __init__(self, X: torch.Tensor):
-        self.X = X
-        self._lists: RowLists | None = None
-        self._dtype = X.dtype
 
-    def lists_for(self, index: np.ndarray, dtype: torch.dtype) -> RowLists:
-        """The lists, in the precision of the weights; what is asked of them must be as it was."""
-        if self._lists is None or dtype != self._dtype:
-            self._lists, self._dtype = RowLists(self.X.to(dtype).contiguous().numpy()), dtype
-        used = self.X.to(dtype).numpy()[index.reshape(-1)]
-        if not np.array_equal(used, self._lists.samples[index.reshape(-1), : used.shape[1]]):
-            raise InputError("the attached X has changed; call attach(X) again")
-        return self._lists
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"X": self.X, "_lists": None, "_dtype": self._dtype}  # lists are made again where they are needed
+def _check_device(name: str, device: torch.device | str) -> None:
+    if torch.device(device).type != "cpu":
+        raise InputError(
+            f"{name} must be 'cpu', got '{device}'; layer.to_dense() returns plain modules that run on other devices"
+        )
 
 
 def _index(rows: Any, n: int) -> np.ndarray:

@@ -53,6 +53,20 @@ def require_column(name: str, columns: Sequence[str], role: str) -> None:
     raise InputError(f"{role} {quoted(name)} is not a column of the table; {hint}")
 
 
+def column_names(given: Sequence[str], columns: Sequence[str], option: str) -> list[str]:
+    """Columns of the table that an option names, each once.
+
+    A text is the name of a column, which may contain commas, or several names separated by commas.
+    """
+    found: dict[str, None] = {}
+    for text in given:
+        names = [text] if text in columns or "," not in text else [name.strip() for name in text.split(",")]
+        for name in names:
+            require_column(name, columns, option)
+            found[name] = None
+    return list(found)
+
+
 def is_text(series: pl.Series) -> bool:
     """Whether the cells are text: a String, Categorical or Enum column."""
     import polars as pl

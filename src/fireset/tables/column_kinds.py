@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.tables.cells import category_text, checked_numbers, first_text, is_text, listed, quoted
-from fireset.tables.spelled import as_times, dates_in_text, numbers_in_text
+from fireset.tables.cells import category_text, checked_numbers, first_row, is_text, listed, quoted
+from fireset.tables.spelled import (
+    PLAIN,
+    TRUTH,
+    NumberSpelling,
+    TruthSpelling,
+    as_times,
+    dates_by_format,
+    is_missing,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,47 +46,50 @@ class NumberColumn:
     """Numbers, as they are. ``fill`` takes the place of missing cells: the training median; None refuses them.
 
     With ``indicator`` a second column, of 0 and 1, says where cells were missing: where they were in training.
+    ``spelling`` is how text cells spell their numbers; cells that do not fit are refused.
     """
 
     name: str
     fill: float | None
     indicator: bool = False
+    spelling: NumberSpelling | TruthSpelling = PLAIN
 
     @property
     def feature_names(self) -> list[str]:
         return [self.name, *([f"{self.name} {MISSING_CATEGORY}"] if self.indicator else [])]
 
     @classmethod
-    def learn(cls, series: pl.Series, impute: bool) -> NumberColumn:
+    def learn(
+        cls, series: pl.Series, impute: bool, spelling: NumberSpelling | TruthSpelling | None = None
+    ) -> NumberColumn:
+        """From numbers or booleans, which were spelled so if they were text."""
+        import polars as pl
+
         fill, indicator = _learn_fill(checked_numbers(series, f"column {quoted(series.name)}"), impute)
-        return cls(series.name, fill, indicator)
+        return cls(series.name, fill, indicator, spelling or (TRUTH if series.dtype == pl.Boolean else PLAIN))
 
     def numbers(self, series: pl.Series) -> np.ndarray:
         """(rows, 1), NaN where a cell is missing."""
+        import polars as pl
+
         label = f"column {quoted(self.name)}"
-        if is_text(series) and series.null_count() < series.len():
-            spelled = numbers_in_text(series)
-            if spelled is None:
-                value, row = first_text(series)
-                raise InputError(
-                    f"{label} was numeric in training but holds the text {quoted(value)} in row {row}; "
-                    "store numbers in that column"
-                )
-            series = spelled
+        if is_text(series):
+            series = self.spelling.numbers(series.cast(pl.String), label)
         elif series.dtype.is_temporal():
             raise InputError(f"{label} was numeric in training but holds dates; store numbers in that column")
         return checked_numbers(series, label)[:, None]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": "number", "name": self.name, "fill": self.fill} | _if_true("indicator", self.indicator)
+        stored = {"kind": "number", "name": self.name, "fill": self.fill} | _if_true("indicator", self.indicator)
+        return stored | ({} if self.spelling == PLAIN else {"spelling": self.spelling.to_dict()})
 
 
 @dataclass(frozen=True)
 class DateColumn:
     """Dates as days since 1970, besides sine and cosine of the time of ``periods``: the day, the week, the year.
 
-    A period has its place where the training table spans two of it at least. ``format`` is how the training table
-    spelled its dates if it held text; it is tried first. ``fill`` and ``indicator`` are those of a ``NumberColumn``.
+    A period has its place where the training table spans two of it at least. ``format`` is that of the training table's
+    dates if it held text; later texts must have it. ``fill`` and ``indicator`` are those of a ``NumberColumn``.
     """
 
     name: str
@@ -110,14 +121,7 @@ class DateColumn:
         if series.null_count() == series.len():
             days = np.full(series.len(), np.nan)
         elif is_text(series):
-            found = dates_in_text(series, self.format)
-            if found is None:
-                value, row = first_text(series)
-                raise InputError(
-                    f"{label} held dates in training but text that is none here, such as {quoted(value)} in row {row}; "
-                    "write dates as 2024-01-31"
-                )
-            days = _days(found[0])
+            days = _days(dates_by_format(series.cast(pl.String), self.format, label))
         elif series.dtype == pl.Date or series.dtype == pl.Datetime:
             days = _days(as_times(series))
         else:
@@ -141,12 +145,14 @@ class CategoryColumn:
 
     ``fill`` is the category of missing cells; None refuses them. With ``other`` the rarer categories of the training
     table, and those it did not have, are one category, "(other)"; without, unknown ones are 0 everywhere.
+    ``spelling`` is that of categories that are numbers: texts that fit it are the category of their number.
     """
 
     name: str
     categories: tuple[str, ...]
     fill: str | None
     other: bool = False
+    spelling: NumberSpelling | None = None
 
     @property
     def feature_names(self) -> list[str]:
@@ -178,6 +184,10 @@ class CategoryColumn:
 
         if series.dtype.is_float():
             checked_numbers(series, f"column {quoted(self.name)}")
+        if self.spelling is not None and is_text(series):
+            cells = series.cast(pl.String)
+            numbers = self.spelling.normalized(cells)
+            series = numbers.zip_with(numbers.is_not_null(), cells.set(is_missing(cells), None))
         text = category_text(series)
         if self.fill is not None:
             text = text.fill_null(self.fill)
@@ -198,7 +208,52 @@ class CategoryColumn:
 
     def to_dict(self) -> dict[str, Any]:
         stored = {"kind": "category", "name": self.name, "categories": list(self.categories), "fill": self.fill}
-        return stored | _if_true("other", self.other)
+        stored |= _if_true("other", self.other)
+        return stored | ({} if self.spelling is None else {"spelling": self.spelling.to_dict()})
+
+
+@dataclass(frozen=True)
+class OrderedColumn:
+    """Categories in an order, such as low, medium and high, as their place in it: 0, 1, 2.
+
+    ``fill`` and ``indicator`` are those of a ``NumberColumn``. Texts that are none of ``levels`` are refused: they have
+    no place in the order.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    fill: float | None
+    indicator: bool = False
+
+    @property
+    def feature_names(self) -> list[str]:
+        return [self.name, *([f"{self.name} {MISSING_CATEGORY}"] if self.indicator else [])]
+
+    @classmethod
+    def learn(cls, series: pl.Series, levels: tuple[str, ...], impute: bool) -> OrderedColumn:
+        """``levels`` are all categories in their order, those that no row has included."""
+        column = cls(series.name, levels, None)
+        fill, indicator = _learn_fill(column.numbers(series)[:, 0], impute)
+        return cls(series.name, levels, fill, indicator)
+
+    def numbers(self, series: pl.Series) -> np.ndarray:
+        """(rows, 1), NaN where a cell is missing."""
+        import polars as pl
+
+        text = category_text(series)
+        places = text.replace_strict(list(self.levels), range(len(self.levels)), default=None, return_dtype=pl.Float64)
+        strange = places.is_null() & text.is_not_null()
+        if strange.any():
+            row = first_row(strange)
+            raise InputError(
+                f"column {quoted(self.name)} holds {quoted(text[row - 1])} in row {row}, which is not in the order "
+                f"of training, {listed(self.levels, 5)}; use one of these"
+            )
+        return places.to_numpy()[:, None]
+
+    def to_dict(self) -> dict[str, Any]:
+        stored = {"kind": "ordered", "name": self.name, "levels": list(self.levels), "fill": self.fill}
+        return stored | _if_true("indicator", self.indicator)
 
 
 def _learn_fill(numbers: np.ndarray, impute: bool) -> tuple[float | None, bool]:

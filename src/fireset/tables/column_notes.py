@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fireset.tables.cells import is_number, is_text, listed, nan_as_null, one_line, quoted
-from fireset.tables.column_kinds import CategoryColumn, DateColumn, NumberColumn
+from fireset.tables.column_kinds import CategoryColumn, DateColumn, NumberColumn, OrderedColumn
 from fireset.tables.encoder import TableEncoder
-from fireset.tables.spelled import numbers_in_text
+from fireset.tables.spelled import PLAIN, TRUTH, numbers_in_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,7 +34,7 @@ def describe_columns(encoder: TableEncoder, table: pl.DataFrame) -> list[dict[st
     return described
 
 
-def _describe(column: NumberColumn | CategoryColumn | DateColumn, series: pl.Series) -> dict[str, Any]:
+def _describe(column: NumberColumn | CategoryColumn | DateColumn | OrderedColumn, series: pl.Series) -> dict[str, Any]:
     found: dict[str, Any] = {"name": column.name}
     if isinstance(column, CategoryColumn):
         found |= {"kind": "category", "levels": len(column.categories)}
@@ -44,14 +44,16 @@ def _describe(column: NumberColumn | CategoryColumn | DateColumn, series: pl.Ser
         found |= {"kind": "date", "phases": list(column.periods)}
         if column.format:
             found["read_as"] = column.format
+    elif isinstance(column, OrderedColumn):
+        found |= {"kind": "number", "note": f"{len(column.levels)} levels in order"}
     else:
         found["kind"] = "number"
+        if column.spelling not in (PLAIN, TRUTH):
+            found["read_as"] = str(column.spelling)
         if is_text(series):
-            found["note"] = "numbers spelled as text"
-            spelled = numbers_in_text(series)
-            series = series if spelled is None else spelled
+            series = column.spelling.numbers(series, f"column {quoted(column.name)}")
     if missing := series.null_count():
-        filled_with = column.fill if isinstance(column, CategoryColumn | NumberColumn) else "median"
+        filled_with = column.fill if isinstance(column, CategoryColumn | NumberColumn | OrderedColumn) else "median"
         found |= {"missing": missing, "filled_with": filled_with}
     return found
 

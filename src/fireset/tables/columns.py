@@ -23,6 +23,7 @@ CLIP = 3.0  # standard deviations; after normalizing, an outlier in one column w
 _FEW_VALUES = 10
 _KNOTS = 128
 _MOST_ROWS = 20_000  # that ranks are learned from
+_SMALLEST_SIZE = 1e-300  # a column of smaller numbers is constant
 _OUTERMOST = 1e-3  # rank of the smallest value
 
 
@@ -51,11 +52,12 @@ class ColumnMap:
         """From (n, p) rows, dense or sparse, that count by ``weight``: rows of weight 2 count as two rows."""
         if is_sparse(X):
             return cls._learn_sparse(stored_once(X), weight)
-        mean = np.average(X, axis=0, weights=weight)
-        scale = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
+        unit = _units(np.abs(X).max(axis=0))
+        mean = np.average(X / unit, axis=0, weights=weight)
+        scale = np.sqrt(np.average((X / unit - mean) ** 2, axis=0, weights=weight))
         # A column that varies by rounding only is constant; dividing by its scale would blow the rounding up.
-        scale[scale <= 1e-12 * np.abs(mean)] = 1.0
-        scale[scale < 1e-150] = 1.0
+        constant = scale <= 1e-12 * np.abs(mean)
+        mean, scale = unit * mean, np.where(constant, 1.0, unit * scale)
         counted = np.flatnonzero(weight > 0)
         rows = counted[:: -(-len(counted) // _MOST_ROWS)]
         bent = [
@@ -68,10 +70,12 @@ class ColumnMap:
     def _learn_sparse(cls, X: "csr_array", weight: np.ndarray) -> "ColumnMap":
         counts, (_, columns) = np.repeat(weight, np.diff(X.indptr)), X.shape  # pyright: ignore[reportGeneralTypeIssues]
         present = np.bincount(X.indices, counts, columns)
-        squares = np.bincount(X.indices, counts * X.data**2, columns)
-        scale = np.sqrt(np.divide(squares, present, out=np.ones(columns), where=present > 0))
-        scale[scale < 1e-150] = 1.0
-        return cls(np.zeros(columns), scale)
+        largest = np.zeros(columns)
+        np.maximum.at(largest, X.indices, np.abs(X.data))
+        unit = _units(largest)
+        squares = np.bincount(X.indices, counts * (X.data / unit[X.indices]) ** 2, columns)
+        seen = (present > 0) & (squares > 0)
+        return cls(np.zeros(columns), np.where(seen, unit * np.sqrt(squares / np.where(seen, present, 1.0)), 1.0))
 
     @property
     def keeps_zero(self) -> bool:
@@ -92,6 +96,11 @@ class ColumnMap:
         for bent in self.bent:
             Z[:, bent.column] = bent(X[:, bent.column])
         return Z
+
+
+def _units(sizes: np.ndarray) -> np.ndarray:
+    """Powers of two near ``sizes``, 1 for those that are next to 0: squares of what they divide do not overflow."""
+    return np.where(sizes > _SMALLEST_SIZE, np.exp2(np.clip(np.frexp(sizes)[1], -1000, 1000)), 1.0)
 
 
 def stored_once(X: Any) -> "csr_array":

@@ -1,16 +1,17 @@
-"""Tables in text files: cells parted by commas, semicolons, tabs or bars."""
+"""Tables in text files: cells separated by commas, semicolons, tabs or bars."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
+import warnings
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import one_line, quoted
-from fireset.tables.spelled import numbers_in_text
 from fireset.tables.unfolding import read_bytes
 
 if TYPE_CHECKING:
@@ -20,43 +21,106 @@ if TYPE_CHECKING:
 # lack of a number in a column of numbers.
 MISSING_SPELLINGS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_BYTE_ORDER_MARKS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
+    b"\xff\xfe\x00\x00": "utf-32",
+    b"\x00\x00\xfe\xff": "utf-32",
+    b"\xef\xbb\xbf": "utf-8-sig",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
+_NOT_TEXT = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
-def read_csv(file: Path) -> pl.DataFrame:
-    """A text file as a table; ``read_table`` says how."""
+class Cells(NamedTuple):
+    """The cells of a table: all of them text if the file is, null where one is missing."""
+
+    frame: pl.DataFrame
+    decimal_comma: bool  # whether commas are decimal where nothing says otherwise
+
+
+def read_csv(file: Path) -> Cells:
+    """The cells of a text file, without surrounding spaces; ``read_table`` documents what is accepted."""
     import polars as pl
 
     shown = one_line(file)
-    data = read_bytes(file)
-    try:
-        text = data.decode("utf-8-sig")
-        fault = data.find(b"\0")
-    except UnicodeDecodeError as failure:
-        text, fault = "", failure.start
-    if fault >= 0:
-        line = data.count(b"\n", 0, fault) + 1
-        raise InputError(f"{shown}: line {line} is not UTF-8 text; save the table as a UTF-8 text file")
+    text = decoded(read_bytes(file), shown)
     if not text.strip():
         raise InputError(f"{shown} is empty; give a table with at least one row")
-    separator = _separator(text, "\t" if ".tsv" in [suffix.lower() for suffix in file.suffixes[-2:]] else ",")
+    suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
+    if ".txt" in suffixes:
+        text = _spaces_as_tabs(text)
+    separator = _separator(text, "\t" if ".tsv" in suffixes else ",")
     try:
-        # Everything as text first, header included: polars would rename duplicate names, keep the spaces that
-        # turn a number column into text, and fail on whole numbers of more than 38 digits.
-        cells = pl.read_csv(data.strip(b" \r\n"), has_header=False, infer_schema=False, separator=separator, glob=False)
+        # Everything as text, header included: polars would rename duplicate names and keep the spaces that
+        # turn a number column into text.
+        data = text.strip(" \r\n").encode()
+        cells = pl.read_csv(data, has_header=False, infer_schema=False, separator=separator, glob=False)
     except pl.exceptions.PolarsError as failure:
-        if reason := _csv_problem(text, separator):
-            raise InputError(f"{shown}: {reason}") from failure
-        raise
+        _blank_rows(text, separator, shown)  # names the line, which polars does not
+        raise InputError(f"{shown} cannot be read as a table: {one_line(failure)[:200]}") from failure
     names = [(name or "").strip() for name in cells.row(0)]
     check_names(names, shown)
+    # polars fills short and blank lines up with nulls, which are in the last column then.
+    if cells.width > 1 and cells[:, -1].null_count() and (blank := _blank_rows(text, separator, shown)):
+        cells = cells.with_row_index("").filter(~pl.col("").is_in(blank)).drop("")
     if cells.height == 1:
         raise InputError(f"{shown} has a header but no rows; give a table with at least one row")
     rows = zip(names, cells[1:].iter_columns(), strict=True)
-    return pl.DataFrame([_typed(column.rename(name), decimal_comma=separator == ";") for name, column in rows])
+    return Cells(pl.DataFrame([_stripped(column.rename(name)) for name, column in rows]), separator == ";")
+
+
+def decoded(data: bytes, shown: str) -> str:
+    """The text of a file in UTF-8, UTF-16, UTF-32 or Windows-1252; warns where the encoding is assumed.
+
+    Without a byte order mark the text is UTF-8 if it can be. Else every second byte being zero means UTF-16, and single
+    bytes above 127 Windows-1252, of which Latin-1 is a part. Lines may end with a lone carriage return.
+    """
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if data.startswith(mark):
+            return _decode(data, encoding, shown)
+    try:
+        text, assumed = data.decode("utf-8"), None
+    except UnicodeDecodeError as failure:
+        text, assumed = "", "windows-1252"
+        # Bytes that UTF-8 does not know beside characters that it does: a damaged file, and no other encoding.
+        known = data.decode("utf-8", errors="ignore")
+        if not known.isascii():
+            raise _no_text(data, failure.start, shown, "UTF-8 text") from failure
+    if (zero := data.find(b"\0")) >= 0:
+        even, odd = data[::2].count(b"\0"), data[1::2].count(b"\0")
+        if 3 * max(even, odd) < len(data) / 2 or 10 * min(even, odd) > max(even, odd):
+            raise _no_text(data, zero, shown, "UTF-8 text")
+        assumed = "utf-16-le" if odd > even else "utf-16-be"
+    if assumed is not None:
+        text = _decode(data, assumed, shown)
+        if strange := _NOT_TEXT.search(text):
+            raise _no_text(data, len(text[: strange.start()].encode(assumed)), shown, "UTF-8 text")
+        named = {"utf-16-le": "UTF-16", "utf-16-be": "UTF-16", "windows-1252": "Windows-1252"}[assumed]
+        warnings.warn(f"{shown} is not UTF-8; it is read as {named}", UserWarning, stacklevel=2)
+    return _with_line_feeds(text)
+
+
+def _decode(data: bytes, encoding: str, shown: str) -> str:
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as failure:
+        raise _no_text(data, failure.start, shown, f"{encoding.removesuffix('-sig').upper()} text") from failure
+    if "\0" in text:
+        raise _no_text(data, data.find(b"\0"), shown, "text")
+    return _with_line_feeds(text.removeprefix("\ufeff"))
+
+
+def _with_line_feeds(text: str) -> str:
+    return text if "\n" in text else text.replace("\r", "\n")
+
+
+def _no_text(data: bytes, place: int, shown: str, kind: str) -> InputError:
+    line = data.count(b"\n", 0, place) + 1
+    return InputError(f"{shown}: line {line} is not {kind}; save the table as a UTF-8 text file")
 
 
 def _separator(text: str, usual: str) -> str:
-    """What parts the cells: ``usual``, unless another makes more columns of the header, and as many of each line."""
+    """What separates the cells: ``usual``, unless another makes more columns of the header, as many of each line."""
     lines = [line for line, _ in zip(io.StringIO(text), range(20), strict=False) if line.strip()]
     widths = {}
     for separator in SEPARATORS:
@@ -73,20 +137,44 @@ def _separator(text: str, usual: str) -> str:
     return max(others, key=lambda separator: widths[separator][0], default=usual)
 
 
-def _csv_problem(text: str, separator: str) -> str | None:
-    """The first line that cannot be parsed, which polars does not tell; None if the csv module can parse all."""
+def _spaces_as_tabs(text: str) -> str:
+    """Columns that are aligned by spaces alone, separated by tabs instead; any other text as it is."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if any(mark in text for mark in (*SEPARATORS, '"')) or len({len(line.split()) for line in lines}) != 1:
+        return text
+    return "\n".join("\t".join(line.split()) for line in text.splitlines())
+
+
+def _blank_rows(text: str, separator: str, shown: str) -> list[int]:
+    """Numbers of blank lines among the rows, with a warning; the header is row 0.
+
+    Refuses the first line with more or fewer fields than the header, or with a quote that does not end.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    line, width = 1, 0
+    line, width, row, blank, blank_line = 1, 0, 0, [], 0
+    last = len(text.rstrip().splitlines())
     try:
         for cells in reader:
-            width = width or len(cells)
-            if len(cells) > width:
-                parted = f"parted by {SEPARATORS[separator]}"
-                return f"line {line} has {len(cells)} fields {parted} but the header has {width}; make them equal"
+            if len(cells) <= 1 and not "".join(cells).strip():
+                if width and line <= last:
+                    blank.append(row)
+                    blank_line = blank_line or line
+                    row += 1
+            else:
+                width = width or len(cells)
+                if len(cells) != width:
+                    fields = "1 field" if len(cells) == 1 else f"{len(cells)} fields"
+                    found = f"line {line} has {fields} separated by {SEPARATORS[separator]}"
+                    raise InputError(f"{shown}: {found} but the header has {width}; make them equal")
+                row += 1
             line = reader.line_num + 1
     except csv.Error as failure:
-        return f"the line or quote that starts in line {line} cannot be parsed ({failure}); check its quotes"
-    return None
+        problem = f"the line or quote that starts in line {line} cannot be parsed ({failure})"
+        raise InputError(f"{shown}: {problem}; check its quotes") from failure
+    if blank:
+        lines = "1 blank line is" if len(blank) == 1 else f"{len(blank)} blank lines are"
+        warnings.warn(f"{shown}: {lines} skipped, first line {blank_line}", UserWarning, stacklevel=4)
+    return blank
 
 
 def check_names(names: list[str], shown: str) -> None:
@@ -110,19 +198,6 @@ def _spells_number(name: str) -> bool:
     return True
 
 
-def _typed(cells: pl.Series, *, decimal_comma: bool) -> pl.Series:
-    """Text cells as integers, floats or booleans if every cell that is not missing can be that."""
-    import polars as pl
-
+def _stripped(cells: pl.Series) -> pl.Series:
     cells = cells.str.strip_chars()
-    cells = cells.set(cells.is_in(MISSING_SPELLINGS), None)
-    if cells.null_count() == cells.len():
-        return cells.cast(pl.Null)
-    for dtype in (pl.Int64, pl.Float64):
-        numbers = cells.cast(dtype, strict=False)
-        if numbers.null_count() == cells.null_count():
-            return numbers
-    if decimal_comma and (numbers := numbers_in_text(cells, decimal_comma=True)) is not None:
-        return numbers
-    lowered = cells.str.to_lowercase()
-    return lowered == "true" if lowered.drop_nulls().is_in(["true", "false"]).all() else cells
+    return cells.set(cells.is_in(MISSING_SPELLINGS), None)

@@ -8,8 +8,8 @@ be used is left out with the reason. Nothing is guessed silently: ``column_notes
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
 from fireset.tables.cells import (
     as_cells,
+    category_text,
     cli_option,
     first_row,
     first_text,
@@ -31,14 +32,29 @@ from fireset.tables.cells import (
     refuse_type,
     require_column,
 )
-from fireset.tables.column_kinds import MISSING_CATEGORY, OTHER_CATEGORY, CategoryColumn, DateColumn, NumberColumn
-from fireset.tables.spelled import as_times, dates_in_text, numbers_in_text
+from fireset.tables.column_kinds import (
+    MISSING_CATEGORY,
+    OTHER_CATEGORY,
+    CategoryColumn,
+    DateColumn,
+    NumberColumn,
+    OrderedColumn,
+)
+from fireset.tables.spelled import (
+    DateSpelling,
+    NumberSpelling,
+    Spelling,
+    TruthSpelling,
+    as_times,
+    dates_by_format,
+    learn_spellings,
+)
 from fireset.tables.stored_columns import expect, is_unicode, restore_column
 
 if TYPE_CHECKING:
     import polars as pl
 
-Column = NumberColumn | CategoryColumn | DateColumn
+Column = NumberColumn | CategoryColumn | DateColumn | OrderedColumn
 
 _ENOUGH_TO_TELL = 10  # rows; in fewer, texts that all differ may be categories
 _HARDLY_COVERED = 0.1  # of the rows: so few hold a category that another row holds, too
@@ -52,7 +68,7 @@ class TableEncoder:
 
     Attributes
     ----------
-    columns : tuple of NumberColumn, CategoryColumn or DateColumn
+    columns : tuple of NumberColumn, CategoryColumn, DateColumn or OrderedColumn
         In the order of the training table. Use :meth:`learn` or :meth:`from_dict` to make one.
     left_out : dict of str
         Columns that are not used, and why.
@@ -76,6 +92,8 @@ class TableEncoder:
             that says where if training had missing cells there; texts become the category "(missing)" if training had
             missing cells there, else the most frequent one (the first in sorted order among equals).
         """
+        import polars as pl
+
         if isinstance(categorical, str):
             raise InputError(f"categorical must be a list of column names, got {quoted(categorical)}")
         for name in categorical:
@@ -87,7 +105,14 @@ class TableEncoder:
         table = nan_as_null(features)
         if not impute:
             _refuse_missing(table, "fill them in, remove those rows, or let them be filled: --impute, missing='impute'")
-        learned = {series.name: _learn_column(series, series.name in categorical, impute) for series in table}
+        texts = [series for series in table if series.dtype == pl.String and series.name not in categorical]
+        spellings, doubts = learn_spellings(texts)
+        for doubt in doubts:
+            warnings.warn(doubt, UserWarning, stacklevel=2)
+        learned = {
+            series.name: _learn_column(series, series.name in categorical, impute, spellings.get(series.name))
+            for series in table
+        }
         left_out = {name: found for name, found in learned.items() if isinstance(found, str)}
         columns = tuple(found for found in learned.values() if not isinstance(found, str))
         if not columns:
@@ -97,9 +122,9 @@ class TableEncoder:
 
     @classmethod
     def of_numbers(cls, X: Any, impute: bool) -> TableEncoder:
-        """For an array (rows, columns) in which NaN is a missing cell; its columns are called x0, x1, …
+        """Learn from an array (rows, columns) in which NaN is a missing cell; its columns are called x0, x1, …
 
-        A sparse table misses nothing; later tables' missing cells are 0, as most of its own.
+        A sparse table has no missing cells; those of later tables become 0.
         """
         if is_sparse(X):
             return cls(tuple(NumberColumn(f"x{j}", 0.0 if impute else None) for j in range(X.shape[1])))
@@ -115,6 +140,10 @@ class TableEncoder:
                 for j in range(X.shape[1])
             )
         )
+
+    def with_spellings(self, spellings: Mapping[str, Spelling]) -> TableEncoder:
+        """The same encoder for cells that are spelled as in the training file, whose cells it did not see itself."""
+        return replace(self, columns=tuple(_spelled(column, spellings.get(column.name)) for column in self.columns))
 
     def encode(self, table: pl.DataFrame) -> np.ndarray:
         """The matrix of a table, shape (rows, len(feature_names)), float64, C-contiguous and finite.
@@ -171,7 +200,7 @@ class TableEncoder:
         matrix[:, layout.indicators] = missing[:, layout.indicated]
         return matrix
 
-    def _fill(self, column: NumberColumn | DateColumn, numbers: np.ndarray, out: np.ndarray) -> None:
+    def _fill(self, column: NumberColumn | DateColumn | OrderedColumn, numbers: np.ndarray, out: np.ndarray) -> None:
         """Numbers as they are, the median where cells are missing, and the column that says where."""
         width = numbers.shape[1]
         out[:, :width] = numbers
@@ -251,7 +280,18 @@ class _NumberLayout:
     refused: np.ndarray  # which must not miss any
 
 
-def _learn_column(series: pl.Series, force_categorical: bool, impute: bool) -> Column | str:
+def _spelled(column: Column, spelling: Spelling | None) -> Column:
+    """The column for cells of this spelling; the column itself if the spelling does not concern it."""
+    if isinstance(column, NumberColumn) and isinstance(spelling, NumberSpelling | TruthSpelling):
+        return replace(column, spelling=spelling)
+    if isinstance(column, CategoryColumn) and isinstance(spelling, NumberSpelling):
+        return replace(column, spelling=spelling)
+    if isinstance(column, DateColumn) and isinstance(spelling, DateSpelling):
+        return replace(column, format=spelling.format)
+    return column
+
+
+def _learn_column(series: pl.Series, force_categorical: bool, impute: bool, spelling: Spelling | None) -> Column | str:
     """One training column, or why it is left out; ``force_categorical`` one-hot encodes it even if it holds numbers."""
     import polars as pl
 
@@ -260,19 +300,23 @@ def _learn_column(series: pl.Series, force_categorical: bool, impute: bool) -> C
     if series.null_count() == series.len():
         return "has no value in any row"
     series = as_cells(series)
+    if isinstance(series.dtype, pl.Enum) and not force_categorical:
+        levels = tuple(category_text(series.dtype.categories).to_list())
+        if len(set(levels)) == len(levels):  # else two of them, such as 1 and 01, are one category
+            return OrderedColumn.learn(series, levels, impute)
     if force_categorical or series.dtype in (pl.Categorical, pl.Enum):
         return CategoryColumn.learn(series, impute, keep_all=force_categorical)
     if is_number(series):
         return NumberColumn.learn(series, impute)
     if not is_text(series):
         return DateColumn.learn(as_times(series), impute, None)
-    numbers = numbers_in_text(series)
-    if numbers is not None:
+    if isinstance(spelling, NumberSpelling | TruthSpelling):
+        numbers = spelling.numbers(series, label)
         if not impute and numbers.null_count():
             _refuse_missing(numbers.to_frame(), _FILL)
-        return NumberColumn.learn(numbers, impute)
-    if (dates := dates_in_text(series)) is not None:
-        return DateColumn.learn(dates[0], impute, dates[1])
+        return NumberColumn.learn(numbers, impute, spelling)
+    if isinstance(spelling, DateSpelling):
+        return DateColumn.learn(dates_by_format(series, spelling.format, label), impute, spelling.format)
     return _learn_text(series, label, impute)
 
 

@@ -65,13 +65,17 @@ def _of_pandas(name: str, column: Any) -> pl.Series:
     if kind == "CategoricalDtype":
         texts = category_text(_of_objects(name, _objects(column.cat.categories.to_series())))
         codes = pl.Series(column.cat.codes.to_numpy(), dtype=pl.Int64)
-        return texts.gather(codes.set(codes < 0, None)).cast(pl.Categorical).alias(name)
+        ordered = column.cat.ordered and texts.n_unique() == texts.len()
+        kind = pl.Enum(texts) if ordered else pl.Categorical()
+        return texts.gather(codes.set(codes < 0, None)).cast(kind).alias(name)
     if kind == "SparseDtype":
         return _of_pandas(name, column.sparse.to_dense())
     if kind == "DatetimeTZDtype":
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
         return pl.Series(name, column.to_numpy(np.float64) if column.dtype.kind == "f" else column.to_numpy())
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind == "c":
+        raise _complex(name)
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "mM":
         return pl.Series(name, column.to_numpy().astype(f"{column.dtype.kind}8[us]"))
     return _of_objects(name, _objects(column))
@@ -98,6 +102,8 @@ def _of_objects(name: str, cells: list) -> pl.Series:
         return pl.Series(name, [None if cell is None else bool(cell) for cell in cells], dtype=pl.Boolean)
     if all_are(numbers.Real, decimal.Decimal, np.bool_):
         return pl.Series(name, [None if cell is None else float(cell) for cell in cells], dtype=pl.Float64)
+    if any(issubclass(kind, numbers.Complex) and not issubclass(kind, numbers.Real) for kind in kinds):
+        raise _complex(name)
     if all_are(str):
         return pl.Series(name, cells, dtype=pl.String)
     if all_are(datetime.date):  # datetimes and pandas' timestamps are dates, too
@@ -109,6 +115,12 @@ def _of_objects(name: str, cells: list) -> pl.Series:
                 f"column {quoted(name)} holds a {kind} in row {row}; give numbers, text or dates, or drop the column"
             )
     return pl.Series(name, [None if cell is None else str(cell) for cell in cells], dtype=pl.String)
+
+
+def _complex(name: str) -> InputError:
+    return InputError(
+        f"column {quoted(name)} holds complex numbers; give real and imaginary parts as two columns, or drop the column"
+    )
 
 
 def _utc(cell: datetime.date) -> datetime.datetime:

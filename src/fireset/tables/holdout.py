@@ -1,56 +1,250 @@
-"""Splitting rows into those to train on and those held out, to score or to stop early."""
+"""Splitting rows into those to train on and those held out, to score or to stop early.
 
+``hold_out`` draws rows at random. Where rows of one entity or of neighbouring days resemble each other, a random split
+scores a model on near copies of what it has seen: ``hold_out_groups`` holds out whole groups, ``hold_out_latest`` the
+rows of the last days, and ``suggest_splits`` names the columns that call for it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.tables.cells import quoted
+from fireset.tables.cells import is_text, quoted
+from fireset.tables.spelled import as_times, dates_in_text
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Split = tuple[np.ndarray, np.ndarray]
+
+_ENOUGH_ROWS = 20  # in fewer, no split is suggested
+_ENOUGH_DAYS = 10
+_ENTITY_NAMES = re.compile(
+    r"(^|[\s_.-])(id|uuid|guid)$|(?-i:[a-z]I[dD]$)"
+    r"|^(customer|client|user|member|person|patient|subject|student|employee|player|household|account|device|session)"
+    r"([\s_.-]*(id|no|nr|number|name|code))?$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class SplitHint:
+    """A column by which rows should be held out, because a random split may leak.
+
+    Attributes
+    ----------
+    column : str
+    kind : "groups" or "time"
+        Whether whole groups or the latest rows are to be held out.
+    reason : str
+        What was seen in the column.
+    """
+
+    column: str
+    kind: Literal["groups", "time"]
+    reason: str
 
 
 def hold_out(
     n_rows: int, share: float, *, seed: int, option: str, codes: np.ndarray | None = None, classes: list | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers to train on and rows held out, a ``share`` of them, rounded up.
+) -> Split:
+    """Split rows at random: row numbers to train on and a ``share`` of them, rounded up, to hold out.
 
-    With ``codes`` of classes each class is split alike, and has rows on the training side. ``option`` is what the user
-    set to ask for it, such as "--holdout", for messages; ``classes`` are the labels of the codes.
+    With ``codes`` of classes the split is stratified and every class has rows to train on. Classes too rare to be split
+    stay in training: those with a single row (with a warning), and the rarest if fewer rows are held out than there are
+    classes. ``option`` is the setting that asked for the split, such as "--holdout", for messages; ``classes`` are the
+    labels of the codes.
     """
     from sklearn.model_selection import train_test_split
 
     if share == 0:
-        return np.arange(n_rows), np.empty(0, np.int64)
+        return _all_rows(n_rows)
     n_test = ceil(share * n_rows)  # as scikit-learn rounds
-    setting = f"{option} {share:g}"
     if n_test >= n_rows:
-        raise InputError(f"{setting} leaves none of the {n_rows} rows to train on; give a smaller share")
-    if codes is not None:
-        _check_classes(n_rows, n_test, setting, option, codes, classes)
-    split = train_test_split(np.arange(n_rows), test_size=n_test, random_state=seed, stratify=codes)
-    train_rows, test_rows = np.asarray(split[0]), np.asarray(split[1])
-    if codes is not None:
-        absent = np.flatnonzero(np.bincount(codes[train_rows], minlength=int(codes.max()) + 1) == 0)
-        if len(absent):
-            label = _label(int(absent[0]), classes)
-            raise InputError(f"{setting} leaves no row of the class {label} to train on; give a smaller share")
-    return train_rows, test_rows
+        raise InputError(f"{option} {share:g} leaves none of the {n_rows} rows to train on; give a smaller share")
+    if codes is None:
+        split = train_test_split(np.arange(n_rows), test_size=n_test, random_state=seed)
+        return np.asarray(split[0]), np.asarray(split[1])
+    splittable = _splittable_classes(codes, n_test, option, classes)
+    rows = np.flatnonzero(splittable[codes])
+    if n_test >= len(rows) or len(rows) - n_test < splittable.sum():
+        raise InputError(
+            f"{option} {share:g} leaves too few of the {n_rows} rows to train on for {len(splittable)} classes; "
+            "give a smaller share"
+        )
+    kept, held = map(np.asarray, train_test_split(rows, test_size=n_test, random_state=seed, stratify=codes[rows]))
+    if len(rows) < n_rows:
+        kept = np.concatenate([kept, np.flatnonzero(~splittable[codes])])
+    _check_classes(kept, codes, f"{option} {share:g}", classes)
+    return kept, held
 
 
-def _check_classes(
-    n_rows: int, n_test: int, setting: str, option: str, codes: np.ndarray, classes: list | None
-) -> None:
+def hold_out_groups(
+    groups: np.ndarray,
+    share: float,
+    *,
+    seed: int,
+    option: str,
+    codes: np.ndarray | None = None,
+) -> Split:
+    """Split rows by the values of ``groups``, shape (rows,): all rows of a group are on one side.
+
+    Groups are taken in random order while each brings the held-out rows nearer to ``share``. With ``codes`` a group
+    stays in training if it has the last training rows of a class. At least one group is held out.
+    """
+    if share == 0:
+        return _all_rows(len(groups))
+    asked = ceil(share * len(groups))
+    numbers = np.unique(groups, return_inverse=True)[1].ravel()
+    sizes = np.bincount(numbers)
+    if len(sizes) < 2:
+        raise InputError(f"{option} names a column with a single value; give one with several groups")
+    by_class = np.ones((len(sizes), 1), np.int64) * sizes[:, None]
+    if codes is not None:
+        by_class = np.zeros((len(sizes), int(codes.max()) + 1), np.int64)
+        np.add.at(by_class, (numbers, codes), 1)
+    left = by_class.sum(axis=0)  # training rows of each class
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    chosen, count = [], 0
+    for group in order:
+        if sizes[group] < 2 * (asked - count) and (by_class[group] < left).all():
+            chosen.append(group)
+            left, count = left - by_class[group], count + sizes[group]
+    if not chosen:  # all groups are larger than what is to be held out
+        chosen = [group for group in order[np.argsort(sizes[order], kind="stable")] if (by_class[group] < left).all()]
+        if not chosen:
+            raise InputError(f"{option} finds no group to hold out: each has all rows of a class; give another column")
+        chosen = chosen[:1]
+    held = np.isin(numbers, chosen)
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def hold_out_latest(
+    times: np.ndarray, share: float, *, option: str, codes: np.ndarray | None = None, classes: list | None = None
+) -> Split:
+    """Split rows by time: the latest are held out, near to a ``share`` of all rows.
+
+    ``times`` is float64 of shape (rows,), NaN where it is not known; such rows are trained on. Rows of one time are on
+    one side.
+    """
+    if share == 0:
+        return _all_rows(len(times))
+    asked = ceil(share * len(times))
+    moments, counts = np.unique(times[~np.isnan(times)], return_counts=True)
+    later = np.cumsum(counts[::-1])[::-1]  # rows at this moment or after
+    allowed = later < len(times)
+    if not allowed.any():
+        raise InputError(f"{option} names a column with a single time; give one with several")
+    first = moments[allowed][np.abs(later[allowed] - asked).argmin()]
+    held = times >= first
+    kept = np.flatnonzero(~held)
+    if codes is not None:
+        _check_classes(kept, codes, f"{option} with share {share:g}", classes)
+    return kept, np.flatnonzero(held)
+
+
+def hold_out_by(
+    series: pl.Series,
+    share: float,
+    *,
+    seed: int,
+    option: str,
+    codes: np.ndarray | None = None,
+    classes: list | None = None,
+) -> Split:
+    """Split rows by a column: the latest rows if it holds dates, else whole groups of equal texts or whole numbers."""
+    import polars as pl
+
+    times = _times(series)
+    if times is not None:
+        days = times.to_physical().cast(pl.Float64).to_numpy()
+        return hold_out_latest(days, share, option=option, codes=codes, classes=classes)
+    if series.dtype.is_float():
+        numbers = series.drop_nulls().drop_nans()
+        if not (numbers == numbers.round(0)).all():
+            raise InputError(
+                f"{option}: column {quoted(series.name)} holds numbers that are not whole, which form no groups; "
+                "give a column of texts, whole numbers or dates"
+            )
+        series = series.fill_nan(None)
+    if not (is_text(series) or series.dtype.is_numeric() or series.dtype == pl.Boolean):
+        raise InputError(
+            f"{option}: column {quoted(series.name)} has the type {series.dtype}; "
+            "give a column of texts, whole numbers or dates"
+        )
+    if is_text(series):
+        series = series.cast(pl.String).str.strip_chars()
+    # Missing cells are one group: their rows may belong together.
+    groups = series.rank("dense").fill_null(0).to_numpy()
+    return hold_out_groups(groups, share, seed=seed, option=option, codes=codes)
+
+
+def suggest_splits(table: pl.DataFrame) -> list[SplitHint]:
+    """Columns that call for a split by groups or by time, groups first.
+
+    A column names entities if its name says so (customer_id, patient, userId), it holds texts or whole numbers, and two
+    rows on average share a value, of at least five values. A column of dates counts with ten different days or more.
+    """
+    if table.height < _ENOUGH_ROWS:
+        return []
+    groups, times = [], []
+    for series in table:
+        found = series.drop_nulls()
+        if (moments := _times(series)) is not None:
+            days = moments.dt.date().n_unique()
+            if days >= _ENOUGH_DAYS:
+                times.append(SplitHint(series.name, "time", f"holds dates, {days:,} different days"))
+        elif (is_text(series) or series.dtype.is_integer()) and _ENTITY_NAMES.search(series.name.strip()):
+            entities = found.n_unique()
+            if 5 <= entities <= found.len() / 2:
+                reason = f"names {entities:,} entities that {found.len():,} rows share"
+                groups.append(SplitHint(series.name, "groups", reason))
+    return groups + times
+
+
+def _times(series: pl.Series) -> pl.Series | None:
+    """The column as times, if it holds dates."""
+    import polars as pl
+
+    if series.dtype in (pl.Date, pl.Datetime):
+        return as_times(series)
+    if series.dtype == pl.String and (found := dates_in_text(series)) is not None:
+        return found[0]
+    return None
+
+
+def _all_rows(n_rows: int) -> Split:
+    return np.arange(n_rows), np.empty(0, np.int64)
+
+
+def _splittable_classes(codes: np.ndarray, n_test: int, option: str, classes: list | None) -> np.ndarray:
+    """Which classes have rows on both sides, a mask over the codes; warns of those with a single row."""
     counts = np.bincount(codes)
-    rarest = int(counts.argmin())
-    if counts[rarest] < 2:
-        raise InputError(
-            f"the class {_label(rarest, classes)} has a single row, which cannot be both trained on and "
-            f"held out; give {option} 0, or more rows of that class"
-        )
-    if min(n_test, n_rows - n_test) < len(counts):
-        raise InputError(
-            f"{setting} splits {n_rows} rows into {n_rows - n_test} to train on and {n_test} held out, "
-            f"too few for {len(counts)} classes; give {option} 0 or another share"
-        )
+    splittable = counts >= 2
+    if not splittable.any():
+        raise InputError(f"every class has a single row, so none can be held out; give {option} 0, or more rows")
+    if single := [_label(int(code), classes) for code in np.flatnonzero(counts == 1)]:
+        named = ", ".join(single[:3]) + (f" and {len(single) - 3} more" if len(single) > 3 else "")
+        has = f"the class {named} has" if len(single) == 1 else f"the classes {named} have"
+        warnings.warn(f"{has} a single row, which is trained on and not held out", UserWarning, stacklevel=4)
+    frequent = np.argsort(-counts, kind="stable")[n_test:]
+    splittable[frequent] = False
+    return splittable
+
+
+def _check_classes(kept: np.ndarray, codes: np.ndarray, setting: str, classes: list | None) -> None:
+    """Refuse a split that leaves a class without a row to train on."""
+    absent = np.flatnonzero(np.bincount(codes[kept], minlength=int(codes.max()) + 1) == 0)
+    if len(absent):
+        label = _label(int(absent[0]), classes)
+        raise InputError(f"{setting} leaves no row of the class {label} to train on; give a smaller share")
 
 
 def _label(code: int, classes: list | None) -> str:

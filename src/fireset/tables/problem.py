@@ -1,5 +1,6 @@
 """A table and its target column, encoded for the estimators."""
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.tables.cells import cli_option, require_column
+from fireset.tables.cells import cli_option, column_names, quoted, require_column
 from fireset.tables.encoder import TableEncoder
-from fireset.tables.holdout import hold_out
-from fireset.tables.reader import read_table
-from fireset.tables.target import class_labels, detect_task, regression_values, split_target
+from fireset.tables.holdout import SplitHint, hold_out, hold_out_by, suggest_splits
+from fireset.tables.reader import read_spelled
+from fireset.tables.spelled import DateSpelling, NumberSpelling, Spelling, TruthSpelling, dates_by_format
+from fireset.tables.target import TaskChoice, class_labels, detect_task, regression_values, split_target
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,16 +26,20 @@ _TASKS = ("auto", "classification", "regression")
 class TableProblem:
     """A table and its target column: numbers, or for classification the codes of ``classes``.
 
-    ``features`` are the columns as they were read, which the estimators take; ``X`` is what all rows become, for
-    whoever needs numbers.
+    ``features`` are the columns as they were read, which the estimators take; ``dropped`` are those that the user left
+    out, which may still split the rows; ``X`` is the encoded matrix of all rows.
     """
 
     task: str
+    choice: TaskChoice | None  # how the task was found; None if it was given
+    target: str
     features: "pl.DataFrame"
+    dropped: "pl.DataFrame"
     y: np.ndarray  # (n,)
     classes: list | None
     categorical: list[str]
     impute: bool
+    spellings: dict[str, Spelling]  # of the columns of the file, the target included
 
     @classmethod
     def read(
@@ -50,16 +56,23 @@ class TableProblem:
         """Read a file; "auto" finds the task from the target column."""
         if task not in _TASKS:
             raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
-        features, targets = _columns(file, target, drop or [], drop_missing_target)
-        if task == "auto":
-            task = detect_task(targets)
+        table, spellings, doubts = read_spelled(file)
+        for doubt in doubts:
+            warnings.warn(doubt, UserWarning, stacklevel=3)
+        drop = column_names(drop or [], table.columns, "--drop")
+        categorical = column_names(categorical or [], table.drop(target, *drop, strict=False).columns, "categorical")
+        columns, targets = _columns(table, target, drop, drop_missing_target)
+        columns = _with_dates(columns, spellings, categorical)
+        features, dropped = columns.drop(drop), columns.select(drop)
+        choice = detect_task(targets) if task == "auto" else None
+        task = task if choice is None else choice.task
         if features.height < 2:
             raise InputError(f"the table must have at least 2 rows, got {features.height}")
         if task == "classification":
             y, classes = class_labels(targets)  # codes: scikit-learn refuses some labels, such as 0.5
         else:
             y, classes = regression_values(targets), None
-        return cls(task, features, y, classes, categorical or [], impute)
+        return cls(task, choice, target, features, dropped, y, classes, categorical, impute, spellings)
 
     @property
     def encoding(self) -> dict[str, Any]:
@@ -69,24 +82,64 @@ class TableProblem:
     @cached_property
     def encoder(self) -> TableEncoder:
         """What the columns become, by all rows."""
-        return TableEncoder.learn(self.features, categorical=self.categorical, impute=self.impute)
+        return self.spelled(TableEncoder.learn(self.features, categorical=self.categorical, impute=self.impute))
+
+    @property
+    def target_spelling(self) -> NumberSpelling | TruthSpelling | None:
+        """How the file spells the target, if it is numbers or truth values in text."""
+        spelling = self.spellings.get(self.target)
+        return None if isinstance(spelling, DateSpelling) else spelling
+
+    def encoder_of(self, rows: np.ndarray) -> TableEncoder:
+        """What the columns become, by some rows: the encoder of a model that is trained on them."""
+        learned = TableEncoder.learn(self.features[rows], categorical=self.categorical, impute=self.impute)
+        return self.spelled(learned)
+
+    def spelled(self, encoder: TableEncoder) -> TableEncoder:
+        """An encoder that was learned from ``features``, for cells that are spelled as in the file."""
+        return encoder.with_spellings(self.spellings)
 
     @cached_property
     def X(self) -> np.ndarray:  # noqa: N802 - scikit-learn's name for it
         """All rows as numbers, (n, p)."""
         return self.encoder.encode(self.features)
 
-    def hold_out(self, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers to train on and to score on, as ``--holdout`` asks; each class is split alike."""
+    def hold_out(self, share: float, seed: int, by: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers to train on and to score on.
+
+        At random and stratified by class; with ``by``, a column that may be dropped from the features: the latest rows
+        if it holds dates, else whole groups of rows with equal cells.
+        """
         codes = None if self.classes is None else self.y
-        return hold_out(len(self.y), share, seed=seed, option="--holdout", codes=codes, classes=self.classes)
+        if by is None:
+            return hold_out(len(self.y), share, seed=seed, option="--holdout", codes=codes, classes=self.classes)
+        if by == self.target:
+            raise InputError(f"{cli_option('--holdout-by', by)} names the target; give another column")
+        require_column(by, [*self.features.columns, *self.dropped.columns], "--holdout-by")
+        series = (self.features if by in self.features.columns else self.dropped)[by]
+        option = cli_option("--holdout-by", by)
+        return hold_out_by(series, share, seed=seed, option=option, codes=codes, classes=self.classes)
+
+    @cached_property
+    def split_hints(self) -> list[SplitHint]:
+        """Columns by which rows should be held out, since a random split may leak."""
+        return suggest_splits(self.features.hstack(self.dropped))
 
 
-def _columns(file: Path, target: str, drop: list[str], drop_missing_target: bool) -> tuple["pl.DataFrame", "pl.Series"]:
-    table = read_table(file)
-    for name in drop:
-        require_column(name, table.columns, "--drop")
-        if name == target:
-            raise InputError(f"{cli_option('--drop', name)} would drop the target; drop other columns")
+def _with_dates(columns: "pl.DataFrame", spellings: dict[str, Spelling], categorical: list[str]) -> "pl.DataFrame":
+    """Texts that spell dates as dates, by the format that fits all rows of the file and not only those trained on."""
+    dates = {name: spelling.format for name, spelling in spellings.items() if isinstance(spelling, DateSpelling)}
+    names = [name for name in columns.columns if name in dates and name not in categorical]
+    return columns.with_columns(dates_by_format(columns[name], dates[name], f"column {quoted(name)}") for name in names)
+
+
+def _columns(
+    table: "pl.DataFrame", target: str, drop: list[str], drop_missing_target: bool
+) -> tuple["pl.DataFrame", "pl.Series"]:
+    """All columns but the target, and the target."""
+    if target in drop:
+        raise InputError(f"{cli_option('--drop', target)} would drop the target; drop other columns")
     require_column(target, table.columns, "--target")
-    return split_target(table.drop(drop), target, drop_missing=drop_missing_target)
+    if set(table.columns) == {target, *drop}:
+        split_target(table.select(target), target)  # refused: there is no feature column
+    return split_target(table, target, drop_missing=drop_missing_target)

@@ -18,7 +18,9 @@ are made for some rows at a time. A column of which the rows looked at hold noth
 mean: that nothing was seen of it does not say that it does not matter.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -38,8 +40,8 @@ _ROUNDS = 3
 _LEAST_SCALE = 0.02  # beside the largest
 _MOST_OUTPUTS = 16  # whose gradients are looked at one by one
 _LEAST_KERNEL = 1e-12  # at so high a threshold nobody fires
-_NAMED = 3
 _NUMBERS_AT_ONCE = 5_000_000  # of gradients of sparse rows: 20 MB
+_NAMED = 3  # columns that `in_words` names
 _FIRST_RIDGE = 6  # place in RIDGES to begin at
 
 
@@ -59,13 +61,19 @@ class TableSettings:
     left_out: np.ndarray | None = None  # predictions for ``chosen_rows``, each without itself; (rows, c)
     chosen_rows: np.ndarray | None = None
 
-    def in_words(self, names: list[str] | None = None, score: str = "score") -> str:
-        """What was chosen, and what it promises, in a line."""
+    def in_words(self, score: str = "score", names: list[str] | None = None) -> str:
+        """Describe what was chosen, and the score to expect, in a line.
+
+        ``names`` are the columns of the table, one for each encoded column; importances of one name are added up.
+        """
         if self.forecast is None:
             return "; ".join(self.notes)
-        most = np.argsort(self.importances)[::-1][:_NAMED]
-        named = ", ".join(names[k] if names is not None else f"column {k + 1}" for k in most)
-        scales = f"column scales learned in {self.rounds} rounds" if self.rounds else "all columns alike"
+        totals: Counter[str] = Counter()
+        for name, share in zip(names or map("column {}".format, count(1)), self.importances, strict=names is not None):
+            totals[name] += share
+        named = ", ".join(name for name, _ in totals.most_common(_NAMED))
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        scales = f"column scales learned in {rounds}" if self.rounds else "all columns alike"
         return (
             f"bias {self.bias:g}, {scales}; {named} matter most; expected {score} {self.forecast:.3f} "
             f"(leave-one-out, {self.rows:,} rows)"

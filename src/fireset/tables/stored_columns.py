@@ -4,17 +4,19 @@ from typing import Any
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import MAX_MAGNITUDE, quoted
-from fireset.tables.column_kinds import OTHER_CATEGORY, PERIODS, CategoryColumn, DateColumn, NumberColumn
-from fireset.tables.spelled import DATE_FORMATS
+from fireset.tables.column_kinds import OTHER_CATEGORY, PERIODS, CategoryColumn, DateColumn, NumberColumn, OrderedColumn
+from fireset.tables.spelled import DATE_FORMATS, PLAIN, TruthSpelling, restore_spelling
 
 
-def restore_column(stored: Any) -> NumberColumn | CategoryColumn | DateColumn:
+def restore_column(stored: Any) -> NumberColumn | CategoryColumn | DateColumn | OrderedColumn:
     """One column."""
     expect(isinstance(stored, dict), "each column must be a dict", stored)
     kind, name = stored.get("kind"), stored.get("name")
     expect(is_unicode(name), "a column's 'name' must be text", name)
-    expect(kind in ("number", "category", "date"), "a column's 'kind' must be 'number', 'category' or 'date'", kind)
-    return {"number": _number, "category": _category, "date": _date}[kind](stored)
+    kinds = {"number": _number, "category": _category, "date": _date, "ordered": _ordered}
+    known = isinstance(kind, str) and kind in kinds
+    expect(known, "a column's 'kind' must be 'number', 'category', 'date' or 'ordered'", kind)
+    return kinds[kind](stored)
 
 
 def is_unicode(value: Any) -> bool:
@@ -29,9 +31,9 @@ def expect(holds: bool, rule: str, value: object) -> None:
 
 
 def _number(stored: dict) -> NumberColumn:
-    parts = set(stored) - {"indicator"}
+    parts = set(stored) - {"indicator", "spelling"}
     expect(parts == {"kind", "name", "fill"}, "a number column has 'kind', 'name' and 'fill'", stored)
-    return NumberColumn(stored["name"], *_fill_and_indicator(stored))
+    return NumberColumn(stored["name"], *_fill_and_indicator(stored), _spelling(stored) or PLAIN)
 
 
 def _date(stored: dict) -> DateColumn:
@@ -45,8 +47,19 @@ def _date(stored: dict) -> DateColumn:
     return DateColumn(stored["name"], *_fill_and_indicator(stored), tuple(periods), spelled)
 
 
+def _ordered(stored: dict) -> OrderedColumn:
+    parts = set(stored) - {"indicator"}
+    expect(
+        parts == {"kind", "name", "levels", "fill"}, "an ordered column has 'kind', 'name', 'levels', 'fill'", stored
+    )
+    levels = stored["levels"]
+    texts = isinstance(levels, list) and len(levels) > 0 and all(map(is_unicode, levels))
+    expect(texts and len(set(levels)) == len(levels), "'levels' must be different texts", levels)
+    return OrderedColumn(stored["name"], tuple(levels), *_fill_and_indicator(stored))
+
+
 def _category(stored: dict) -> CategoryColumn:
-    parts = set(stored) - {"other"}
+    parts = set(stored) - {"other", "spelling"}
     known = parts == {"kind", "name", "categories", "fill"}
     expect(known, "a category column has 'kind', 'name', 'categories' and 'fill'", stored)
     categories, fill, other = stored["categories"], stored["fill"], stored.get("other", False)
@@ -57,7 +70,18 @@ def _category(stored: dict) -> CategoryColumn:
     expect(in_categories, "the 'fill' of a category column must be one of its categories or null", fill)
     allowed = isinstance(other, bool) and (not other or OTHER_CATEGORY in categories)
     expect(allowed, f"'other' of a category column is for those with the category {OTHER_CATEGORY}", other)
-    return CategoryColumn(stored["name"], tuple(categories), fill, other)
+    spelling = _spelling(stored)
+    expect(not isinstance(spelling, TruthSpelling), "the 'spelling' of a category column must be of numbers", spelling)
+    return CategoryColumn(stored["name"], tuple(categories), fill, other, spelling)
+
+
+def _spelling(stored: dict) -> Any:
+    """The spelling of a column, None if it has none of its own."""
+    if "spelling" not in stored:
+        return None
+    spelling = restore_spelling(stored["spelling"])
+    expect(spelling is not None, "the 'spelling' of a column must be a known one", stored["spelling"])
+    return spelling
 
 
 def _fill_and_indicator(stored: dict) -> tuple[float | None, bool]:

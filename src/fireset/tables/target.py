@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 MAX_DETECTED_CLASSES = 20
+_FEW_CODES = 4
+_WIDEST_SPAN = 1000
 
 
 def split_target(frame: pl.DataFrame, target: str, *, drop_missing: bool = False) -> tuple[pl.DataFrame, pl.Series]:
@@ -46,18 +49,51 @@ def split_target(frame: pl.DataFrame, target: str, *, drop_missing: bool = False
     return frame.drop(target), column
 
 
-def detect_task(target: pl.Series) -> Literal["classification", "regression"]:
-    """What the target column asks for.
+@dataclass(frozen=True)
+class TaskChoice:
+    """The task that a target column was taken for.
 
-    Text and booleans are classes. So are whole numbers with at most 20 different values, each of them held by
-    two rows on average; any other numbers are regression. Text with more than 20 different values in which at
-    least half of the rows spell numbers is refused: it is a numeric target with a typing mistake in it.
+    Attributes
+    ----------
+    task : "classification" or "regression"
+    reason : str
+        What decided, in words.
+    suggestion : str
+        What to pass for another task, or for a better loss; may be empty.
+    """
+
+    task: Literal["classification", "regression"]
+    reason: str
+    suggestion: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.task} ({self.reason}{'; ' + self.suggestion if self.suggestion else ''})"
+
+
+def detect_task(target: pl.Series) -> TaskChoice:
+    """The task of a target column, and why.
+
+    Text and booleans are classes; numbers that are not whole are regression. Whole numbers are either codes of classes
+    or a quantity, such as an age or a count. They are taken for
+
+    1. a quantity if there are fewer than two rows a level,
+    2. a quantity if there are more than 20 levels,
+    3. classes if there are at most four levels,
+    4. a quantity if the levels are consecutive and do not begin at -1, 0 or 1, where codes begin (ages, years),
+    5. classes if the levels are about equally frequent: the most frequent has at most twice the rows of the least
+       frequent, or a χ² test does not tell the frequencies apart at the 1 % level (digits),
+    6. a quantity if the frequencies rise to one peak and fall after it, within twice the standard error of the
+       difference of two counts (counts, grades), and classes otherwise.
+
+    Text with more than 20 different values in which at least half of the rows spell numbers is refused: it is a numeric
+    target with a typing mistake in it.
     """
     import polars as pl
 
     refuse_type(target, _label(target), "convert it to numbers or text in the file")
     if target.dtype.is_temporal():
-        return "regression"  # which says that dates are no numbers
+        return TaskChoice("regression", "dates")  # which says that dates are no numbers
+    named = f"target {quoted(target.name)}"
     distinct = target.n_unique()
     if is_text(target):
         numeric = holds_number(target)
@@ -67,13 +103,69 @@ def detect_task(target: pl.Series) -> Literal["classification", "regression"]:
                 f"{_label(target)} is mostly numbers but holds the text {quoted(value)} in row {row}; "
                 "fix that cell, or say that the task is classification"
             )
-        return "classification"
+        return TaskChoice("classification", f"{named} holds text with {_levels(distinct)}")
     if target.dtype == pl.Boolean:
-        return "classification"
+        return TaskChoice("classification", f"{named} is true or false")
     numbers = target.cast(pl.Float64)
-    whole = bool((numbers == numbers.round(0)).all())
-    few = distinct <= MAX_DETECTED_CLASSES and 2 * distinct <= target.len()
-    return "classification" if whole and few else "regression"
+    if not (numbers == numbers.round(0)).all():
+        return TaskChoice("regression", f"{named} holds numbers that are not whole")
+    return _task_of_whole_numbers(numbers.to_numpy(), named)
+
+
+def _task_of_whole_numbers(numbers: np.ndarray, named: str) -> TaskChoice:
+    levels, counts = np.unique(numbers, return_counts=True)
+    held = f"{named} holds whole numbers with {_levels(len(levels))}"
+    as_numbers = "pass --task regression to treat them as numbers"
+    as_classes = "pass --task classification to treat them as classes"
+    if len(levels) > MAX_DETECTED_CLASSES:
+        return TaskChoice("regression", held, _suggested_loss(numbers))
+    if 2 * len(levels) > len(numbers):
+        quantity = "in fewer than two rows a level"
+    elif len(levels) <= _FEW_CODES:
+        return TaskChoice("classification", held, as_numbers if len(levels) > 2 else "")
+    elif levels[0] not in (-1, 0, 1) and np.ptp(levels) == len(levels) - 1:
+        quantity = f"in order, from {levels[0]:g} to {levels[-1]:g}"
+    elif _is_balanced(counts):
+        return TaskChoice("classification", f"{held} that are about equally frequent", as_numbers)
+    elif _has_one_peak(levels, counts):
+        quantity = "in order, whose frequencies have one peak"
+    else:
+        return TaskChoice("classification", f"{held} whose frequencies have several peaks", as_numbers)
+    suggestions = [as_classes, _suggested_loss(numbers)]
+    return TaskChoice("regression", f"{held} {quantity}", "; ".join(filter(None, suggestions)))
+
+
+def _is_balanced(counts: np.ndarray) -> bool:
+    from scipy.stats import chisquare
+
+    return bool(counts.max() <= 2 * counts.min() or chisquare(counts).pvalue > 0.01)
+
+
+def _has_one_peak(levels: np.ndarray, counts: np.ndarray) -> bool:
+    """Whether frequencies rise to their maximum and fall after it; levels between that no row has count 0."""
+    span = np.ptp(levels)
+    if span > _WIDEST_SPAN:
+        return False
+    places = (levels - levels[0]).astype(np.int64)
+    filled = np.zeros(int(span) + 1)
+    filled[places] = counts
+    peak = int(filled.argmax())
+    return all(
+        # 2 more, since the square root of the smallest counts is too small an error for them.
+        bool((side >= (top := np.maximum.accumulate(side)) - 2 * np.sqrt(top + side + 2)).all())
+        for side in (filled[: peak + 1], filled[: peak - 1 : -1] if peak else filled[::-1])
+    )
+
+
+def _suggested_loss(numbers: np.ndarray) -> str:
+    """Counts begin at 0 or 1 and have a long upper tail."""
+    if numbers.min() not in (0, 1) or not numbers.mean() > np.median(numbers):
+        return ""
+    return "--loss poisson suits counts"
+
+
+def _levels(count: int) -> str:
+    return "1 level" if count == 1 else f"{count:,} levels"
 
 
 def class_labels(target: pl.Series) -> tuple[np.ndarray, list[str | int | bool | float]]:

@@ -83,6 +83,15 @@ def array_headers(file: Path) -> dict[str, ArrayHeader]:
         return {member.filename.removesuffix(".npy"): _header(archive, member, file) for member in members}
 
 
+def check_archive(file: Path) -> None:
+    """Refuse an archive, such as an Excel file, that would unfold to too much; other files are let pass."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            claimed = sum(member.file_size for member in archive.infolist())
+        if claimed > _limit(file):
+            raise _too_much(file, _size(claimed))
+
+
 def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> ArrayHeader:
     from numpy.lib import format as npy
 

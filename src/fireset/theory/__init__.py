@@ -4,6 +4,7 @@ from fireset.engines.tangent import largest_eigenvalue
 from fireset.theory import bounds
 from fireset.theory.certificate import Certificate
 from fireset.theory.claims import Assumption, CertificateReport, Claim
+from fireset.theory.gradient_flow import FlowPath, follow_flow
 from fireset.theory.joint_firing import both_above
 from fireset.theory.kernel import dual_kernel, fire_set_kernel, shifted_ntk
 from fireset.theory.kernel_regression import KernelRegression
@@ -15,6 +16,7 @@ __all__ = [
     "Certificate",
     "CertificateReport",
     "Claim",
+    "FlowPath",
     "KernelRegression",
     "Separation",
     "Spectrum",
@@ -23,6 +25,7 @@ __all__ = [
     "dual_kernel",
     "extreme_eigenvalues",
     "fire_set_kernel",
+    "follow_flow",
     "largest_eigenvalue",
     "measure_separation",
     "shifted_ntk",

@@ -188,9 +188,16 @@ def step_factor(n: int, rate: float, smallest: float, threshold: float, radius: 
     return 1.0 + sum(split_bounds(n, rate, smallest, threshold, radius, 1.0))
 
 
-def initial_error_bound(n: int, threshold: float, failure: float, constant: float = 1.0) -> float:
-    """Claim "upper bound the initialization": ‖err(0)‖² ≤ C n (1 + b²) ln²(n/ρ); the paper does not give C."""
-    return constant * n * (1.0 + threshold * threshold) * log(n / failure) ** 2
+def initial_error_bound(n: int, threshold: float, failure: float, max_target: float = 1.0) -> float:
+    """Claim "upper bound the initialization": ‖err(0)‖² ≤ C n (1 + b²) ln²(n/ρ) with probability 1 − ρ.
+
+    The paper does not give C. With a random sign a_r, a_r σ_b(z_r) is symmetric and at most |z_r| in size for b ≥ 0, so
+    E exp(θ a_r σ_b(z_r)) ≤ E cosh(θ z_r) = exp(θ²/2): f(x_i) is sub-Gaussian with variance 1, and all |f(x_i)| are at
+    most s = √(2 ln(2n/ρ)) with probability 1 − ρ. Then ‖err(0)‖² ≤ n (y + s)², y = max |y_i|. For y ≤ 1 that is below
+    n ln²(n/ρ), so C = 1, from n/ρ = 74 on; otherwise C = (y + s)²/ln²(n/ρ). The y_i must not depend on the weights.
+    """
+    size = (max_target + sqrt(2.0 * log(2.0 * n / failure))) ** 2
+    return n * (1.0 + threshold * threshold) * max(size, log(n / failure) ** 2)
 
 
 def iterations(n: int, smallest: float, accuracy: float) -> float:
@@ -230,6 +237,38 @@ def width_corollary(n: int, separation: float, failure: float, alpha: float, con
         return inf
     exponent = (log(constant) - 4 * log(separation) + 12 * log(n) + 4 * log(log(n / failure))) / alpha
     return exp(exponent) if exponent < 700 else inf
+
+
+def sufficient_width(n: int, smallest: float, threshold: float, error: float, failure: float) -> float:
+    """The least m that meets every assumption of the claims about descent that depends on it, at a fixed threshold.
+
+    These are D < R (``width_for_movement``), λ_min(H^dis) ≥ 3λ/4 (``discrete_width``), and the counts of fired and of
+    doubtful neurons with probability 1 − ρ each; both probabilities of failure fall with m. ∞ where λ is 0.
+    """
+    if smallest <= 0:
+        return inf
+    radius = paper_radius(n, smallest)
+
+    def counts_fail(m: float) -> bool:
+        # Where λ is tiny the number of neurons is beyond integers that matter; the bounds take floats as well.
+        sparsity, doubtful = sparsity_failure(n, m, threshold), doubtful_failure(n, m, threshold, radius)  # pyright: ignore[reportArgumentType]
+        return max(sparsity, doubtful) > failure
+
+    low, high = 1.0, 2.0
+    while counts_fail(high):
+        low, high = high, 2.0 * high
+        if high > 1e300:
+            return inf
+    while high - low > max(0.5, 1e-12 * high):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if counts_fail(middle) else (low, middle)
+    # D < R is strict: one neuron more than where they are equal.
+    return max(high, discrete_width(n, smallest, failure), (1.0 + 1e-12) * width_for_movement(n, smallest, error) + 1.0)
+
+
+def sufficient_error(n: int, m: int, smallest: float) -> float:
+    """The ‖err(0)‖ up to which D < R at width m: √m λ²/(48 n^(3/2))."""
+    return sqrt(m) * smallest * smallest / (48.0 * n**1.5)
 
 
 # Costs

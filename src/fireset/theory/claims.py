@@ -43,6 +43,13 @@ class Claim:
     iteration: int | None
     unmet: tuple[Assumption, ...] = ()
     why_not: str = ""
+    looked_at: tuple[int, ...] = ()  # iterations in which it was measured
+    total: int = 1  # iterations, or steps, of the run that the claim is about
+
+    @property
+    def complete(self) -> bool:
+        """Whether every iteration that the claim is about was measured, not a sample of them."""
+        return len(self.looked_at) >= self.total
 
     @property
     def proved(self) -> bool:
@@ -53,10 +60,11 @@ class Claim:
     def verdict(self) -> str:
         if self.holds is None:
             return f"does not apply: {self.why_not}"
+        holds = "holds" if self.complete else f"holds in the {len(self.looked_at)} of {self.total} iterations looked at"
         if not self.unmet:
-            return "holds" if self.holds else "fails, though its assumptions are met"
+            return holds if self.holds else "fails, though its assumptions are met"
         reasons = "; ".join(assumption.reason for assumption in self.unmet)
-        return f"{'holds, but is not proved here' if self.holds else 'fails'}: {reasons}"
+        return f"{f'{holds}, but is not proved here' if self.holds else 'fails'}: {reasons}"
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -68,6 +76,9 @@ class Claim:
             "iteration": self.iteration,
             "holds": self.holds,
             "proved": self.proved,
+            "looked_at": list(self.looked_at),
+            "total": self.total,
+            "complete": self.complete,
             "unmet": [assumption.key for assumption in self.unmet],
             "verdict": self.verdict,
         }
@@ -80,14 +91,18 @@ class ClaimCollector:
     ----------
     assumptions : list of Assumption
         All that claims may refer to.
-    why_not_descent, why_no_lambda : str
-        Why claims about plain descent, or claims that divide by λ, do not apply to this run; empty if they do.
+    why_not_descent, why_no_lambda, why_no_movement : str
+        Why claims about plain descent, claims that divide by λ, or claims about weights that have moved do not apply
+        to this run; empty if they do.
     """
 
-    def __init__(self, assumptions: list[Assumption], why_not_descent: str, why_no_lambda: str):
+    def __init__(
+        self, assumptions: list[Assumption], why_not_descent: str, why_no_lambda: str, why_no_movement: str = ""
+    ):
         self.assumptions = {assumption.key: assumption for assumption in assumptions}
         self.claims: list[Claim] = []
         self._why_not_descent, self._why_no_lambda = why_not_descent, why_no_lambda
+        self._why_no_movement = why_no_movement
 
     def add(
         self,
@@ -99,18 +114,22 @@ class ClaimCollector:
         *,
         needs_descent: bool = False,
         needs_lambda: bool = False,
+        needs_movement: bool = False,
         at_most: bool = True,
         slack: float = 1e-12,
         missing: str = "nothing was measured",
+        total: int = 1,
     ) -> None:
         """Judge one claim from what was ``observed``: (iteration, measured, bound).
 
         ``assumes`` are keys of assumptions. ``at_most``: the claim is measured ≤ bound, otherwise measured ≥ bound.
         Shown is the observation nearest to failing, by difference in units of the bound. ``missing`` is the reason
-        given if nothing was observed.
+        given if nothing was observed. ``total`` iterations or steps are what the claim is about; fewer observations are
+        a sample.
         """
         why_not = (
             (self._why_not_descent if needs_descent else "")
+            or (self._why_no_movement if needs_movement else "")
             or (self._why_no_lambda if needs_lambda else "")
             or ("" if observed else missing)
         )
@@ -129,7 +148,11 @@ class ClaimCollector:
         worst = max(observed, key=excess)
         iteration, measured, bound = worst
         unmet = tuple(self.assumptions[name] for name in assumes if not self.assumptions[name].met)
-        self.claims.append(Claim(key, source, text, bound, measured, excess(worst) <= slack, iteration, unmet))
+        looked_at = tuple(t for t, _, _ in observed)
+        holds = excess(worst) <= slack
+        self.claims.append(
+            Claim(key, source, text, bound, measured, holds, iteration, unmet, looked_at=looked_at, total=total)
+        )
 
 
 @dataclass(frozen=True)

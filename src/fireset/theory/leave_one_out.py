@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset._util.parallel import all_blas_threads
+from fireset._util.cholesky import cholesky, cholesky_solve, inverse_diagonal
 
 # λ beside the mean diagonal of the kernel: from very smooth to interpolation.
 RIDGES = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4, 1e-5)
@@ -39,26 +39,19 @@ def leave_one_out(
 
     ``score(errors)`` is what to judge them by, where it is not their mean square.
     """
-    from scipy.linalg import get_lapack_funcs
-
+    # Divided by the mean diagonal, coefficients and errors are the same, and no entry over- or underflows.
     size = max(_size(kernel, weight), 1e-300)
-    dtype = np.float32 if kernel.dtype == np.float32 and ridge >= _SINGLE_PRECISION * size else np.float64
-    potrf, potrs, trtri = get_lapack_funcs(("potrf", "potrs", "trtri"), dtype=dtype)
-    roots = np.sqrt(weight)
+    ridge_share = ridge / size
+    dtype = np.float32 if kernel.dtype == np.float32 and ridge_share >= _SINGLE_PRECISION else np.float64
+    roots = np.sqrt(weight / size)
     A = kernel.astype(dtype)
-    if not (roots == 1.0).all():
-        A *= roots[:, None].astype(dtype)
-        A *= roots.astype(dtype)
-    A[np.diag_indices(len(A))] += dtype(ridge)
-    right = np.asfortranarray(roots[:, None] * targets, dtype)
-    with all_blas_threads():  # SciPy's; NumPy has one of its own, whose threads must not be woken beside these
-        factor, failed = potrf(A.T, lower=0, overwrite_a=True, clean=True)  # the transpose is in Fortran's order
-        if failed:
-            return LeftOut(ridge, place, np.zeros_like(targets), targets, np.inf)
-        solved, _ = potrs(factor, right, lower=0, overwrite_b=True)
-        inverse, _ = trtri(factor, lower=0, overwrite_c=True)
-    solved = solved.astype(np.float64)
-    own = np.square(inverse).sum(axis=1, dtype=np.float64)
+    A *= roots[:, None].astype(dtype)
+    A *= roots.astype(dtype)
+    A[np.diag_indices(len(A))] += dtype(ridge_share)
+    if not cholesky(A):
+        return LeftOut(ridge, place, np.zeros_like(targets), targets, np.inf)
+    solved = cholesky_solve(A, roots[:, None] * targets).astype(np.float64)
+    own = inverse_diagonal(A)
     errors = solved / np.maximum(own * roots, 1e-300)[:, None]
     judge = score or (lambda off: float(weight @ (off**2).sum(axis=1)))
     spread = judge(targets)

@@ -11,7 +11,10 @@ from fireset.theory.separation import Separation
 from fireset.theory.spectrum import Spectrum
 from fireset.theory.step_split import StepSplit
 
+_STEP_ROUNDING = 0.1  # relative error of a step that the claims about descent allow for
 _IDENTITY_TOLERANCE = 1e-9  # of the four-term identity, besides the rounding of the predictions
+_MAX_SHOWN = 14  # iterations that are listed one by one
+MAX_SPECTRUM_ROWS = 2000  # up to which λ_min(H(t)) is computed
 _FEW_FLIPS = ("still", "radius", "doubtful_odds")  # assumptions under which only pairs in S̄ flip, and these are few
 
 
@@ -25,8 +28,9 @@ class RunMeasurements:
     precision: float  # machine epsilon of the network's weights
     separation: Separation
     spectrum: Spectrum
-    every: int
     why_not_descent: str  # why the claims about descent do not apply; empty if they do
+    why_not_start: str  # why the claim about ‖err(0)‖ does not apply; empty if it does
+    max_target: float  # max_i |y_i|
     doubtful: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # |S̄_i|
     rates: list[float] = field(default_factory=list)  # of every iteration
     squared_errors: list[float] = field(default_factory=list)  # ‖err(t)‖² of every iteration
@@ -41,6 +45,7 @@ class RunMeasurements:
     gradients: list[tuple[int, float, float]] = field(default_factory=list)  # max_r ‖∂L/∂w_r‖, ‖err‖
     spectra: list[tuple[int, float, float]] = field(default_factory=list)  # λ_min(H(t)), ‖H(t) − H(0)‖_F
     flips: list[tuple[int, int, int, float]] = field(default_factory=list)  # all, outside S̄, movement of the latter
+    step_rounding: list[tuple[int, float]] = field(default_factory=list)  # relative error of ‖w_r(t+1) − w_r(t)‖
     splits: list[tuple[int, StepSplit]] = field(default_factory=list)
 
     @property
@@ -64,13 +69,37 @@ class RunMeasurements:
         """‖err(0)‖."""
         return sqrt(self.squared_errors[0])
 
+    @property
+    def n_iterations(self) -> int:
+        """Forward passes: the number of steps, and one."""
+        return len(self.squared_errors)
+
+    @property
+    def n_judged_steps(self) -> int:
+        """Steps from an error that is more than rounding to another such error."""
+        return max(0, min(self.n_iterations, self.converged_iteration) - 1)
+
+    @property
+    def why_no_movement(self) -> str:
+        """Why claims about weights that have moved do not apply; empty if some weight has moved."""
+        if self.n_iterations == 1 or self.overflow_iteration is not None or any(far > 0 for far in self.movement):
+            return ""
+        steps = self.n_iterations - 1
+        if not any(norm > 0 for _, norm, _ in self.gradients):
+            return f"no weight moved in {steps} iterations: the gradient is 0"
+        return (
+            f"no weight moved in {steps} iterations: steps at learning rate {self.rates[0]:.3g} are below the rounding "
+            f"of the weights, relative {self.precision:.2g}; use dtype float64 or a larger learning rate"
+        )
+
 
 def make_report(run: RunMeasurements, failure: float, seconds: float, start_seconds: float) -> CertificateReport:
     """Judge every claim."""
     assumptions = _assumptions(run, failure)
     why_no_lambda = "" if run.smallest > 0 else f"λ_min(H^cts) is 0 up to rounding: {run.separation}"
-    claims = ClaimCollector(assumptions, run.why_not_descent, why_no_lambda)
+    claims = ClaimCollector(assumptions, run.why_not_descent, why_no_lambda, run.why_no_movement)
     _eigenvalue_claims(run, claims)
+    _initial_error_claim(run, failure, claims)
     _firing_claims(run, claims)
     _kernel_claims(run, claims)
     _movement_claims(run, claims)
@@ -111,6 +140,14 @@ def _assumptions(run: RunMeasurements, failure: float) -> list[Assumption]:
     if run.overflow_iteration is not None:
         far = inf
     add("still", "max movement < R", radius, far, far < radius, f"neurons moved by {far:.2g}, beyond R = {radius:.2g}")
+    judged = [(t, lost) for t, lost in run.step_rounding if t < run.n_judged_steps]
+    t, lost = max(judged, key=lambda item: item[1], default=(0, 0.0))
+    text = (
+        f"rounding of the weights, relative {run.precision:.2g}, changed the step of iteration {t} by {lost:.0%}; use "
+        f"dtype float64"
+    )
+    limit = _STEP_ROUNDING
+    add("rounding", "‖w_r(t+1) − w_r(t)‖ = η ‖∂L/∂w_r‖", limit, lost, lost <= limit, text)
     behind = [
         t
         for t, square in enumerate(run.squared_errors[: run.converged_iteration])
@@ -137,6 +174,14 @@ def _eigenvalue_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     )
 
 
+def _initial_error_claim(run: RunMeasurements, failure: float, claims: ClaimCollector) -> None:
+    """‖err(0)‖²; C is worked out in ``bounds.initial_error_bound``."""
+    bound = bounds.initial_error_bound(run.n, run.threshold, failure, run.max_target)
+    observed = [] if run.why_not_start else [(0, run.squared_errors[0], bound)]
+    source, text = "Claim: upper bound the initialization", "‖err(0)‖² ≤ C n (1 + b²) ln²(n/ρ)"
+    claims.add("initial error", source, text, observed, ("threshold",), missing=run.why_not_start)
+
+
 def _firing_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     """How many neurons fire for a sample, may flip, flip, and fire at all."""
     m, b = run.m, run.threshold
@@ -150,22 +195,31 @@ def _firing_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     claims.add("doubtful", source, text, observed, ("radius", "doubtful_odds"), needs_lambda=True)
     text = "flips of pairs outside S̄_i: none while ‖w_r − w_r(0)‖ < R"
     observed = [(t, float(outside), 0.0) for t, _, outside, _ in run.flips]
-    claims.add("noflip", source, text, observed, ("still",), needs_lambda=True)
+    steps = run.n_iterations - 1
+    claims.add("noflip", source, text, observed, ("still",), needs_lambda=True, needs_movement=True, total=steps)
 
     source, text = "Lemma: number of fired neurons per iteration", "max_i k_{i,t} − k_{i,0} ≤ m min{R, e^(−b²/2)}"
     observed = [(t, float(n), limit) for t, n in zip(run.sampled_iterations, run.max_fired_increase, strict=True)]
-    claims.add("fired", source, text, observed, _FEW_FLIPS, needs_lambda=True)
+    every = {"needs_movement": True, "total": run.n_iterations}
+    claims.add("fired", source, text, observed, _FEW_FLIPS, needs_lambda=True, **every)
+    # What the O hides: k_{i,0} ≤ 2m e^(−b²/2), and no more than |S̄_i| are added.
+    text = "max_i k_{i,t} ≤ 2m e^(−b²/2) + m min{R, e^(−b²/2)}"
+    most = bounds.sparsity_bound(m, b) + limit
+    observed = [(t, float(n), most) for t, n in zip(run.sampled_iterations, run.max_fired, strict=True)]
+    assumes = ("threshold", "sparsity_odds", *_FEW_FLIPS)
+    claims.add("sparsity, all t", source, text, observed, assumes, needs_lambda=True, **every)
 
     # Assumes nothing: a neuron that fires for no sample has no gradient, does not move, and so never fires.
     source, text = "Lemma: running time of Algorithm 1", "|∪_i S_{i,fire}(t)| ≤ |∪_i S_{i,fire}(0)|"
     first = float(run.active_neurons[0])
     observed = [(t, float(n), first) for t, n in zip(run.sampled_iterations, run.active_neurons, strict=True)]
-    claims.add("alive", source, text, observed)
+    claims.add("alive", source, text, observed, **every)
 
 
 def _kernel_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     """λ_min(H(t)), and how far H(t) is from H(0)."""
-    missing = "λ_min(H(t)) is looked for up to 2,000 rows only"
+    missing = f"λ_min(H(t)) is computed for up to {MAX_SPECTRUM_ROWS:,} rows only"
+    every = {"needs_lambda": True, "needs_movement": True, "missing": missing, "total": run.n_iterations}
     source, text = "Lemma: continuous and discrete kernel", "λ_min(H(0)) ≥ 3λ/4"
     observed = [(t, value, 0.75 * run.smallest) for t, value, _ in run.spectra[:1]]
     claims.add("H(0)", source, text, observed, ("kernel_width",), needs_lambda=True, at_most=False, missing=missing)
@@ -173,10 +227,10 @@ def _kernel_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     source, text = "Lemma: perturbed w for shifted NTK", "‖H(t) − H(0)‖_F ≤ n min{c e^(−b²/2), 3R}"
     limit = bounds.perturbation_bound(run.n, run.threshold, run.radius)
     observed = [(t, change, limit) for t, _, change in run.spectra]
-    claims.add("H change", source, text, observed, _FEW_FLIPS, needs_lambda=True, missing=missing)
+    claims.add("H change", source, text, observed, _FEW_FLIPS, **every)
     text, assumes = "λ_min(H(t)) ≥ λ/2", ("still", "kernel_width")
     observed = [(t, value, 0.5 * run.smallest) for t, value, _ in run.spectra]
-    claims.add("H(t)", source, text, observed, assumes, needs_lambda=True, at_most=False, missing=missing)
+    claims.add("H(t)", source, text, observed, assumes, at_most=False, **every)
 
 
 def _movement_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
@@ -184,7 +238,9 @@ def _movement_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     n, m, smallest = run.n, run.m, run.smallest
     observed = [(t, norm, bounds.gradient_bound(n, m, error)) for t, norm, error in run.gradients]
     text = "max_r ‖∂L/∂w_r‖ ≤ √(n/m) ‖err(t)‖"
-    claims.add("gradient", "Claim: bounded gradient", text, observed, needs_descent=True, slack=1e-6)
+    total = run.n_iterations
+    claims.add("gradient", "Claim: bounded gradient", text, observed, needs_descent=True, slack=1e-6, total=total)
+    descent = {"needs_descent": True, "needs_lambda": True, "needs_movement": True, "total": total}
 
     moved = list(zip(run.sampled_iterations, run.movement, strict=True))
     if run.overflow_iteration is not None:
@@ -192,10 +248,10 @@ def _movement_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     source, text = "Claim: movement per iteration", "max_r ‖w_r(t) − w_r(0)‖ ≤ D = 4√n ‖err(0)‖/(√m λ)"
     limit = bounds.movement_bound(n, m, smallest, run.initial_error)
     observed = [(t, far, limit) for t, far in moved]
-    claims.add("movement", source, text, observed, ("rate_so_far",), needs_descent=True, needs_lambda=True)
-    text, assumes = "max_r ‖w_r(t) − w_r(0)‖ < R = λ/(12n)", ("width", "rate_so_far")
+    claims.add("movement", source, text, observed, ("rate_so_far", "rounding"), **descent)
+    text, assumes = "max_r ‖w_r(t) − w_r(0)‖ < R = λ/(12n)", ("width", "rate_so_far", "rounding")
     observed = [(t, far, run.radius) for t, far in moved]
-    claims.add("within R", source, text, observed, assumes, needs_descent=True, needs_lambda=True)
+    claims.add("within R", source, text, observed, assumes, **descent)
 
 
 def _split_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
@@ -212,26 +268,24 @@ def _split_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     )
     assumes = (("still", "kernel_width"), _FEW_FLIPS, _FEW_FLIPS, ())
     steps = [(t, split) for t, split in run.splits if t + 1 < run.converged_iteration]
+    descent = {"needs_descent": True, "needs_movement": True, "total": run.n_judged_steps}
     for k in range(4):
         observed = [(t, split.terms[k] / errors[t], limits[k]) for t, split in steps]
         key, source = f"B{k + 1}", f"Claim: bounding the {names[k]} term"
-        needs_lambda = k < 3
-        claims.add(
-            key, source, texts[k], observed, assumes[k], needs_descent=True, needs_lambda=needs_lambda, slack=1e-9
-        )
+        claims.add(key, source, texts[k], observed, assumes[k], needs_lambda=k < 3, slack=1e-9, **descent)
     observed = [
         # Predictions are known to their precision only; beside a small error that shows.
         (t, abs(split.gap), _IDENTITY_TOLERANCE + 1e3 * run.precision * sqrt(errors[0] / errors[t]))
         for t, split in steps
     ]
     text = "|‖err(t+1)‖² − ‖err(t)‖² − ΣB|/‖err(t)‖² ≤ 1e-9 and rounding"
-    claims.add("identity", "Claim: split into four terms", text, observed, needs_descent=True)
+    claims.add("identity", "Claim: split into four terms", text, observed, **descent)
     factor = bounds.step_factor(n, rate, smallest, b, radius)
     observed = [(t, errors[t + 1] / errors[t], factor) for t, _ in steps]
     source = "Lemma: progress per iteration"
     text = "‖err(t+1)‖²/‖err(t)‖² ≤ 1 − ηλ + 4ηn min{R, e^(−b²/2)} + η²n²"
-    assumed = (*_FEW_FLIPS, "kernel_width")
-    claims.add("one step", source, text, observed, assumed, needs_descent=True, needs_lambda=True, slack=1e-9)
+    assumed = (*_FEW_FLIPS, "kernel_width", "rounding")
+    claims.add("one step", source, text, observed, assumed, needs_lambda=True, slack=1e-9, **descent)
 
 
 def _rate_claim(run: RunMeasurements, claims: ClaimCollector) -> None:
@@ -243,9 +297,10 @@ def _rate_claim(run: RunMeasurements, claims: ClaimCollector) -> None:
         if t > 0
     ]
     text = "‖err(t)‖²/‖err(0)‖² ≤ (1 − ηλ/2)^t"
-    assumes = ("step", "width", "radius", "doubtful_odds", "kernel_width", "threshold", "separation")
+    assumes = ("step", "width", "radius", "doubtful_odds", "kernel_width", "threshold", "separation", "rounding")
     source = "Lemma: convergence"
-    claims.add("rate", source, text, observed, assumes, needs_descent=True, needs_lambda=True, slack=1e-9)
+    descent = {"needs_descent": True, "needs_lambda": True, "needs_movement": True, "total": run.n_judged_steps}
+    claims.add("rate", source, text, observed, assumes, slack=1e-9, **descent)
 
 
 def _quantities(run: RunMeasurements, failure: float) -> dict[str, float]:
@@ -255,7 +310,7 @@ def _quantities(run: RunMeasurements, failure: float) -> dict[str, float]:
         "neurons": m,
         "threshold": b,
         "separation": run.separation.distance,
-        "lambda": run.spectrum.smallest,
+        "lambda": run.smallest,
         "lambda_rounding": run.spectrum.rounding,
         "lambda_max": run.spectrum.largest,
         "learning_rate": run.rates[0],
@@ -263,8 +318,7 @@ def _quantities(run: RunMeasurements, failure: float) -> dict[str, float]:
         "movement_bound": bounds.movement_bound(n, m, smallest, error),
         "flow_movement_bound": bounds.flow_movement_bound(n, m, smallest, error),
         "initial_error": error,
-        # what the O of the Claim "upper bound the initialization" would have to hide here
-        "initial_error_constant": run.squared_errors[0] / bounds.initial_error_bound(n, b, failure),
+        "initial_error_bound": bounds.initial_error_bound(n, b, failure, run.max_target),
         "fired_bound": bounds.sparsity_bound(m, b),
         "failure": failure,
     }
@@ -292,14 +346,17 @@ def _curves(run: RunMeasurements) -> dict[str, list[float]]:
 
 
 def _notes(run: RunMeasurements, seconds: float, start_seconds: float) -> list[str]:
-    n_iterations = len(run.squared_errors)
-    sampled = "every iteration" if run.every == 1 else f"{len(run.sampled_iterations)} of {n_iterations} iterations"
+    n_iterations = run.n_iterations
+    spectra = iterations_in_words([t for t, *_ in run.spectra], n_iterations)
     notes = [
-        f"‖err(t)‖ was followed in every iteration; fire sets, flips, movement, gradients and B₁ … B₄ are exact and "
-        f"were looked at in {sampled}, λ_min(H(t)) in {len(run.spectra)}.",
+        f"‖err(t)‖ was measured in every iteration. Fire sets, flips, movement, gradients and B₁ … B₄ are exact, "
+        f"measured in {iterations_in_words(run.sampled_iterations, n_iterations)}; λ_min(H(t)) and ‖H(t) − H(0)‖ in "
+        f"{spectra}.",
         f"The certificate took {seconds:.2f} s, {start_seconds:.2f} s of it before training; the training time "
         f"includes that.",
     ]
+    if run.why_no_movement:
+        notes.append(f"Warning: {run.why_no_movement}.")
     if run.converged_iteration < n_iterations:
         notes.append(
             f"From iteration {run.converged_iteration} on the error is only rounding; no claim is held against it."
@@ -307,3 +364,15 @@ def _notes(run: RunMeasurements, seconds: float, start_seconds: float) -> list[s
     if run.overflow_iteration is not None:
         notes.append(f"The run overflowed in iteration {run.overflow_iteration}.")
     return notes
+
+
+def iterations_in_words(iterations: list[int], total: int) -> str:
+    """Which of ``total`` iterations, counted from 0, a list holds."""
+    if not iterations:
+        return "no iteration"
+    if len(iterations) >= total:
+        return "every iteration" if total > 1 else "iteration 0"
+    shown = [str(t) for t in iterations]
+    if len(shown) > _MAX_SHOWN:
+        shown = [*shown[: _MAX_SHOWN - 2], "…", shown[-1]]
+    return f"{len(iterations)} of {total} iterations ({', '.join(shown)})"

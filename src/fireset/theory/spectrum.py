@@ -38,11 +38,13 @@ class ShiftedCholesky:
         from scipy.linalg import LinAlgError, cho_factor
 
         n = len(kernel)
+        if not np.isfinite(kernel.sum()):
+            raise FloatingPointError("the kernel to be factored has entries that are not finite")
         self.largest = _largest_eigenvalue(kernel)
         self.shift = max(_RELATIVE_SHIFT, n * _EPS) * self.largest or 1.0  # for a kernel that is 0, any will do
         kernel = kernel if overwrite else kernel.copy()
         diagonal = np.diagonal(kernel).copy()
-        while True:
+        while True:  # ends where the shift makes the kernel diagonally dominant
             kernel[np.diag_indices(n)] = diagonal + self.shift
             try:
                 # The transposed view is what LAPACK calls column-major: factored in place, in one triangle.

@@ -38,7 +38,8 @@ from fireset.training.solvers.base import Solver, SolverContext
 
 _NAME = re.compile(r"checkpoint-(\d{8})\.safetensors")
 _OURS = re.compile(r"\.?checkpoint-(\d{8})\..*(safetensors|part)")  # shards and what an interrupted writer left, too
-_WHOLE = [f.name for f in fields(Iteration) if f.type in (int, "int")]
+_COUNTS = [f.name for f in fields(Iteration) if f.type in (int, int | None)]
+_OPTIONAL = [f.name for f in fields(Iteration) if f.type in (int | None, float | None)]  # None, or measured each time
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Checkpoints:
     def __post_init__(self) -> None:
         for name in ("every", "keep"):
             whole_number(name, getattr(self, name), 1)
+
+    def shared_settings(self) -> dict[str, Any]:
+        """Those that must be the same on all workers."""
+        return {"folder": str(self.folder), "every": self.every, "keep": self.keep, "resume": self.resume}
 
     def check_free(self, group: ProcessGroup) -> None:
         """Refuse, on all workers, a folder that another run is writing to; for those who prepare long before it."""
@@ -209,12 +214,8 @@ class CheckpointFolder:
 
     def _write_index(self, digests: list[bytes]) -> None:
         history = self._context.history
-        columns = {
-            f.name: history.column(f.name)
-            for f in fields(Iteration)
-            if f.name != "validation_loss" or (history and history[0].validation_loss is not None)
-        }
-        arrays = {name: column.astype(np.int64 if name in _WHOLE else np.float64) for name, column in columns.items()}
+        measured = [f.name for f in fields(Iteration) if not history or getattr(history[0], f.name) is not None]
+        arrays = {name: history.column(name).astype(np.int64 if name in _COUNTS else np.float64) for name in measured}
         description = {
             "checkpoint": len(history),
             **self._solver.state(),
@@ -375,15 +376,15 @@ def _refuse_together(group: ProcessGroup, refusal: str, asked: Checkpoints) -> N
 def _history(columns: dict[str, np.ndarray], iteration: int) -> History:
     """History out of a file: as many records as iterations, numbered from 0."""
     needed = {f.name for f in fields(Iteration)}
-    if set(columns) | {"validation_loss"} != needed:
+    if set(columns) | set(_OPTIONAL) != needed:
         raise ValueError("its history lacks columns")
     for name, column in columns.items():
-        if column.shape != (iteration,) or column.dtype != (np.int64 if name in _WHOLE else np.float64):
+        if column.shape != (iteration,) or column.dtype != (np.int64 if name in _COUNTS else np.float64):
             raise ValueError(f"its history has no {iteration} entries of {name}")
     if not np.array_equal(columns["iteration"], np.arange(iteration)):
         raise ValueError("its history is not in order")
     lists = {name: column.tolist() for name, column in columns.items()}
-    lists.setdefault("validation_loss", [None] * iteration)
+    lists |= {name: [None] * iteration for name in _OPTIONAL if name not in columns}
     return History(Iteration(**{name: lists[name][k] for name in needed}) for k in range(iteration))
 
 

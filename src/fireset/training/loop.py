@@ -11,6 +11,7 @@ The loop knows no engine and no solver by name.
 """
 
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import isfinite
@@ -20,7 +21,8 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.parallel import one_blas_thread
-from fireset.distributed.shard import NetworkShard
+from fireset.distributed.agreement import check_same, failing_together
+from fireset.distributed.shard import NetworkShard, check_same_run
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import same_rows
@@ -28,15 +30,18 @@ from fireset.training.best_weights import BestWeights
 from fireset.training.checkpoint import CheckpointFolder, Checkpoints
 from fireset.training.clock import Clock
 from fireset.training.history import History, Iteration, WorkCounter
+from fireset.training.invariants import check_result
 from fireset.training.losses import Loss, get_loss
 from fireset.training.memory import parse_memory
 from fireset.training.plan import Plan, shard_of
 from fireset.training.problem import TrainingProblem
-from fireset.training.progress import Callback, Progress
+from fireset.training.progress import Callback, EndCallback, Progress
 from fireset.training.result import TrainingResult
 from fireset.training.signals import Received, interruptible, terminable
 from fireset.training.solvers import Evaluation, Solver, SolverContext, make_solver
 from fireset.training.stopping import Stopping, StopReason, reason_of_rank, stop_rank
+
+_MUCH_ROUNDING = 1e-3  # of 1: output_scale times eps, from which on rounding is looked at
 
 
 def train(
@@ -62,7 +67,8 @@ def train(
     Parameters
     ----------
     callbacks
-        Called with a ``Progress`` after each forward pass; one that returns True ends training.
+        Called with a ``Progress`` after each forward pass; one that returns True ends training. One with a method
+        ``end`` has it called with the ``Progress`` of the last iteration.
     """
     return Trainer(network, X, y, **settings).run(callbacks)
 
@@ -144,18 +150,24 @@ class Trainer:
         checkpoint: Checkpoints | None = None,
         memory: int | str | None = None,
     ):
-        self._stopping = Stopping(max_iter, tol, patience)
         given = {"learning_rate": learning_rate, "momentum": momentum, "nesterov": nesterov, "ridge": ridge, "tol": tol}
         given |= {"batch_size": batch_size, "shuffle_seed": shuffle_seed, "trained_outputs": trained_outputs}
+        asked = {"engine": engine, "solver": solver, "loss": loss, "max_iter": max_iter, "patience": patience}
+        asked |= {"any_norm": any_norm, "checkpoint": checkpoint.shared_settings() if checkpoint else None}
+        workers = check_same_run(network, {**given, **asked})  # first of all: what follows may wait for the others
+        self._stopping = Stopping(max_iter, tol, patience)
         self._solver = make_solver(solver, given)
-        asked = get_loss(loss)
+        loss = get_loss(loss)
         self._whole, self._any_norm, self._memory = network, any_norm, parse_memory(memory)
         shard = shard_of(network)
         self._network = shard.local
-        whole = TrainingProblem.check(
-            self._network, X, y, asked, sample_weight=sample_weight, validation=validation, any_norm=any_norm
-        )
-        self._loss_name, self._loss = str(asked), asked.for_targets(whole.targets, whole.weight)
+        with failing_together(workers):
+            whole = TrainingProblem.check(
+                self._network, X, y, loss, sample_weight=sample_weight, validation=validation, any_norm=any_norm
+            )
+        if workers.size > 1:
+            check_same(workers, {"rows": whole.n_rows, **whole.fingerprints()})
+        self._loss_name, self._loss = str(loss), loss.for_targets(whole.targets, whole.weight)
         self.problem = whole.share(shard.grid.same_neurons)
         self._plan = Plan.make(
             shard, self.problem, engine=engine, solver=self._solver, max_iter=max_iter, memory=memory
@@ -167,6 +179,42 @@ class Trainer:
         self.start_seconds = self._clock.seconds
         # After a crash, time goes on from where the checkpoint was written.
         self._clock = Clock(self.history[-1].seconds if self.history else 0.0)
+        self._remember_weights()
+
+    def _facts(self) -> dict[str, Any]:
+        """What a run is made of, for a report of a fault."""
+        network = self._network
+        return {
+            "loss": self._loss_name,
+            **self._solver.settings(),
+            **self._solver.details(),
+            "engine": self.engine.name,
+            "rows": self.problem.n_rows,
+            "width": self._plan.shard.width,
+            "features": network.n_features,
+            "outputs": network.n_outputs,
+            "dtype": str(network.dtype),
+            "threshold": network.threshold,
+            "output_scale": network.output_scale,
+            **self.problem.fingerprints(),
+        }
+
+    def _check_rounding(self) -> None:
+        """Refuse a network whose outputs are scaled up so much that rounding undoes what training has gained.
+
+        The loss that the history records and that of ``network.predict`` then differ: they add in another order.
+        """
+        network, problem, first = self._network, self.problem, self.history[0].loss
+        rounding = network.output_scale * float(np.finfo(network.dtype).eps)
+        if rounding <= _MUCH_ROUNDING or self._plan.group.size > 1 or problem.has_validation or not isfinite(first):
+            return
+        loss = problem.weight_unit * self._loss.value(network.predict(problem.X), problem.targets, problem.weight)
+        if not loss <= first * (1.0 + _MUCH_ROUNDING):
+            raise InputError(
+                f"output_scale must be small enough for {network.dtype}, got {network.output_scale:g}: rounding of the "
+                f"predictions leaves a loss of {loss:.4g}, {first:.4g} before training; use output_scale=1000 or less, "
+                f"or dtype='float64'"
+            )
 
     def _new_context(self) -> SolverContext:
         """An empty history, and a safe copy of the weights as they are."""
@@ -198,10 +246,7 @@ class Trainer:
                     self._counter.skip(self.engine, oracle_queries=False)
 
     def _checkpoint_folder(self, checkpoint: Checkpoints | None) -> CheckpointFolder | None:
-        group, problem, network = self._plan.group, self.problem, self._network
-        fingerprints = problem.fingerprints() if checkpoint or group.size > 1 else {}
-        for name, digest in fingerprints.items():
-            group.check_same(name, bytes.fromhex(digest).ljust(16))
+        network = self._network
         if checkpoint is None:
             return None
         if self._solver.trains_outputs:
@@ -217,7 +262,7 @@ class Trainer:
             "dtype": str(network.dtype),
             "threshold": network.threshold,
             "output_scale": network.output_scale,
-            **fingerprints,
+            **self.problem.fingerprints(),
         }
         return CheckpointFolder(checkpoint, self._plan.shard, self._context, self._solver, settings)
 
@@ -225,13 +270,28 @@ class Trainer:
 
     def step(self, callbacks: Iterable[Callback] = ()) -> Iteration:
         """One iteration: evaluate, tell the callbacks, move the weights; returns what was seen before they moved."""
+        self._check_weights()
         with self._guarded():
             self._checkpoint_if_due()
             progress = self.evaluate()
             for callback in callbacks:
                 callback(progress)
-            self._move(progress)
+            self._solver.step(self._evaluation)
+        self._remember_weights()
         return progress.record
+
+    def _remember_weights(self) -> None:
+        """Compute checksums of weights and outputs. Cost O(m d), a fraction of a forward pass over a few rows."""
+        self._checksums = {name: _checksum(getattr(self._network, name)) for name in ("weights", "signs")}
+
+    def _check_weights(self) -> None:
+        """Refuse weights that were changed since the last step: what the engine knows of them is no longer true."""
+        for name, known in self._checksums.items():
+            if _checksum(getattr(self._network, name)) != known:
+                raise InputError(
+                    f"`network.{name}` must not change between the steps of a Trainer, got other values than after the "
+                    f"last step; make a new Trainer to go on from them"
+                )
 
     def evaluate(self) -> Progress:
         """The forward pass at the current weights, recorded as an iteration."""
@@ -243,7 +303,7 @@ class Trainer:
         loss, *held_out = problem.total(*(self._loss.value(u, problem.targets, weight) for weight in counted))
         record = Iteration(
             iteration=len(self.history),
-            loss=loss + self._solver.penalty(),
+            loss=problem.weight_unit * (loss + self._solver.penalty()),
             validation_loss=held_out[0] if held_out else None,
             fired_fraction=engine.work.fired_pairs / pairs,
             learning_rate=self._solver.learning_rate,
@@ -252,22 +312,22 @@ class Trainer:
         )
         self.history.append(record)
         self._best.update(record)
+        residual = self._loss.residual(u, problem.targets, problem.weight)
+        self._evaluation = Evaluation(record, u, residual)
+        scaled = problem.weight_unit != 1.0
         return Progress(
             record,
             self._network,
             engine,
             u,
-            self._loss.residual(u, problem.targets, problem.weight),
+            problem.weight_unit * residual if scaled else residual,
             self._stopping.max_iter,
             problem.X,
             problem.targets,
-            problem.weight,
+            problem.weight_unit * problem.weight if scaled else problem.weight,
             self._solver.momentum,
             self._solver.name,
         )
-
-    def _move(self, progress: Progress) -> None:
-        self._solver.step(Evaluation(progress.record, progress.predictions, progress.residual))
 
     def _checkpoint_if_due(self) -> None:
         if self._at_checkpoint() and len(self.history) != self.resumed_at and self._save_checkpoint():
@@ -306,6 +366,7 @@ class Trainer:
         """
         if self._folder is not None:
             raise InputError("a run with checkpoints keeps to its rows; leave checkpoint out, or make another Trainer")
+        self._check_weights()
         whole = TrainingProblem.check(self._network, X, y, self._loss, sample_weight, any_norm=self._any_norm)
         problem = whole.share(self._plan.shard.grid.same_neurons)
         has_these_rows = same_rows(problem.X, self.problem.X)
@@ -321,6 +382,7 @@ class Trainer:
 
     def run(self, callbacks: Sequence[Callback] = ()) -> TrainingResult:
         """Iterate until a stopping rule, a callback or a signal ends it."""
+        self._check_weights()
         with (
             interruptible() as interrupted,
             terminable() if self._folder else nullcontext(Received()) as terminated,
@@ -330,10 +392,16 @@ class Trainer:
                 self._checkpoint_if_due()
                 progress = self.evaluate()
                 reason = self._stop_reason(progress, callbacks, interrupted, terminated)
+                if reason is not None:
+                    for callback in callbacks:
+                        if isinstance(callback, EndCallback):
+                            callback.end(progress)
                 if reason in (None, StopReason.TERMINATED):
-                    self._move(progress)
+                    self._solver.step(self._evaluation)
                 if reason is None and self._solver.converged:
                     reason = StopReason.TOL
+                elif reason is None and self._solver.stalled:
+                    reason = StopReason.STALLED
                 if reason is StopReason.TERMINATED:
                     self._save_checkpoint()
                 if reason is not None:
@@ -364,8 +432,11 @@ class Trainer:
         """Leave the best weights in the network, on all workers, and the checkpoints to others; returns how it went."""
         self._solver.finish()
         best = self._best.finish()
+        check_result(self.history, best, reason, by_validation=self.problem.has_validation, settings=self._facts)
+        self._check_rounding()
         self._went_back = best is not self.history[-1]
         self._plan.shard.gather_into(self._whole)
+        self._remember_weights()
         if self._folder is not None:
             self._folder.release()
         rate = self._solver.learning_rate
@@ -392,3 +463,7 @@ class Trainer:
             blocks=self.engine.blocks,
             resumed_at=self.resumed_at,
         )
+
+
+def _checksum(array: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -50,7 +50,7 @@ def _sparse(X: np.ndarray) -> SparseRows:
 def compile_index(kind: str, dtype) -> None:
     """The same for an index: build it, ask it and, if it can be changed, change it."""
     d = next(d for d in (3, 2, 1, 4, 5, 6, 7, 8) if index_class(kind).suits(d))
-    points = np.random.default_rng(0).standard_normal((500, d)).astype(dtype)
+    points = np.random.default_rng(0).standard_normal((1000, d)).astype(dtype)  # enough for a tree of every kind
     index = build(points, kind)
     index.report(points[:2], np.ones(2))
     if index.dynamic:

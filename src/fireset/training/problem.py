@@ -17,6 +17,7 @@ from fireset.sparse_rows import Rows, SparseRows, stacked
 from fireset.training.losses import Loss
 
 _LARGEST_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
+_USUAL_EXPONENT = 16  # of two: mean weights up to 2^±16 are used as they are
 _LARGEST_PUSH = 1e-3  # of the largest number of the network's precision, for the same reason
 
 
@@ -32,11 +33,16 @@ class TrainingProblem:
         In the network's precision.
     targets : (n, c) array
     weight : (n,) array
-        Of the rows that are trained on; 0 for validation rows, which so ride along in the engine without pushing.
+        Of the rows that are trained on, divided by ``weight_unit``; 0 for validation rows, which so ride along in the
+        engine without pushing.
     held_out : (n,) array
         1 for validation rows, 0 for the others.
     row_group : ProcessGroup
         The workers that have all rows between them; by default this process.
+    weight_unit : float
+        A power of two, 1 unless the mean of the sample weights is extreme: weights of 1e-100 would vanish in float32.
+        Solvers work in units of it. Losses, learning rates and ridges that users pass or read are multiples of 1: a
+        loss, or a ridge, is ``weight_unit`` times the solver's; a learning rate is the solver's divided by it.
     """
 
     X: Rows
@@ -45,6 +51,7 @@ class TrainingProblem:
     held_out: np.ndarray
     row_group: ProcessGroup = SINGLE_PROCESS
     shared: "SharedFacts | None" = None  # what one share cannot tell
+    weight_unit: float = 1.0
 
     @classmethod
     def check(
@@ -59,21 +66,26 @@ class TrainingProblem:
         any_norm: bool = False,
     ) -> "TrainingProblem":
         """Make one from what a user has passed, or refuse it with the reason."""
+        _check_output_scale(network)
         X, targets = _check_pair(network, X, y, loss, "", any_norm)
-        weight = _check_weight(sample_weight, len(X))
-        _check_sizes(targets, weight, network.dtype, "")
+        given = _check_weight(sample_weight, len(X))
+        weight_unit = _weight_unit(given)
+        weight = given / weight_unit
+        _check_sizes(targets, given, weight, network.dtype, "")
         if validation is None:
-            return cls(X, targets, weight, np.zeros(len(X)))
+            return cls(X, targets, weight, np.zeros(len(X)), weight_unit=weight_unit)
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             size = f" of {len(validation)}" if isinstance(validation, Sized) else ""
             raise InputError(f"validation must be a pair (X, y), got {type(validation).__name__}{size}")
         rows, held_targets = _check_pair(network, *validation, loss, "validation ", any_norm)
-        _check_sizes(held_targets, np.ones(len(rows)), network.dtype, "validation ")
+        ones = np.ones(len(rows))
+        _check_sizes(held_targets, ones, ones, network.dtype, "validation ")
         return cls(
             stacked(X, rows),
             np.concatenate([targets, held_targets]),
             np.concatenate([weight, np.zeros(len(rows))]),
             np.concatenate([np.zeros(len(X)), np.ones(len(rows))]),
+            weight_unit=weight_unit,
         )
 
     def share(self, group: ProcessGroup) -> "TrainingProblem":
@@ -95,6 +107,7 @@ class TrainingProblem:
             self.held_out[rows],
             group,
             SharedFacts(self.n_rows, self.has_validation, self.fingerprints()),
+            self.weight_unit,
         )
 
     def total(self, *sums: float) -> list[float]:
@@ -123,7 +136,7 @@ class TrainingProblem:
         return {
             "X": fingerprint(self.X),
             "y": fingerprint(self.targets),
-            "sample_weight": fingerprint(self.weight),
+            "sample_weight": fingerprint(self.weight * self.weight_unit),
             "validation": fingerprint(self.held_out),
         }
 
@@ -151,6 +164,17 @@ def fingerprint(array: Rows) -> str:
     total = hashlib.blake2b(kind, digest_size=8)
     total.update(array.reshape(-1).view(np.uint8).data)
     return total.hexdigest()
+
+
+def _check_output_scale(network: ShiftedReLUNetwork) -> None:
+    """Refuse a scale κ at which steps, of order 1/κ, vanish beside the weights or overflow when squared."""
+    limits = np.finfo(network.dtype)
+    low, high = float(limits.tiny) ** 0.25, 1.0 / float(limits.eps)
+    if not low <= network.output_scale <= high:
+        raise InputError(
+            f"output_scale must be between {low:.1g} and {high:.1g} to train in {network.dtype}, got "
+            f"{network.output_scale:g}; use 1000 or less"
+        )
 
 
 def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[Rows, np.ndarray]:
@@ -194,12 +218,26 @@ def _check_weight(sample_weight, n: int) -> np.ndarray:
     return weight
 
 
-def _check_sizes(targets: np.ndarray, weight: np.ndarray, dtype: np.dtype, what: str) -> None:
-    """Refuse targets whose loss is not a number, or whose gradient is none in the network's precision."""
+def _weight_unit(weight: np.ndarray) -> float:
+    """The power of two next to the mean of the weights, or 1 where that is within 2^±16.
+
+    Dividing by a power of two changes no digit of any result, as long as nothing over- or underflows.
+    """
+    largest = float(weight.max())
+    mean = largest * float(np.mean(weight / largest))
+    exponent = int(np.clip(np.round(np.log2(mean)), -1022, 1022))
+    return 1.0 if abs(exponent) <= _USUAL_EXPONENT else float(np.ldexp(1.0, exponent))
+
+
+def _check_sizes(targets: np.ndarray, weight: np.ndarray, scaled: np.ndarray, dtype: np.dtype, what: str) -> None:
+    """Refuse targets whose loss is not a number, or whose gradient is none in the network's precision.
+
+    ``scaled`` are the weights in units of ``weight_unit``, with which gradients are computed.
+    """
     sizes = np.abs(targets).max(axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.where(weight > 0, weight * np.square(targets).sum(axis=1), 0.0)
-        pushes = weight * np.maximum(sizes, 1.0)
+        pushes = scaled * np.maximum(sizes, 1.0)
         if not squares.sum() <= _LARGEST_LOSS:
             limit, shares = f"the sum of {'' if what else 'sample_weight · '}y² to be finite", squares
         elif not what and not pushes.sum() <= _LARGEST_PUSH * float(np.finfo(dtype).max):

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,13 @@ class Progress:
 
 
 Callback = Callable[[Progress], bool | None]
+
+
+@runtime_checkable
+class EndCallback(Protocol):
+    """A callback that is also called once after the last iteration, before other weights are restored."""
+
+    def end(self, progress: Progress) -> None: ...
 
 
 class ProgressBar:

@@ -39,14 +39,14 @@ class StepSize:
         return self.asked == "auto"
 
     def choose(self, network: ShiftedReLUNetwork, engine: Engine, loss: Loss, problem: TrainingProblem) -> float:
-        """η at the current weights."""
+        """η at the current weights, for losses in units of ``problem.weight_unit``."""
         if self.asked == "auto":
             return _from_fire_sets(network, engine, loss, problem)
         if self.asked == "theory":
             if problem.row_group.size > 1:
                 raise InputError("learning_rate='theory' needs all rows on every worker; use 'auto' or a number")
-            return _from_theory(network, problem.X[problem.weight > 0])
-        return float(self.asked)
+            return _from_theory(network, problem.X[problem.weight > 0]) * problem.weight_unit
+        return float(self.asked) * problem.weight_unit
 
 
 def loss_grew(history: History) -> bool:

@@ -20,6 +20,7 @@ class StopReason(StrEnum):
 
     MAX_ITER = "max_iter"  # all iterations were done
     TOL = "tol"  # the loss is small enough, or does not fall any more
+    STALLED = "stalled"  # no step of the solver decreases the loss, and it is not known to be at its minimum
     PATIENCE = "patience"  # the validation loss has not improved for so long
     CALLBACK = "callback"  # a callback asked for it
     DIVERGED = "diverged"  # the loss grew beyond all bounds at a fixed learning rate, or was there from the start

@@ -30,7 +30,8 @@ _KINDS: dict[type, str] = {NumberColumn: "number", CategoryColumn: "category", D
 
 def to_model(estimator: ShiftedReLUEstimator, target: str) -> onnx.ModelProto:
     """The graph of a fitted estimator. Its weights are copied once; running it takes rows · m numbers of memory."""
-    network, encoder, by_name = estimator.network_, estimator.encoder_, estimator._by_name
+    network, encoder = estimator.network_, estimator.encoder_
+    by_name = estimator._by_name or not estimator._of_numbers  # else all columns come in one matrix
     if not isinstance(network, ShiftedReLUNetwork):
         raise InputError("to_onnx needs the whole network, and this worker has a part; save the model and export that")
     graph = Graph()

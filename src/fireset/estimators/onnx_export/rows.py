@@ -9,7 +9,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from fireset.estimators.onnx_export.graph import ML, Graph
-from fireset.tables.column_kinds import OTHER_CATEGORY, PERIODS, PHASE_STEP, CategoryColumn, DateColumn, NumberColumn
+from fireset.tables.column_kinds import (
+    OTHER_CATEGORY,
+    PERIODS,
+    PHASE_STEP,
+    CategoryColumn,
+    DateColumn,
+    NumberColumn,
+    OrderedColumn,
+)
 from fireset.tables.columns import CLIP, BentColumn, ColumnMap
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.sphere import SphereMap
@@ -23,7 +31,7 @@ def add_inputs(graph: Graph, encoder: TableEncoder, by_name: bool) -> list[str]:
     """One input X for the columns of an array, or one for each column of a table."""
     if not by_name:
         return [graph.input("X", np.float64, len(encoder.columns))]
-    types = [object if isinstance(column, CategoryColumn) else np.float64 for column in encoder.columns]
+    types = [object if isinstance(column, CategoryColumn | OrderedColumn) else np.float64 for column in encoder.columns]
     return [graph.input(column.name, dtype, 1) for column, dtype in zip(encoder.columns, types, strict=True)]
 
 
@@ -40,6 +48,8 @@ def add_encoder(graph: Graph, encoder: TableEncoder, inputs: list[str], by_name:
             given += [inputs[j]] if by_name else []
         elif isinstance(column, DateColumn):
             parts.append((_date(graph, inputs[j], column), places))
+        elif isinstance(column, OrderedColumn):
+            parts.append((_ordered(graph, inputs[j], column), places))
         else:
             parts.append((_categories(graph, inputs[j], column), places))
     if numbers:
@@ -133,6 +143,32 @@ def _categories(graph: Graph, text: str, column: CategoryColumn) -> str:
         "Equal", codes, graph.constant(f"{column.name}/refused_code", _REFUSED, np.int64), name=f"{column.name}/refused"
     )
     return graph.add("Where", refused, graph.constant("nan", np.nan), one_hot, name=f"{column.name}/checked")
+
+
+def _ordered(graph: Graph, text: str, column: OrderedColumn) -> str:
+    """The place in the order, and where the cell was missing; NaN for texts that have no place."""
+    name = column.name
+    places = {level: place for place, level in enumerate(column.levels)}
+    codes = graph.add(
+        "LabelEncoder",
+        text,
+        name=f"{name}/code",
+        domain=ML,
+        keys_strings=[*places, ""],
+        values_int64s=[*places.values(), _UNKNOWN],
+        default_int64=_REFUSED,
+    )
+    missing, strange = (
+        graph.add("Equal", codes, graph.constant(f"{name}/{kind}_code", code, np.int64), name=f"{name}/{kind}")
+        for kind, code in (("missing", _UNKNOWN), ("strange", _REFUSED))
+    )
+    nan = graph.constant("nan", np.nan)
+    fill = nan if column.fill is None else graph.constant(f"{name}/fill", column.fill)
+    numbers = graph.add("Where", strange, nan, graph.cast(codes, np.float64, f"{name}/place"), name=f"{name}/known")
+    values = [graph.add("Where", missing, fill, numbers, name=f"{name}/filled")]
+    if column.indicator:
+        values.append(graph.cast(missing, np.float64, f"{name}/indicator"))
+    return graph.joined(values, f"{name}/features")
 
 
 def _spellings(category: str) -> Iterator[str]:

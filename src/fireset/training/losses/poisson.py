@@ -30,7 +30,9 @@ class Poisson(Loss):
     def value(self, u, targets, sample_weight) -> float:
         from scipy.special import xlogy
 
-        rows = _means(u) - targets - targets * u + xlogy(targets, targets)
+        # Linear beyond the largest mean, as the residual has it: a loss that is constant there would stop descent.
+        beyond = 1.0 + np.maximum(u - LARGEST_LOG, 0.0)
+        rows = _means(u) * beyond - targets - targets * u + xlogy(targets, targets)
         return float(sample_weight @ rows.sum(axis=1))
 
     def residual(self, u, targets, sample_weight) -> np.ndarray:

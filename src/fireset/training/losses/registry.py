@@ -5,11 +5,11 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from fireset._util.errors import InputError
-from fireset._util.registry import load
+from fireset._util.registry import Registry
 from fireset.training.losses.base import Loss
 
 # Where each class is; what there is to say about it, the class says itself.
-LOSSES = {
+_BUILT_IN = {
     "squared_error": "fireset.training.losses.squared_error:SquaredError",
     "log_loss": "fireset.training.losses.log_loss:LogLoss",
     "absolute_error": "fireset.training.losses.absolute_error:AbsoluteError",
@@ -17,6 +17,7 @@ LOSSES = {
     "quantile": "fireset.training.losses.quantile:Quantile",
     "poisson": "fireset.training.losses.poisson:Poisson",
 }
+LOSSES = Registry("fireset.losses", _BUILT_IN)
 
 
 def get_loss(loss: str | Loss) -> Loss:
@@ -25,25 +26,28 @@ def get_loss(loss: str | Loss) -> Loss:
         return loss
     if not isinstance(loss, str) or loss not in LOSSES:
         raise InputError(f"loss must be one of {', '.join(LOSSES)}; got {loss!r}")
-    return load(LOSSES[loss])()
+    return LOSSES.load(loss, Loss)()
 
 
 def check_task(loss: str | Loss, task: str) -> Loss:
     """A loss for "regression" or "classification", or the refusal of one that is not for it."""
-    names = [name for name, place in LOSSES.items() if task in load(place).tasks]
     if not isinstance(loss, Loss) and (not isinstance(loss, str) or loss not in LOSSES):
-        raise InputError(f"loss must be one of {', '.join(names)}; got {loss!r}")
+        raise InputError(f"loss must be one of {_names_for(task)}; got {loss!r}")
     found = get_loss(loss)
     if task not in found.tasks:
         raise InputError(
-            f"loss must be one of {', '.join(names)} for {task}; got {found.name!r}, which is for {found.tasks[0]}"
+            f"loss must be one of {_names_for(task)} for {task}; got {found.name!r}, which is for {found.tasks[0]}"
         )
     return found
 
 
+def _names_for(task: str) -> str:
+    return ", ".join(name for name in LOSSES if task in LOSSES.load(name, Loss).tasks)
+
+
 def describe_loss(loss: Loss) -> dict[str, Any]:
     """A loss of the registry as a model file has it: its name and what it was made with."""
-    if loss.name not in LOSSES or type(loss) is not load(LOSSES[loss.name]):
+    if loss.name not in LOSSES or type(loss) is not LOSSES.load(loss.name, Loss):
         raise InputError(
             f"a model file knows the losses {', '.join(LOSSES)}, not {type(loss).__name__}; "
             "pickle the estimator instead"

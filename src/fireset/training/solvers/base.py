@@ -45,7 +45,7 @@ class SolverContext:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The network at the current weights."""
+    """The network at the current weights. ``residual`` is in units of ``problem.weight_unit``, the loss is not."""
 
     record: Iteration
     predictions: np.ndarray  # u, (n, c), of this worker's rows
@@ -69,7 +69,10 @@ class Solver(ABC):
     shares_rows : bool
         Whether workers may have some rows each: whatever it sums over rows, it sums by ``problem.total``.
     converged : bool
-        Set by ``step`` when nothing worth a step is left.
+        Set by ``step`` when nothing worth a step is left: training stops with ``StopReason.TOL``.
+    stalled : bool
+        Set by ``step`` when no step decreases the loss, though the solver cannot say that it has converged: training
+        stops with ``StopReason.STALLED``.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Solver(ABC):
     trains_outputs: bool = False
     shares_rows: bool = False
     converged: bool = False
+    stalled: bool = False
 
     context: SolverContext
 

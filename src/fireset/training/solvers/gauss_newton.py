@@ -13,7 +13,8 @@ by Brand, Peng, Song and Weinstein ("Training (Overparametrized) Neural Networks
 docs/solvers.md says which of their steps are run here.
 
 μ is Levenberg–Marquardt damping: a round that did not give a tenth of its promise has the next one damped more, and one
-that gave nothing is taken back. Training ends when a round promises less than ``tol`` of the objective.
+that gave nothing is taken back. Training has converged when a round without damping promises less than ``tol`` of the
+objective, and a bound says that its system was solved. It has stalled when no damped round decreases the objective.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,9 @@ _FEW_ROWS = 2500  # up to which the whole kernel is factored
 _SMALL_SHIFT = 0.05  # ν beside the mean diagonal, below which a partial factor leaves many products to be done
 _LEFT = 0.3  # of ``tol`` a linear system may leave to be gained
 _LOOSE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
-_PATIENCE = 10  # products after which a round that has gained less than ``tol`` is given up
+_LEAST_OBJECTIVE = 1e-3  # of the objective now: what a round leaves counts as no less
+_MORE_SOLVES = 3  # that a system gets before it counts as unsolved
+_NEGLIGIBLE = 1e-3  # of ``tol`` of the objective: a damped round that gains less is not taken
 _MOST_PRODUCTS = 60  # for one linear system
 _KEPT = 0.1  # of what a round promised, below which it is damped more
 _KEPT_WORD = 3.0  # times ``tol`` of the objective, by which a round may be off where the network is as good as linear
@@ -57,7 +60,8 @@ _GOOD = 0.75  # from which on the damping is lowered, and linear systems are sol
 _MANY_PRODUCTS = 40  # after which the preconditioner is made anew
 _MANY_ROWS = 0.9  # quantile of how √b has changed
 _MUCH = 0.35  # in its logarithm: b by a factor of two
-_MOST_DAMPING = 1e8  # times the ridge: a loss that no step lowers is not ours to lower
+_SLOW_ROUNDS = 5  # successful ones that decrease the objective by less than ``tol`` each, on average, end training
+_MOST_DAMPING = 1e8  # times the ridge; beyond, no step decreases the loss
 _LEFT_OUT_ROWS = 800  # that the ridge is chosen by
 
 
@@ -69,6 +73,14 @@ class _Pending(NamedTuple):
     promise: float
 
 
+class _Proposal(NamedTuple):
+    """What a round would do."""
+
+    weights: np.ndarray  # after it
+    promise: float  # by how much the objective falls, as far as the network is linear
+    solved: bool  # a bound says that no other weights would gain much more
+
+
 class GaussNewton(Solver):
     """Rounds of regularized least squares on the linearized network.
 
@@ -77,7 +89,8 @@ class GaussNewton(Solver):
     ridge : "auto" or float
         λ. "auto" chooses it by leave-one-out on up to 800 rows (``choose_ridge.py``).
     tol : float
-        Stop when a round promises less than this share of the objective.
+        Stop when a round has less than this share of the objective to gain, or when five successful rounds have
+        decreased it by less than this share each, on average.
 
     Attributes
     ----------
@@ -87,6 +100,9 @@ class GaussNewton(Solver):
         Leave-one-out error that λ was chosen by, beside that of the start: mean square, or loss (``choose_ridge.py``).
     products : int
         Products with J Jᵀ so far.
+    predicted_decrease : float or None
+        By which share of the objective the last round without damping would have decreased it, had the network been
+        linear: at most about ``tol`` where training has converged.
     """
 
     name = "gauss-newton"
@@ -100,11 +116,15 @@ class GaussNewton(Solver):
         self._asked_ridge, self._tol = ridge, float(tol)
         self.leave_one_out_error: float | None = None
         self.products = 0
+        self.predicted_decrease: float | None = None
         self._first = np.empty((0, 0))
         self._reset()
 
     def _reset(self) -> None:
-        self.ridge, self._damping, self.converged = 0.0, 0.0, False
+        self._ridge, self._damping = 0.0, 0.0
+        self.converged = self.stalled = False
+        self._apart = False  # whether each output has a preconditioner of its own
+        self._cut_off = False  # whether the last linear system was left at ``_MOST_PRODUCTS``
         self._trusted = True  # the last round gave what it had promised, or most of it
         self._kept_its_word = True  # and that within what counts
         self._pending: _Pending | None = None
@@ -122,7 +142,8 @@ class GaussNewton(Solver):
         if not context.network.has_signs:
             raise InputError("solver='gauss-newton' needs outputs of ±1; go on with solver='gradient'")
         self._reset()
-        self.ridge = self._choose_ridge() if self._asked_ridge == "auto" else float(self._asked_ridge)
+        unit = context.problem.weight_unit
+        self._ridge = self._choose_ridge() if self._asked_ridge == "auto" else float(self._asked_ridge) / unit
 
     def _choose_ridge(self) -> float:
         """By leave-one-out on some rows, from the start."""
@@ -141,16 +162,25 @@ class GaussNewton(Solver):
         return float(agreed[0])
 
     @property
+    def ridge(self) -> float:
+        """λ as it was chosen."""
+        return self._ridge * self.context.problem.weight_unit
+
+    def _objective(self, record: Iteration) -> float:
+        """The objective of an iteration, in units of ``problem.weight_unit`` as everything here is."""
+        return record.loss / self.context.problem.weight_unit
+
+    @property
     def adaptive(self) -> bool:
         return True
 
     @property
     def learning_rate(self) -> float:
         """The share of a full step that the damping leaves to a direction that the ridge alone would halve."""
-        return 2.0 * self.ridge / (2.0 * self.ridge + self._damping) if self.ridge else 1.0
+        return 2.0 * self._ridge / (2.0 * self._ridge + self._damping) if self._ridge else 1.0
 
     def penalty(self) -> float:
-        return 0.5 * self.ridge * self._squared_norm(self._drift()) if self.ridge else 0.0
+        return 0.5 * self._ridge * self._squared_norm(self._drift()) if self._ridge else 0.0
 
     def _drift(self) -> np.ndarray:
         """D = W − W₀."""
@@ -165,24 +195,41 @@ class GaussNewton(Solver):
         record, residual, predictions = evaluation.record, evaluation.residual, evaluation.predictions
         pending = self._pending
         if pending is not None:
-            gained = pending.record.loss - record.loss
+            loss = self._objective(record)
+            gained = self._objective(pending.record) - loss
             self._trusted = gained >= _GOOD * pending.promise
-            self._kept_its_word = abs(gained - pending.promise) <= _KEPT_WORD * self._tol * record.loss
+            self._kept_its_word = abs(gained - pending.promise) <= _KEPT_WORD * self._tol * loss
             if not gained >= _KEPT * pending.promise:  # NaN is no gain
                 self._damp()
             if not gained > 0:
                 predictions, residual = self._go_back(pending)
                 record = pending.record
             elif self._trusted:
-                self._damping = 0.0 if self._damping < 0.1 * self.ridge else self._damping / 8
+                self._damping = 0.0 if self._damping < 0.1 * self._ridge else self._damping / 8
             self._pending = None
-        if self._damping > _MOST_DAMPING * self.ridge:
-            self.converged = True
+        if self._damping > _MOST_DAMPING * self._ridge:
+            self._stall(self._objective(record))
+            return
+        if self._is_slow():
+            self.converged, self.stalled = not self._cut_off, self._cut_off
             return
         self._move(residual, predictions, record)
 
+    def _is_slow(self) -> bool:
+        """Whether the last successful rounds together have decreased the objective by less than ``tol`` each."""
+        losses = self.context.history.column("loss")
+        successes = losses[losses <= np.minimum.accumulate(losses)]
+        if not self._tol or len(successes) <= _SLOW_ROUNDS:
+            return False
+        return bool(successes[-1 - _SLOW_ROUNDS] - successes[-1] <= _SLOW_ROUNDS * self._tol * successes[-1])
+
+    def _stall(self, loss: float) -> None:
+        """No step decreases the objective: converged if only rounding is left of the first one, else stalled."""
+        rounding = float(np.finfo(self.context.network.dtype).eps) * self._objective(self.context.history[0])
+        self.converged, self.stalled = loss <= rounding, loss > rounding
+
     def _damp(self) -> None:
-        self._damping = max(10 * self._damping, self.ridge)
+        self._damping = max(10 * self._damping, self._ridge)
         self._preconditioner = None
 
     def _go_back(self, pending: _Pending) -> tuple[np.ndarray, np.ndarray]:
@@ -212,84 +259,127 @@ class GaussNewton(Solver):
         engine.weights_moved(moved, distances[moved] * (1.0 + 1e-5 if network.dtype == np.float32 else 1.0 + 1e-12))
 
     def _move(self, residual: np.ndarray, predictions: np.ndarray, record: Iteration) -> None:
-        """Solve for δ, move the weights, and remember what was promised."""
+        """Solve for δ, and move the weights unless the model has less than ``tol`` of the objective to gain."""
+        loss = self._objective(record)
+        enough = self._tol * loss
         fresh = self._preconditioner is None and self._dual is None
-        new, promise, sound = self._propose(residual, predictions, record.loss)
-        if promise <= self._tol * record.loss and not (fresh or self._kept_its_word):
+        proposal = self._propose(residual, predictions, loss)
+        if proposal.promise <= enough and not (fresh or self._kept_its_word):
             # The kernel has changed, and with it where a round should begin: that alone may be why nothing is promised.
             self.drop_caches()
-            new, promise, sound = self._propose(residual, predictions, record.loss)
-        if promise <= self._tol * record.loss:
-            if sound:
-                self.converged = True
-            else:  # nothing gained, for want of a solution: more damping makes one easier to find
+            proposal = self._propose(residual, predictions, loss)
+        if proposal.promise <= enough:
+            proposal = self._solve_on(proposal, residual, predictions, loss)
+        if proposal.promise <= enough:
+            if not proposal.solved:  # nothing gained, for want of a solution: more damping makes one easier to find
                 self._damp()
                 self._dual = None
-            return
-        self._pending = _Pending(self.context.network.weights.copy(), record, promise)
-        self._replace_weights(new)
+                return
+            if self._has_converged(residual, predictions, loss):
+                self.converged = True
+                return
+            if proposal.promise <= _NEGLIGIBLE * enough:
+                self._stall(loss)
+                return
+        self._pending = _Pending(self.context.network.weights.copy(), record, proposal.promise)
+        self._replace_weights(proposal.weights)
 
-    def _propose(self, residual: np.ndarray, predictions: np.ndarray, loss: float) -> tuple[np.ndarray, float, bool]:
-        """The weights after a round, and by how much the objective falls there as far as the network is linear.
+    def _solve_on(
+        self, proposal: "_Proposal", residual: np.ndarray, predictions: np.ndarray, loss: float
+    ) -> "_Proposal":
+        """Solve a system that seems to have little to gain until a bound says so, or there is something to gain."""
+        for _ in range(_MORE_SOLVES):
+            if proposal.solved or proposal.promise > self._tol * loss:
+                break
+            proposal = self._propose(residual, predictions, loss, strict=True)
+        return proposal
 
-        And whether the linear system was solved: by as many products as it takes, and spared by rounding.
-        """
+    def _has_converged(self, residual: np.ndarray, predictions: np.ndarray, loss: float) -> bool:
+        """Whether a round without damping has nothing to gain either; a damped one is short by construction."""
+        if not self._damping:
+            return True
+        damping, dual = self._damping, self._dual
+        self._damping, self._preconditioner = 0.0, None  # not kept: two at a time would take more memory than estimated
+        problem = residual, predictions, loss
+        proposal = self._solve_on(self._propose(*problem, strict=True), *problem)
+        self._damping, self._preconditioner, self._dual = damping, None, dual
+        return proposal.solved and proposal.promise <= self._tol * loss
+
+    def _propose(
+        self, residual: np.ndarray, predictions: np.ndarray, loss: float, *, strict: bool = False
+    ) -> "_Proposal":
+        """The weights after a round, and by how much the objective falls there as far as the network is linear."""
         context = self.context
         network, engine, problem = context.network, context.engine, context.problem
-        shift = self.ridge + self._damping
+        shift = self._ridge + self._damping
         drift = self._drift()
         roots = np.sqrt(context.loss.curvatures(predictions, problem.targets, problem.weight))
         system = KernelSystem(engine, divided(residual, roots), roots, shift)
         drifted = self._squared_norm(drift)
         # (λ/ν) J D
-        pulled = engine.jacobian_product(drift) * (self.ridge / shift) if drifted else np.zeros_like(residual)
+        pulled = engine.jacobian_product(drift) * (self._ridge / shift) if drifted else np.zeros_like(residual)
         right = system.residual - roots * pulled
-        solved = self._solve(system, right, loss, drifted)
+        solved, certified = self._solve(system, right, loss, drifted, strict=strict)
         # R J Δ, from what the solver left over: no further product with J Jᵀ.
         weighted_change = -(right - solved.residual - shift * solved.solution) - roots * pulled
         change = divided(weighted_change, roots)
         neurons, rows = engine.gradient(roots * solved.solution)
-        new = network.weights - drift * (self.ridge / shift)
+        new = network.weights - drift * (self._ridge / shift)
         new[neurons] -= rows
         promise = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
-        promise += 0.5 * self.ridge * (drifted - self._squared_norm(new - self._first))
+        promise += 0.5 * self._ridge * (drifted - self._squared_norm(new - self._first))
         self._dual = roots * solved.solution
-        return new, promise, solved.sound and solved.products < _MOST_PRODUCTS
+        if not self._damping:
+            self.predicted_decrease = promise / loss if loss > 0 else 0.0
+        return _Proposal(new, promise, certified)
 
-    def _solve(self, system: KernelSystem, right: np.ndarray, loss: float, drifted: float) -> Solved:
+    def _solve(
+        self, system: KernelSystem, right: np.ndarray, loss: float, drifted: float, *, strict: bool
+    ) -> tuple[Solved, bool]:
         """(R J Jᵀ R + ν) z = right, from where the last round ended, as far as it is worth while.
 
-        With w = Jᵀ R z, the round minimizes ½ ‖right − R J w‖² + (ν/2) ‖w‖² and a constant. It is above its least by
-        ½ r·(1 − ν (R J Jᵀ R + ν)⁻¹) r, r the residual, and the preconditioner nearly has that inverse.
+        With w = Jᵀ R z, the round minimizes ½ ‖right − R J w‖² + (ν/2) ‖w‖² and a constant. With A = R J Jᵀ R + ν and
+        the residual r it is above its least by g = ½ r·(1 − ν A⁻¹) r. The preconditioner M⁻¹ gives an estimate of g,
+        y = M⁻¹ r in place of A⁻¹ r. Once A y is known there is a bound,
+
+            g ≤ ½ (‖r‖² − ν (r·y)²/(y·A y)),
+
+        since r·A⁻¹ r is the largest (r·v)²/(v·A v). The second value says whether the bound was met; ``strict`` leaves
+        the estimate out. It is said of the start alone, whose residual is computed: afterwards the residual is updated,
+        and rounding adds up.
         """
         if self._preconditioner is None or self._reweighted(system.roots):
             self._preconditioner = self._make_preconditioner(system.roots, system.shift)
         shift = system.shift
         # Without damping and for squared error this is 0: the objective is the rest.
-        constant = loss - 0.5 * float((system.residual**2).sum()) - 0.5 * self.ridge**2 / shift * drifted
+        constant = loss - 0.5 * float((system.residual**2).sum()) - 0.5 * self._ridge**2 / shift * drifted
+        certified: bool | None = None
 
-        asked, patient = 0, self._dual is not None  # a first round has to get from W₀ to where it is first
-
-        def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray) -> bool:
-            nonlocal asked
-            asked += 1
-            left = 0.5 * max(float((r * r).sum()) - shift * float((r * y).sum()), 0.0)
+        def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray, curvature: float | None) -> bool:
+            nonlocal certified
+            ry = float((r * y).sum())
+            taken = ry if curvature is None else ry * ry / curvature
+            left = 0.5 * max(float((r * r).sum()) - shift * taken, 0.0)
             applied = right - r - shift * z  # R J Jᵀ R z
             now = constant + 0.5 * (float(((right - applied) ** 2).sum()) + shift * float((z * applied).sum()))
-            worth = self._tol * max(now, 0.0)
-            # What a partial factor says of the rest may be too much.
-            if patient and asked > _PATIENCE and loss - now <= worth:
-                return True
-            return left <= _LEFT * worth or (not self._trusted and left <= _LOOSE * (loss - now))
+            small = left <= _LEFT * self._tol * max(now, _LEAST_OBJECTIVE * loss)
+            if curvature is None:
+                return not strict and (small or (not self._trusted and left <= _LOOSE * (loss - now)))
+            certified = small if certified is None else certified
+            return small
 
         start = None if self._dual is None else divided(self._dual, system.roots)
         solved = conjugate_residuals(
             system.apply, self._preconditioner, right, start=start, enough=enough, max_products=_MOST_PRODUCTS
         )
         self.products += solved.products
+        self._cut_off = solved.products >= _MOST_PRODUCTS
         if solved.products > _MANY_PRODUCTS and self._kernel is not None:
             self._preconditioner = self._kernel = None  # a partial one would be no better for being new
-        return solved
+        several = 1 < self.context.network.n_outputs and len(system.roots) <= _FEW_ROWS  # else they take much memory
+        if solved.products >= _MOST_PRODUCTS and several and not self._apart:
+            self._apart, self._preconditioner = True, None
+        return solved, bool(certified) and solved.sound
 
     def _reweighted(self, roots: np.ndarray) -> bool:
         """Whether the curvatures of many rows have changed much since the preconditioner was made."""
@@ -297,10 +387,14 @@ class GaussNewton(Solver):
         changes = np.abs(np.log(np.divide(roots, made, out=np.ones_like(roots), where=(roots > 0) & (made > 0))))
         return float(np.quantile(changes, _MANY_ROWS)) > _MUCH
 
+    @property
+    def _outputs_apart(self) -> bool:
+        return self._apart or self.context.loss.shares_target
+
     def _has_room_for_kernel(self) -> bool:
         """Whether all workers can factor the kernel of all samples, and whether that is worth while."""
         network, n = self.context.network, len(self.context.problem.X)
-        factors = network.n_outputs if self.context.loss.shares_target else 1
+        factors = network.n_outputs if self._outputs_apart else 1
         return self.context.group.all_true(kernel_fits(n, network, free_bytes(self.context.memory), factors))
 
     def _has_small(self, shift: float, roots: np.ndarray) -> bool:
@@ -319,7 +413,8 @@ class GaussNewton(Solver):
     def _make_preconditioner(self, roots: np.ndarray, shift: float) -> Preconditioner:
         """Of the kernel as it is now, or was a few rounds ago: it hardly changes.
 
-        One for all outputs, with the mean of their curvatures; one for each where they share a target, as quantiles do.
+        One for all outputs, with the mean of their curvatures. One for each where they share a target, as quantiles do,
+        or where a common one has left a system unsolved.
         """
         group, n = self.context.group, len(roots)
         self._factored_roots, mean = roots, np.sqrt(np.mean(roots**2, axis=1))
@@ -330,8 +425,7 @@ class GaussNewton(Solver):
                 return CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
             return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(MOST_PIVOTS, n), group)
 
-        apart = self.context.loss.shares_target
-        made = OutputPreconditioner([factor(column) for column in roots.T]) if apart else factor(mean)
+        made = OutputPreconditioner([factor(column) for column in roots.T]) if self._outputs_apart else factor(mean)
         self._columns = None
         return made if group.size == 1 else SharedPreconditioner(made, group)
 
@@ -340,6 +434,7 @@ class GaussNewton(Solver):
             "ridge": self.ridge,
             "leave_one_out_error": self.leave_one_out_error,
             "products": self.products,
+            "predicted_decrease": self.predicted_decrease if self.stalled else None,
         }
 
     def settings(self) -> dict[str, Any]:
@@ -366,15 +461,16 @@ class GaussNewton(Solver):
     def state(self) -> dict[str, float]:
         pending = self._pending
         return {
-            "ridge": self.ridge,
+            "ridge": self._ridge,
             "damping": self._damping,
             "trusted": float(self._trusted),
+            "cut_off": float(self._cut_off),
             "promise": pending.promise if pending else 0.0,
             "before": pending.record.iteration if pending else -1,
         }
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
-        for name in ("ridge", "damping", "trusted", "promise"):
+        for name in ("ridge", "damping", "trusted", "cut_off", "promise"):
             value = state.get(name)
             if not (isinstance(value, float) and isfinite(value) and value >= 0):
                 raise InputError(f"its {name} is {str(value)[:40]!r}")
@@ -385,8 +481,9 @@ class GaussNewton(Solver):
     def resume(self, context: SolverContext, state: Mapping[str, Any], velocity: np.ndarray | None) -> None:
         super().resume(context, state, velocity)
         self._reset()
-        self.ridge, self._damping = state["ridge"], state["damping"]
+        self._ridge, self._damping = state["ridge"], state["damping"]
         self._trusted = bool(state["trusted"])
+        self._cut_off = bool(state["cut_off"])
         if state["before"] >= 0:
             before = context.network.weights.copy()
             if velocity is not None:

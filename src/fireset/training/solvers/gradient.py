@@ -84,6 +84,7 @@ class GradientDescent(Solver):
         if outputs is not None:
             self._output_rule.rate = self._rule.rate
             self._output_rule.apply(engine.network.signs, RowGradients(np.arange(len(outputs)), outputs))
+            engine.outputs_moved()
 
     def use_rows(self, context: SolverContext, *, went_back: bool) -> None:
         """λ_max is that of the rows before, by their weight, as long as steps of that size make the loss fall."""
@@ -114,7 +115,7 @@ class GradientDescent(Solver):
 
     @property
     def learning_rate(self) -> float:
-        return self._rule.rate
+        return self._rule.rate / self.context.problem.weight_unit
 
     @property
     def momentum(self) -> float:

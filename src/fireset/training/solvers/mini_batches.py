@@ -55,7 +55,8 @@ class MiniBatchDescent(GradientDescent):
     def start(self, context: SolverContext) -> None:
         self.context = context
         self._seen = None
-        self._rule.rate = self._batch_rate() if self.adaptive else float(self._step_size.asked)
+        unit = context.problem.weight_unit
+        self._rule.rate = self._batch_rate() if self.adaptive else float(self._step_size.asked) * unit
 
     def _batch_rate(self) -> float:
         network, problem = self.context.network, self.context.problem

@@ -1,0 +1,292 @@
+"""A fitted estimator as a description that JSON can hold and arrays, and back: all that ``fit`` sets.
+
+What is read comes from a file, which is untrusted: every part is checked.
+"""
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset.estimators.batch_steps import BatchRate
+from fireset.estimators.calibration import Calibration
+from fireset.estimators.classifier import ShiftedReLUClassifier
+from fireset.estimators.regressor import ShiftedReLURegressor
+from fireset.estimators.stored_parameters import restored_parameters, stored_parameters
+from fireset.network import ShiftedReLUNetwork
+from fireset.tables.cells import quoted
+from fireset.tables.columns import BentColumn, ColumnMap
+from fireset.tables.encoder import TableEncoder
+from fireset.tables.settings import TableSettings
+from fireset.tables.sphere import SphereMap
+from fireset.training.history import History, Iteration
+from fireset.training.losses import Quantile, check_task
+from fireset.training.result import TrainingResult
+from fireset.training.stopping import StopReason
+
+Estimator = ShiftedReLUClassifier | ShiftedReLURegressor
+
+TASKS = {"classification": ShiftedReLUClassifier, "regression": ShiftedReLURegressor}
+_WHOLE = [one.name for one in fields(Iteration) if one.type in (int, "int")]
+_OPTIONAL_WHOLE = ("oracle_queries", "missed_pairs")
+
+
+def store(estimator: Estimator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return description and arrays of a fitted estimator, without its network."""
+    rate = estimator._batch_rate
+    description: dict[str, Any] = {
+        "parameters": stored_parameters(estimator.get_params()),
+        "encoder": estimator.encoder_.to_dict(),
+        **_columns_in_order(estimator),
+        "sphere": {"typical": estimator.sphere_.typical, "bias": estimator.sphere_.bias},
+        "fit": {
+            "solver": estimator.solver_,
+            "iterations": estimator.n_iter_,
+            "batch_rate": None if rate is None else {**asdict(rate), "settings": list(rate.settings)},
+        },
+    }
+    arrays = _sphere_arrays(estimator.sphere_)
+    for part in (_store_settings(estimator.settings_), _store_result(estimator)):
+        description |= part[0]
+        arrays |= part[1]
+    if isinstance(estimator, ShiftedReLUClassifier):
+        description |= {"classes": estimator.classes_.tolist(), "calibration": estimator.calibration_.to_dict()}
+        arrays["offset"] = estimator.offset_
+    else:
+        description["targets"] = len(estimator.target_mean_) if estimator._many_targets else None
+        arrays |= {"target_mean": estimator.target_mean_, "target_scale": estimator.target_scale_}
+    return description, arrays
+
+
+def restore(
+    task: str, network: ShiftedReLUNetwork, description: dict[str, Any], arrays: dict[str, np.ndarray]
+) -> Estimator:
+    """Return the estimator of ``task`` that ``store`` stored."""
+    kind = TASKS[task]
+    estimator = kind(**restored_parameters(description["parameters"], set(kind().get_params())))
+    estimator._check_settings()
+    loss = check_task(estimator.loss, task)
+    encoder = TableEncoder.from_dict(description["encoder"])
+    columns = len(encoder.feature_names)
+    if network.n_features != columns + 1:
+        raise InputError(f"{columns} columns do not go with a network of {network.n_features} inputs")
+    if isinstance(estimator, ShiftedReLUClassifier):
+        estimator.classes_ = _labels(description["classes"])
+        estimator.calibration_ = _calibration(description["calibration"])
+        outputs = 1 if len(estimator.classes_) == 2 else len(estimator.classes_)
+    else:
+        targets = description["targets"]
+        outputs = len(loss.levels) if isinstance(loss, Quantile) and targets is None else targets or 1
+        estimator.target_mean_ = _numbers(arrays["target_mean"], outputs)
+        estimator.target_scale_ = _numbers(arrays["target_scale"], outputs)
+        estimator._many_targets = targets is not None
+    if network.n_outputs != outputs:
+        raise InputError(f"a network of {network.n_outputs} outputs does not go with {outputs} targets")
+    if isinstance(estimator, ShiftedReLUClassifier):
+        estimator.offset_ = _numbers(arrays["offset"], outputs)
+    estimator.network_ = network
+    estimator.sphere_ = _sphere_map(arrays, description["sphere"], columns)
+    estimator.encoder_ = encoder
+    _restore_columns(estimator, description)
+    estimator.settings_ = _restore_settings(description["settings"], arrays, estimator.sphere_)
+    _restore_fit(estimator, description["fit"])
+    estimator.training_rows_ = _whole_numbers(arrays["training_rows"])
+    estimator.result_ = _restore_result(description["result"], arrays["history"])
+    return estimator
+
+
+def _columns_in_order(estimator: Estimator) -> dict[str, Any]:
+    """What a file says of columns beside the encoder: whether they have names; their order where some are unused."""
+    if not estimator._by_name:
+        return {"named_columns": False}
+    return {"feature_names": list(estimator.feature_names_in_)} if estimator.encoder_.left_out else {}
+
+
+def _restore_columns(estimator: Estimator, description: dict) -> None:
+    encoder = estimator.encoder_
+    names = [*(column.name for column in encoder.columns), *encoder.left_out]
+    estimator._by_name = bool(description.get("named_columns", True))
+    ordered = description.get("feature_names", names)
+    if not isinstance(ordered, list) or not all(isinstance(name, str) for name in ordered):
+        raise InputError(f"feature_names must be a list of texts, got {quoted(ordered)}")
+    if sorted(ordered) != sorted(names):
+        raise InputError(f"feature_names must be the names of the columns, got {quoted(ordered)}")
+    estimator.n_features_in_ = len(names)
+    if estimator._by_name:
+        estimator.feature_names_in_ = np.array(ordered, object)
+
+
+def _restore_fit(estimator: Estimator, stored: dict) -> None:
+    rate = stored["batch_rate"]
+    estimator.solver_ = str(stored["solver"])
+    estimator.n_iter_ = int(stored["iterations"])
+    estimator._batch_rate = None
+    if rate is not None:
+        settings = rate["settings"]
+        if not isinstance(settings, list) or not all(isinstance(one, str) for one in settings):
+            raise InputError(f"settings of batches must be texts, got {quoted(settings)}")
+        estimator._batch_rate = BatchRate(_positive(rate["rate"]), _positive(rate["weight"]), tuple(settings))
+
+
+# The map of the rows
+
+
+def _sphere_arrays(sphere: SphereMap) -> dict[str, np.ndarray]:
+    """The map as arrays; the bent columns' knots one after the other."""
+    bent = sphere.columns.bent
+    none = np.zeros(0)
+    return {
+        "sphere_mean": sphere.columns.mean,
+        "sphere_scale": sphere.columns.scale,
+        "column_scales": sphere.column_scales,
+        "bent_columns": np.array([[one.column, len(one.knots)] for one in bent], np.float64).reshape(-1, 2),
+        "bent_knots": np.concatenate([none, *(one.knots for one in bent)]),
+        "bent_values": np.concatenate([none, *(one.values for one in bent)]),
+    }
+
+
+def _sphere_map(arrays: dict[str, np.ndarray], description: dict, columns: int) -> SphereMap:
+    mean, scale, scales = (_numbers(arrays[name], columns) for name in ("sphere_mean", "sphere_scale", "column_scales"))
+    typical, bias = float(description["typical"]), float(description["bias"])
+    if not (min(scale.min(initial=1.0), scales.min(initial=1.0)) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
+        raise InputError("the scales of the columns must be positive")
+    return SphereMap(ColumnMap(mean, scale, _bent_columns(arrays, columns)), scales, typical, bias)
+
+
+def _bent_columns(arrays: dict[str, np.ndarray], columns: int) -> list[BentColumn]:
+    listed = arrays["bent_columns"]
+    if listed.ndim != 2 or listed.shape[1] != 2 or listed.dtype != np.float64 or (listed != np.rint(listed)).any():
+        raise InputError("bent_columns must be pairs of whole numbers")
+    numbers, lengths = listed.astype(np.int64).T
+    known = ((numbers >= 0) & (numbers < columns) & (lengths >= 2)).all()
+    if not known or len(np.unique(numbers)) < len(numbers):
+        raise InputError("bent_columns names columns that are not there")
+    knots, values = (_numbers(arrays[name], int(lengths.sum())) for name in ("bent_knots", "bent_values"))
+    cuts = np.cumsum(lengths)[:-1]
+    parts = zip(numbers.tolist(), np.split(knots, cuts), np.split(values, cuts), strict=False)
+    bent = [BentColumn(column, own, to) for column, own, to in parts]
+    if not all((np.diff(one.knots) > 0).all() for one in bent):
+        raise InputError("the knots of a column must ascend")
+    return bent
+
+
+# Chosen settings
+
+_SETTINGS_ARRAYS = ("importances", "left_out", "chosen_rows")
+
+
+def _store_settings(settings: TableSettings) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    arrays = {
+        f"settings_{name}": np.asarray(value, np.int64 if name == "chosen_rows" else np.float64)
+        for name in _SETTINGS_ARRAYS
+        if (value := getattr(settings, name)) is not None
+    }
+    names = [one.name for one in fields(settings) if one.name not in (*_SETTINGS_ARRAYS, "column_scales")]
+    return {"settings": {name: getattr(settings, name) for name in names}}, arrays
+
+
+def _restore_settings(stored: dict, arrays: dict[str, np.ndarray], sphere: SphereMap) -> TableSettings:
+    left_out, chosen = arrays.get("settings_left_out"), arrays.get("settings_chosen_rows")
+    if left_out is not None and (chosen is None or left_out.ndim != 2 or len(left_out) != len(chosen)):
+        raise InputError("the predictions by which settings were chosen have another number of rows")
+    notes = stored["notes"]
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise InputError(f"notes must be a list of texts, got {quoted(notes)}")
+    return TableSettings(
+        bias=_positive(stored["bias"]),
+        column_scales=sphere.column_scales,
+        ridge=_optional(stored["ridge"]),
+        error=_optional(stored["error"]),
+        rows=int(stored["rows"]),
+        rounds=int(stored["rounds"]),
+        importances=_numbers(arrays["settings_importances"], len(sphere.column_scales)),
+        forecast=_optional(stored["forecast"]),
+        notes=notes,
+        left_out=left_out,
+        chosen_rows=None if chosen is None else _whole_numbers(chosen),
+    )
+
+
+# How training went
+
+
+def _store_result(estimator: Estimator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    result = estimator.result_
+    names = [one.name for one in fields(result) if one.name != "history"]
+    columns = [one.name for one in fields(Iteration)]
+    numbers = [[getattr(record, name) for name in columns] for record in result.history]
+    history = np.array(numbers, np.float64).reshape(-1, len(columns))  # None becomes NaN
+    rows = estimator.training_rows_.astype(np.int64)
+    return {"result": {name: getattr(result, name) for name in names}}, {"history": history, "training_rows": rows}
+
+
+def _restore_result(stored: dict, history: np.ndarray) -> TrainingResult:
+    names = {one.name for one in fields(TrainingResult)} - {"history"}
+    if not isinstance(stored, dict) or set(stored) != names:
+        raise InputError(f"result must have {', '.join(sorted(names))}; got {quoted(stored)}")
+    columns = [one.name for one in fields(Iteration)]
+    if history.ndim != 2 or history.shape[1] != len(columns) or history.dtype != np.float64 or not len(history):
+        raise InputError(f"history must have {len(columns)} columns of float64, got {history.dtype} {history.shape}")
+    records = [dict(zip(columns, row, strict=True)) for row in history.tolist()]
+    for record in records:
+        for name in (*_OPTIONAL_WHOLE, "validation_loss"):
+            record[name] = None if np.isnan(record[name]) else record[name]
+        for name in (*_WHOLE, *_OPTIONAL_WHOLE):
+            record[name] = None if record[name] is None else int(record[name])
+    if not isinstance(stored["details"], dict) or not all(
+        isinstance(stored[name], str) for name in ("engine", "solver")
+    ):
+        raise InputError(f"details, engine or solver of the result cannot be {quoted(stored)}")
+    numbers = {name: float(stored[name]) for name in ("learning_rate", "loss", "start_seconds", "compile_seconds")}
+    whole = {name: int(stored[name]) for name in ("best_iteration", "blocks")}
+    return TrainingResult(
+        **{
+            **stored,
+            **numbers,
+            **whole,
+            "resumed_at": None if stored["resumed_at"] is None else int(stored["resumed_at"]),
+            "stop_reason": StopReason(stored["stop_reason"]),
+            "history": History(Iteration(**record) for record in records),
+        }
+    )
+
+
+# Checks
+
+
+def _calibration(numbers: dict) -> Calibration:
+    found = Calibration(**{one.name: float(numbers[one.name]) for one in fields(Calibration)})
+    if not (0 < found.slope < np.inf and 0 <= found.power < np.inf and 0 < found.floor < 1 and 0 <= found.doubt < 1):
+        raise InputError(f"calibration must be positive numbers, got {quoted(numbers)}")
+    return found
+
+
+def _labels(classes: Any) -> np.ndarray:
+    """Labels out of a model file: all of one kind, so that the array of them holds what the list held."""
+    kinds = {type(label) for label in classes} if isinstance(classes, list) else set()
+    if len(kinds) != 1 or not kinds <= {str, int, float, bool} or len(classes) < 2 or classes != sorted(set(classes)):
+        raise InputError(f"classes must be sorted, different labels of one kind, got {quoted(classes)}")
+    return np.array(classes)
+
+
+def _numbers(array: np.ndarray, length: int) -> np.ndarray:
+    if array.shape != (length,) or array.dtype != np.float64 or not np.isfinite(array).all():
+        raise InputError(f"expected {length} finite float64 numbers, found {array.dtype} of shape {array.shape}")
+    return array
+
+
+def _whole_numbers(array: np.ndarray) -> np.ndarray:
+    if array.ndim != 1 or array.dtype != np.int64 or (array < 0).any():
+        raise InputError(f"expected row numbers, found {array.dtype} of shape {array.shape}")
+    return array
+
+
+def _positive(number: Any) -> float:
+    if not 0 < float(number) < np.inf:
+        raise InputError(f"expected a positive number, got {quoted(number)}")
+    return float(number)
+
+
+def _optional(number: Any) -> float | None:
+    return None if number is None else float(number)

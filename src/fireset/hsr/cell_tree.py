@@ -1,0 +1,267 @@
+"""Half-space reporting for any points: a tree of cells that follow the points, dynamic by the logarithmic method.
+
+The points of a cell are halved along its principal axes, and every cell is bounded by its oriented box and by further
+directions between the axes, chosen where they cut off most (``fireset.kernels.cell_tree``). A query visits a cell only
+if the bound in its own direction exceeds the threshold. The more directions a cell has, the nearer is the bound to the
+largest inner product of its points, and a cell whose bound is exact is visited only if it has a point above.
+
+Proved, for d = 1 and d = 2: cells are hulls, so a query that finds k points visits O(k log n) cells, at O(log n) each,
+and tests at most 32 k points, whatever the points are. (Points within rounding of the threshold count as found, equal
+points as one.) Memory is O(n log n). Measured, for d ≥ 3, where cells have at most ``directions`` directions more than
+the box: ``docs/half-space-index.md`` has the exponents for families of points that are hard for other trees. More
+directions take more memory and leave fewer cells and points to be visited: the trade-off between space and query time
+of Agarwal, Eppstein and Matoušek, without their bound. Beyond 6 coordinates cells are oriented boxes, and beyond 16
+boxes.
+
+Changes by the logarithmic method (Bentley and Saxe 1980): trees of geometrically growing sizes. New points make a tree
+together with all trees that are no larger, O(log n) builds for each point. A deleted point is taken out of its leaf;
+the cells above stay as they are, which is right, if wider than need be, and a tree is rebuilt when half of its points
+are gone. Fewer than 512 points are kept without cells.
+"""
+
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fireset._util.checks import whole_number
+from fireset.hsr.base import Answers, Queries
+from fireset.hsr.dynamic import DynamicIndex
+
+if TYPE_CHECKING:
+    from fireset.kernels.cell_tree import CellArrays
+
+_FEW = 512  # points of a tree without cells
+_BUFFER_IDS = 1 << 16  # space for the answers of a block, besides one of any length
+_MOST_ROTATED = 16  # coordinates for which cells have a frame of their own
+_MOST_SPLIT = 6  # coordinates for which cells have more directions than those of their box
+_MAX_DEPTH = 32  # of the splits of a hull in the plane, which are balanced
+
+
+class CellTreeIndex(DynamicIndex):
+    """A forest of cell trees.
+
+    Parameters
+    ----------
+    points : array (n, d)
+    directions : int, default 64
+        How many directions bound a cell in 3 to 6 dimensions, besides those of its box. In two dimensions 0 stands for
+        boxes, any other number for hulls.
+    """
+
+    kind = "cell-tree"
+    bytes_per_id = 8
+
+    def __init__(self, points: np.ndarray, directions: int = 64):
+        super().__init__(points)
+        points = self._checked_rows(points, "points")
+        self._directions = whole_number("directions", directions, 0)
+        self._update_largest_norm(points)
+        self._next_id = self._length = len(points)
+        self._owners = np.full(len(points), -1, np.int32)  # by id: the number of the tree, −1 if deleted
+        self._points = np.zeros(len(points), np.int32)  # by id: the number of the point in its tree
+        self._trees: dict[int, CellArrays] = {}
+        self._sizes: dict[int, list[int]] = {}  # ids in a tree now, and when it was built
+        self._plant(points, np.arange(len(points), dtype=np.int32))
+
+    def __len__(self) -> int:
+        return self._length
+
+    # Trees
+
+    def _plant(self, rows: np.ndarray, ids: np.ndarray) -> None:
+        """A new tree of these points."""
+        if not len(rows):
+            return
+        tree, points = self._build(rows, ids)
+        number = next(k for k in range(len(self._trees) + 1) if k not in self._trees)
+        self._trees[number], self._sizes[number] = tree, [len(ids), len(ids)]
+        self._owners[ids], self._points[ids] = number, points
+
+    def _build(self, rows: np.ndarray, ids: np.ndarray) -> tuple["CellArrays", np.ndarray]:
+        """A tree, and the number of the point of each id."""
+        from fireset.kernels.cell_tree import CellArrays
+        from fireset.kernels.cell_tree_build import build_cells, space_for_cells
+        from fireset.kernels.partition_tree import LEAF, N_FILLED
+
+        d = self.n_features
+        order = np.lexsort(rows.T[::-1])
+        is_new = np.concatenate([[True], (rows[order[1:]] != rows[order[:-1]]).any(axis=1)])
+        starts = np.flatnonzero(is_new).astype(np.int32)
+        distinct = rows[order[starts]]
+        numbers = np.arange(len(distinct), dtype=np.int32)
+        scale, margin, n_cells, n_splits = 1.0, 0.0, 0, 0
+        budget = self._directions if d <= _MOST_SPLIT else 0
+        space = space_for_cells(len(distinct), d, d <= _MOST_ROTATED, budget)
+        ends = np.append(np.arange(LEAF, len(distinct), LEAF), len(distinct))
+        if len(rows) > _FEW:
+            # A power of two that makes the largest coordinate ½ to 1, so that squares neither overflow nor vanish.
+            scale = 2.0 ** -int(np.frexp(max(float(np.abs(distinct).max()), 1e-300))[1])
+            scaled = distinct.astype(np.float64) * scale
+            n_cells, n_splits, error = build_cells(scaled, numbers, space, budget)
+            ends = _number_leaves(space.ranges[:n_cells], space.children[:n_cells])
+            units = 8 * (d + max(_MAX_DEPTH, budget)) * float(np.finfo(np.float64).eps)
+            margin = sqrt(d) * (units * sqrt(d) + d * error)
+        leaves = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        columns = np.arange(len(distinct)) - np.concatenate([[0], ends[:-1]])[leaves]
+        coordinates = np.zeros((len(ends), d, LEAF), self.dtype)
+        coordinates[leaves, :, columns] = distinct[numbers]
+        buckets = np.zeros((len(ends), LEAF + 2), np.int32)
+        buckets[leaves, columns] = numbers
+        buckets[:, N_FILLED] = np.diff(ends, prepend=0)
+        places = np.empty(len(distinct), np.int32)
+        places[numbers] = LEAF * leaves + columns
+        points = np.empty(len(ids), np.int32)
+        points[order] = np.cumsum(is_new) - 1
+        sizes = np.diff(starts, append=len(ids)).astype(np.int32)
+        arrays = CellArrays(
+            frames=space.frames[:n_cells].copy(),
+            lowest=space.lowest[:n_cells].copy(),
+            highest=space.highest[:n_cells].copy(),
+            children=space.children[:n_cells].copy(),
+            orthants=space.orthants[:n_cells].copy(),
+            split_slots=space.split_slots[:n_splits].copy(),
+            split_weights=space.split_weights[:n_splits].copy(),
+            coordinates=coordinates,
+            buckets=buckets,
+            places=places,
+            starts=starts,
+            sizes=sizes,
+            ids=ids[order].astype(np.int32),
+            scale=scale,
+            margin=margin,
+        )
+        return arrays, points
+
+    def _uproot(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and rows of a tree, which is removed."""
+        ids, rows = self._rows_of(number)
+        del self._trees[number], self._sizes[number]
+        return ids, rows
+
+    def _rows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        from fireset.kernels.partition_tree import LEAF
+
+        tree = self._trees[number]
+        ids = np.flatnonzero(self._owners == number).astype(np.int32)
+        places = tree.places[self._points[ids]]
+        return ids, tree.coordinates[places // LEAF, :, places % LEAF]
+
+    # Queries
+
+    def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
+        from fireset.kernels.cell_tree import put_answers, values_of
+        from fireset.kernels.sorting import sort_answers
+
+        counts, work = np.zeros(len(queries.normals), np.int64), np.zeros(3, np.int64)
+        answers = [self._answer_of(tree, queries, work) for tree in self._trees.values()]
+        for _, own in answers:
+            counts += own
+        if len(answers) == 1:
+            ids = answers[0][0]
+        else:
+            ids = np.empty(counts.sum(), np.int32)
+            begins = np.cumsum(counts) - counts
+            for found, own in answers:
+                put_answers(found, own, begins, ids)
+        if ordered:
+            sort_answers(ids, counts, self._next_id)
+        values = np.empty(len(ids) if with_values else 0, self.dtype)
+        if with_values:
+            for number, tree in self._trees.items():
+                where = tree.coordinates, tree.places, self._owners, self._points, number
+                values_of(*where, queries.normals, counts, ids, values)
+        return Answers(counts, ids, values, *work.tolist())
+
+    def _answer_of(self, tree: "CellArrays", queries: Queries, work: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids that one tree has above the queries, and how many for each."""
+        from fireset.kernels.cell_tree import search
+
+        counts, parts, done = np.zeros(len(queries.normals), np.int64), [], 0
+        stack = np.empty(256, np.int32)  # three children wait on each of at most 16 levels, and four on the last
+        while done < len(counts):
+            found = np.empty(len(tree.ids) + _BUFFER_IDS, np.int32)
+            before = done
+            done = search(tree, queries, done, found, stack, counts, work)
+            parts.append(found[: counts[before:done].sum()])
+        return (parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, np.int32)])), counts
+
+    def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        parts = [self._rows_of(number) for number in self._trees]
+        if not parts:
+            return np.empty(0, np.int32), np.empty((0, self.n_features), self.dtype)
+        ids, rows = (np.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.argsort(ids)
+        return ids[order], rows[order]
+
+    # Changes
+
+    def _renumber(self, ids: np.ndarray, next_id: int) -> None:
+        owners, points = np.full(next_id, -1, np.int32), np.zeros(next_id, np.int32)
+        owners[ids], points[ids] = self._owners, self._points
+        self._owners, self._points = owners, points
+        for tree in self._trees.values():
+            tree.ids[:] = ids[tree.ids]
+
+    def _contains(self, numbers: np.ndarray) -> np.ndarray:
+        present = (numbers >= 0) & (numbers < self._next_id)
+        present[present] = self._owners[numbers[present]] >= 0
+        return present
+
+    def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
+        missing = self._next_id + len(ids) - len(self._owners)
+        if missing > 0:
+            more = max(missing, len(self._owners) // 4)
+            self._owners = np.concatenate([self._owners, np.full(more, -1, np.int32)])
+            self._points = np.concatenate([self._points, np.zeros(more, np.int32)])
+        self._insert(points, ids)
+        self._length += len(ids)
+
+    def _insert(self, points: np.ndarray, ids: np.ndarray) -> None:
+        """One tree of these points and of all trees that have no more points than those taken before them."""
+        parts, count = [(ids.astype(np.int32), points)], len(ids)
+        for number in sorted(self._sizes, key=lambda k: self._sizes[k][0]):
+            size = self._sizes[number][0]
+            if size > max(count, _FEW - count):
+                break
+            parts.append(self._uproot(number))
+            count += size
+        all_ids, rows = (np.concatenate(part) for part in zip(*parts, strict=True))
+        self._plant(rows, all_ids)
+
+    def _delete(self, ids: np.ndarray) -> None:
+        self._remove(ids)
+        self._length -= len(ids)
+
+    def _remove(self, ids: np.ndarray) -> None:
+        from fireset.kernels.cell_tree import remove
+
+        owners = self._owners[ids]
+        touched = np.unique(owners).tolist()
+        for number in touched:
+            own = ids[owners == number]
+            remove(self._trees[number], own, self._points)
+            self._sizes[number][0] -= len(own)
+        self._owners[ids] = -1
+        for number in touched:
+            left, built = self._sizes.get(number, (1, 1))  # another tree may have taken it in by now
+            if left == 0:
+                self._uproot(number)
+            elif left < built // 2:
+                rest, rows = self._uproot(number)
+                self._insert(rows, rest)
+
+    def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
+        self._remove(ids)
+        self._insert(points, ids)
+
+
+def _number_leaves(ranges: np.ndarray, children: np.ndarray) -> np.ndarray:
+    """Number the leaves in the order of their points, and write the leaves of every cell; returns where they end."""
+    from fireset.kernels.cell_tree import FIRST, FIRST_LEAF, LAST, LAST_LEAF
+
+    is_leaf = children[:, FIRST] == children[:, LAST]
+    begins, ends = np.sort(ranges[is_leaf, 0]), np.sort(ranges[is_leaf, 1])
+    children[:, FIRST_LEAF] = np.searchsorted(begins, ranges[:, 0])
+    children[:, LAST_LEAF] = np.searchsorted(ends, ranges[:, 1]) + 1
+    return ends
