@@ -13,7 +13,7 @@ from fireset.commands import theory as theory_task
 from fireset.commands import train as train_task
 from fireset.commands.distinct_rows import DistinctRows, merge_equal_rows
 from fireset.commands.theory import theory_sections, theory_tables
-from test_cli import _in_empty_folder, refused, table, works, write_table, written  # noqa: F401 - fixtures, too
+from test_cli import _in_empty_folder, refused, table, write_table, written  # noqa: F401 - fixtures, too
 
 THEORY = ("theory", "table.csv", "--target", "y", "--width", "2000")
 
@@ -24,7 +24,7 @@ def numbers_table(rows: int = 60) -> pl.DataFrame:
     return pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(np.sin(X[:, 0]) + X[:, 1]))
 
 
-def test_classification_as_a_table(works):  # noqa: F811
+def test_classification_as_a_table(works):
     write_table(table())
     out = works(*THEORY)
     for line in (
@@ -47,7 +47,7 @@ def test_certifying_at_a_threshold_whose_square_overflows(run):
     assert re.search(r"`threshold` .* got 1e\+155", err.splitlines()[-1])
 
 
-def test_regression_as_json(works):  # noqa: F811
+def test_regression_as_json(works):
     write_table(numbers_table())
     found = json.loads(works(*THEORY, "--json"))
     assert (found["rows"], found["coordinates"], found["outputs"], found["width"]) == (48, 4, 1, 2000)
@@ -69,7 +69,7 @@ def unmerged(monkeypatch, module):
     monkeypatch.setattr(module, "merge_equal_rows", same)
 
 
-def test_lambda_that_is_only_rounding_is_0_and_its_rows_are_named(works, monkeypatch):  # noqa: F811
+def test_lambda_that_is_only_rounding_is_0_and_its_rows_are_named(works, monkeypatch):
     unmerged(monkeypatch, theory_task)
     frame = numbers_table(20)
     write_table(pl.concat([frame, frame[4:5]]))
@@ -82,7 +82,7 @@ def test_lambda_that_is_only_rounding_is_0_and_its_rows_are_named(works, monkeyp
     assert found["theorem_width"] is None
 
 
-def test_equal_rows_are_merged(works):  # noqa: F811
+def test_equal_rows_are_merged(works):
     frame = numbers_table(20)
     twice = frame[4:5].with_columns(y=pl.col("y") + 2.0)
     write_table(pl.concat([frame, twice, frame[7:8]]))
@@ -97,7 +97,7 @@ def test_equal_rows_are_merged(works):  # noqa: F811
 
 
 @pytest.mark.parametrize("split", [(), ("--early-stopping",)])
-def test_a_certificate_names_the_rows_of_the_table(works, split, monkeypatch):  # noqa: F811
+def test_a_certificate_names_the_rows_of_the_table(works, split, monkeypatch):
     """Rows 3 to 6 are the same, so whichever are held out, two of them are trained on, and no other two are alike."""
     unmerged(monkeypatch, train_task)
     frame = numbers_table(40)
@@ -110,7 +110,7 @@ def test_a_certificate_names_the_rows_of_the_table(works, split, monkeypatch):  
     assert 3 <= second < 7
 
 
-def test_a_certificate_is_of_distinct_rows_and_of_a_whole_run_of_plain_descent(works):  # noqa: F811
+def test_a_certificate_is_of_distinct_rows_and_of_a_whole_run_of_plain_descent(works):
     frame = numbers_table(40)
     write_table(pl.concat([frame, frame[:3]]))
     train = ("train", "table.csv", "--target", "y", "--width", "300", "--holdout", "0", "--json", "--quiet")
@@ -133,7 +133,7 @@ def test_classes_of_equal_rows_are_the_most_frequent():
     assert (rows.tolist(), y.tolist(), merged) == ([0, 1], [2, 0], 3)
 
 
-def test_the_large_way_agrees_with_the_small_one(works, monkeypatch, run):  # noqa: F811
+def test_the_large_way_agrees_with_the_small_one(works, monkeypatch, run):
     write_table(numbers_table())
     small = json.loads(works(*THEORY, "--json"))
     monkeypatch.setattr(theory_task, "_ALL_EIGENVALUES", 10)
@@ -173,7 +173,7 @@ def test_one_row_is_refused(refused):  # noqa: F811
     assert refused(*THEORY) == "the table must have at least 2 rows, got 1"
 
 
-def test_figures_are_data(works, monkeypatch):  # noqa: F811
+def test_figures_are_data(works, monkeypatch):
     """The page is drawn elsewhere: here, what it is given."""
     write_table(numbers_table())
     pages = []
@@ -222,7 +222,7 @@ def test_tables_and_sections_have_the_same_words():
     assert [section.heading for section in theory_sections(found)] == [heading for heading, _ in tables]
 
 
-def test_train_with_a_certificate(works):  # noqa: F811
+def test_train_with_a_certificate(works):
     write_table(numbers_table())
     train = ("train", "table.csv", "--target", "y", "--width", "300", "--max-iter", "8", "-q", "--certify")
     out = works(*train)
@@ -238,7 +238,7 @@ def test_train_with_a_certificate(works):  # noqa: F811
     assert "certificate" not in json.loads(works(*train[:-1], "--json"))
 
 
-def test_a_certificate_is_on_the_page_of_its_run(works):  # noqa: F811
+def test_a_certificate_is_on_the_page_of_its_run(works):
     write_table(numbers_table())
     works(
         "train", "table.csv", "--target", "y", "--width", "500", "--max-iter", "5", "--momentum", "0",
@@ -255,7 +255,7 @@ def test_a_certificate_needs_the_whole_run(refused):  # noqa: F811
     assert message == "--certify needs the run from its start; leave it out, or leave --resume out"
 
 
-def test_pages_of_theory_and_quantum(works):  # noqa: F811
+def test_pages_of_theory_and_quantum(works):
     write_table(numbers_table())
     works(*THEORY, "--report", "theory.html", "--quiet")
     works("quantum", "table.csv", "--target", "y", "--width", "200", "--iterations", "2", "--report", "quantum.html")
