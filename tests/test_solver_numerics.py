@@ -296,6 +296,14 @@ def test_a_plateau_above_zero_weights_is_not_called_converged(loss):
     assert train(one, X, np.exp(X[:, 0]), loss=loss, **options).stop_reason is StopReason.STALLED
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_ridge_whose_square_overflows_is_used():
+    """A ridge of 1e-3 beside weights of 1e-200 is 1e197 in units of the weights."""
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    model = ShiftedReLURegressor(width=200, ridge=1e-3, solver="gauss-newton", random_state=0)
+    assert_learned(model.fit(X, X[:, 0], sample_weight=np.full(40, 1e-200)), X)
+
+
 @pytest.mark.parametrize("case", ["zero", "negative", "not a number", "one"])
 def test_pivots_without_anything_left_add_nothing(case):
     """LAPACK reports no order of pivots then, and 0 − 1 was used as a place."""

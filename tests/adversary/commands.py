@@ -168,9 +168,7 @@ def run(arguments: list[str], case: str) -> tuple[int, str]:
 
 
 def predictions_of(out: str) -> list:
-    columns = json.loads(out)
-    name = next(name for name in columns if name != "rows" and isinstance(columns[name], list))
-    return columns[name]
+    return json.loads(out)["prediction"]
 
 
 def same(first: Any, second: Any) -> bool:
