@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from fireset._util.errors import InputError
+from fireset.tables.file_formats import formats_in_words
 
 _ORDER = ("train", "predict", "info", "export", "compare", "engines", "theory", "quantum", "warmup", "demo")
 
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Table = Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, NPZ or svmlight file; .gz, .bz2 and .zst, too.")]
+Table = Annotated[Path, typer.Argument(help=f"The table: {formats_in_words()}.")]
 Target = Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[

@@ -11,7 +11,7 @@ import numpy as np
 from fireset.tables.cells import is_number, is_text, listed, nan_as_null, one_line, quoted
 from fireset.tables.column_kinds import CategoryColumn, DateColumn, NumberColumn, OrderedColumn
 from fireset.tables.encoder import TableEncoder
-from fireset.tables.spelled import PLAIN, TRUTH, numbers_in_text
+from fireset.tables.spelled import PLAIN, TRUTH, NumberSpelling, numbers_in_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,6 +35,8 @@ def describe_columns(encoder: TableEncoder, table: pl.DataFrame) -> list[dict[st
 
 
 def _describe(column: NumberColumn | CategoryColumn | DateColumn | OrderedColumn, series: pl.Series) -> dict[str, Any]:
+    import polars as pl
+
     found: dict[str, Any] = {"name": column.name}
     if isinstance(column, CategoryColumn):
         found |= {"kind": "category", "levels": len(column.categories)}
@@ -48,10 +50,13 @@ def _describe(column: NumberColumn | CategoryColumn | DateColumn | OrderedColumn
         found |= {"kind": "number", "note": f"{len(column.levels)} levels in order"}
     else:
         found["kind"] = "number"
-        if column.spelling not in (PLAIN, TRUTH):
+        words = column.spelling.words if isinstance(column.spelling, NumberSpelling) else ()
+        if words:
+            found["note"] = f"{listed(words, 3)} counted as missing"
+        elif column.spelling not in (PLAIN, TRUTH):
             found["read_as"] = str(column.spelling)
         if is_text(series):
-            series = column.spelling.numbers(series, f"column {quoted(column.name)}")
+            series = pl.Series(column.numbers(series)[:, 0]).fill_nan(None)
     if missing := series.null_count():
         filled_with = column.fill if isinstance(column, CategoryColumn | NumberColumn | OrderedColumn) else "median"
         found |= {"missing": missing, "filled_with": filled_with}

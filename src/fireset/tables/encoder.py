@@ -22,8 +22,6 @@ from fireset.tables.cells import (
     category_text,
     cli_option,
     first_row,
-    first_text,
-    holds_number,
     is_number,
     is_text,
     listed,
@@ -40,6 +38,7 @@ from fireset.tables.column_kinds import (
     NumberColumn,
     OrderedColumn,
 )
+from fireset.tables.mixed_cells import find_words
 from fireset.tables.spelled import (
     DateSpelling,
     NumberSpelling,
@@ -172,6 +171,7 @@ class TableEncoder:
                 notes += [note] if note else []
             else:
                 self._fill(column, column.numbers(as_cells(series)), matrix[:, start:stop])
+                notes += _new_words(column, series)
             start = stop
         notes += _missing_for_the_first_time(self.columns, table)
         for note in notes:
@@ -325,12 +325,16 @@ def _learn_text(series: pl.Series, label: str, impute: bool) -> Column | str:
     import polars as pl
 
     rows = series.len() - series.null_count()
-    if 2 * int(holds_number(series).sum()) >= rows:
-        value, row = first_text(series)
-        raise InputError(
-            f"{label} is mostly numbers but holds the text {quoted(value)} in row {row}; fix that cell, pass "
-            f"{cli_option('--categorical', series.name)} (categorical=) to treat it as categories, or {_drop(series)}"
-        )
+    if mixed := find_words(series):
+        if mixed.spelling is not None and not impute:
+            raise InputError(
+                f"{label} holds the text {quoted(mixed.words[0])} in row {mixed.row} among numbers; fix that cell, "
+                f"pass {cli_option('--categorical', series.name)} (categorical=) to treat it as categories, or {_FILL}"
+            )
+        warnings.warn(str(mixed), UserWarning, stacklevel=4)
+        if mixed.numbers is not None:
+            return NumberColumn.learn(mixed.numbers, impute, mixed.spelling)
+        return CategoryColumn.learn(series, impute, keep_all=False)
     counts = series.drop_nulls().cast(pl.String).str.strip_chars().rename("text").value_counts()["count"]
     shared = int(counts.filter(counts > 1).sum())
     if rows >= _ENOUGH_TO_TELL and shared < _HARDLY_COVERED * rows:
@@ -370,6 +374,14 @@ def _missing_for_the_first_time(columns: Sequence[Column], table: pl.DataFrame) 
         return []
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return [f"missing cells in columns that had none in training: {', '.join(found[:5])}{more}"]
+
+
+def _new_words(column: Column, series: pl.Series) -> list[str]:
+    """What there is to say of texts in a column of numbers that training did not have."""
+    words = column.new_words(series) if isinstance(column, NumberColumn) else []
+    if not words:
+        return []
+    return [f"column {quoted(column.name)}: {listed(words, 3)} is no number and counts as missing"]
 
 
 def _drop(series: pl.Series) -> str:
