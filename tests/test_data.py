@@ -548,7 +548,7 @@ CONVERT = "which is neither number, text nor date; convert it to numbers or text
             detect_task,
             pl.Series("y", [*map(str, range(30)), "3O"]),
             "target column 'y' is mostly numbers but holds the text '3O' in row 31; "
-            "fix that cell, or say that the task is classification",
+            "fix that cell, leave it empty and pass --drop-missing-target, or pass --task classification",
         ),
         (
             class_labels,

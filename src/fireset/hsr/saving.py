@@ -46,7 +46,7 @@ def load(path: str | os.PathLike, **options) -> Any:
         index.restore_numbers(ids, next_id)
     if own_ids is not None:
         index.restore_own_ids(own_ids, ids, next_own_id)
-    if not about.get("balls", False):
+    if not description["index"].get("balls", False):
         return index
     try:
         return BallIndex.over_lifted(index)
