@@ -20,7 +20,7 @@ COMMAND = {
     "holdout": 0.2,
     "settings": {"width": 501, "max_iter": 20, "tol": 0, "dtype": "float64", "random_state": 0},
 }
-COLUMNS = ("loss", "validation_loss", "fired_pairs", "inner_products", "learning_rate")
+COLUMNS = ("loss", "validation_loss", "active_pairs", "inner_products", "learning_rate")
 
 
 def problem(seed: int = 5, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
@@ -113,14 +113,14 @@ def together(out: Path, name: str, rank: int, settings: dict) -> None:
         while hasattr(engine, "inner"):
             engine = engine.inner
         exchanged = sum(getattr(group, "bytes_exchanged", 0) for group in groups.values())
-        seen.append((engine.work.inner_products, engine.work.fired_pairs, exchanged))
+        seen.append((engine.work.inner_products, engine.work.active_pairs, exchanged))
         held.update(rows=len(engine.X), targets=len(progress.targets), predictions=len(progress.predictions))
         held.update(neurons=len(engine.network.weights))
 
     one = network()
     result = train(one, *problem(), callbacks=[look], **settings, **arguments())
     np.save(out / f"{name}.{rank}.npy", one.weights)
-    facts = {"held": held, "own_inner_products": seen[-1][0], "own_fired_pairs": seen[-1][1]}
+    facts = {"held": held, "own_inner_products": seen[-1][0], "own_active_pairs": seen[-1][1]}
     facts["bytes"] = sorted({after[2] - before[2] for before, after in pairwise(seen)})
     note(out, f"{name}.{rank}", {**facts, **{column: result.history.column(column).tolist() for column in COLUMNS}})
 

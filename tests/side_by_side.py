@@ -20,7 +20,7 @@ def run_side_by_side(problem: Problem, engine, iterations: int, step_options: di
     """Train with ``engine`` and the dense engine from the same network; compare at every iteration."""
     networks = [problem.network(dtype), problem.network(dtype)]
     X = problem.X.astype(dtype)
-    top = largest_eigenvalue(X, networks[0].signs, networks[0].fire_sets(X))
+    top = largest_eigenvalue(X, networks[0].output_weights, networks[0].fire_sets(X))
     settings = {"learning_rate": 0.7 / max(top, 1e-3), "tol": 0, "any_norm": True, **step_options}
     dense, other = (
         Trainer(network, X, problem.y, engine=each, **settings)
@@ -32,7 +32,7 @@ def run_side_by_side(problem: Problem, engine, iterations: int, step_options: di
         np.testing.assert_allclose(v, u, rtol=0, atol=1e-9 * max(1.0, np.abs(u).max()))
         assert np.array_equal(found.indptr, expected.indptr)
         assert np.array_equal(found.indices, expected.indices)
-        assert other.history[-1].fired_pairs == expected.nnz
+        assert other.history[-1].active_pairs == expected.nnz
     scale = max(1.0, np.abs(networks[0].weights).max())
     assert np.abs(networks[1].weights - networks[0].weights).max() <= 1e-9 * scale
 

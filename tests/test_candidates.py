@@ -18,14 +18,14 @@ def make_lists(dtype, radius=0.5, outputs=C, seed=0):
     """Every neuron's candidates in its slot, by descending reference, and all that the kernels read and write."""
     rng = np.random.default_rng(seed)
     X, W = sphere(rng, N, D).astype(dtype), rng.standard_normal((M, D)).astype(dtype)
-    signs = rng.choice([-1, 1], (M, outputs)).astype(dtype)
+    output_weights = rng.choice([-1, 1], (M, outputs)).astype(dtype)
     H = W @ X.T
     order = np.argsort(-H, axis=1)
     counts = (H > THRESHOLD - radius).sum(axis=1).astype(np.int32)
     return {
         "X": X,
         "W": W,
-        "signs": signs,
+        "output_weights": output_weights,
         "starts": np.arange(M) * N,
         "counts": counts,
         "samples": order.astype(np.int32).ravel(),
@@ -36,8 +36,8 @@ def make_lists(dtype, radius=0.5, outputs=C, seed=0):
         "prefix_lengths": np.zeros(M, np.int32),
         "next_references": np.full(M, np.inf, dtype),
         "fired": np.full(M * N + 1, -1, np.int32),
-        "fired_starts": np.zeros(M, np.int64),
-        "fired_counts": np.zeros(M, np.int32),
+        "active_starts": np.zeros(M, np.int64),
+        "active_counts": np.zeros(M, np.int32),
     }
 
 
@@ -47,9 +47,9 @@ def list_arrays(lists) -> ListArrays:
 
 def run_forward(lists, lo=0, hi=M):
     dtype = lists["X"].dtype
-    outputs = lists["signs"].shape[1]
+    outputs = lists["output_weights"].shape[1]
     sums = aligned_outputs(np.zeros((N, outputs), dtype))
-    neurons = lists["W"], lists["signs"], dtype.type(THRESHOLD)
+    neurons = lists["W"], lists["output_weights"], dtype.type(THRESHOLD)
     certificates = Certificates(**{name: lists[name] for name in Certificates._fields})
     counted = forward(
         aligned_rows(lists["X"]), *neurons, list_arrays(lists), certificates, lists["fired"], sums, lo, hi
@@ -57,24 +57,24 @@ def run_forward(lists, lo=0, hi=M):
     return sums.reshape(N, -1)[:, :outputs], counted
 
 
-def fired_samples(lists, r) -> list[int]:
-    first = lists["fired_starts"][r]
-    return lists["fired"][first : first + lists["fired_counts"][r]].tolist()
+def active_samples(lists, r) -> list[int]:
+    first = lists["active_starts"][r]
+    return lists["fired"][first : first + lists["active_counts"][r]].tolist()
 
 
 @pytest.mark.parametrize("outputs", [1, C])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_forward_is_its_twin(dtype, outputs):
     lists = make_lists(dtype, outputs=outputs)
-    sums, (looked, fired, violated) = run_forward(lists)
+    sums, (looked, active, violated) = run_forward(lists)
     H = lists["W"].astype(float) @ lists["X"].astype(float).T - THRESHOLD
-    expected = np.maximum(H, 0).T @ lists["signs"]
+    expected = np.maximum(H, 0).T @ lists["output_weights"]
     np.testing.assert_allclose(sums, expected, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
-    assert fired == (H > 0).sum()
+    assert active == (H > 0).sum()
     assert violated == -1
     assert looked == (lists["W"] @ lists["X"].T > THRESHOLD - 0.2).sum()
     for r in range(M):
-        assert sorted(fired_samples(lists, r)) == np.flatnonzero(H[r] > 0).tolist()
+        assert sorted(active_samples(lists, r)) == np.flatnonzero(H[r] > 0).tolist()
 
 
 def test_forward_keeps_to_its_neurons():
@@ -96,7 +96,7 @@ def test_forward_leaves_the_last_word_to_the_deciding_dot():
     lists["bands"][:] = 10.0  # ask for every pair
     run_forward(lists)
     for r in range(M):
-        mine = set(fired_samples(lists, r))
+        mine = set(active_samples(lists, r))
         looked = lists["samples"][r * N : r * N + lists["prefix_lengths"][r]]
         assert mine == {int(i) for i in looked if deciding_dot(lists["W"][r], lists["X"][i]) > THRESHOLD}
 
@@ -108,12 +108,12 @@ def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
     lists = make_lists(dtype, outputs=outputs)
     run_forward(lists)
     rng = np.random.default_rng(1)
-    X, W, signs = lists["X"], lists["W"], lists["signs"]
+    X, W, output_weights = lists["X"], lists["W"], lists["output_weights"]
     residual = rng.standard_normal((N, outputs)).astype(dtype)
     V = rng.standard_normal((M, D) if momentum else (0, D)).astype(dtype)
     before, velocity = W.astype(float), V.astype(float)
     mask = before @ X.T.astype(float) > THRESHOLD
-    gradient = ((signs.astype(float) @ residual.T) * mask) @ X
+    gradient = ((output_weights.astype(float) @ residual.T) * mask) @ X
     direction = gradient
     if momentum:
         velocity = momentum * velocity + gradient
@@ -121,7 +121,7 @@ def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
     speeds, misses = np.full(M, np.inf), np.zeros(M, np.int32)
     kind = np.dtype(dtype).type
     backward(
-        aligned_rows(X), W, V, signs, aligned_outputs(residual), list_arrays(lists), lists["fired"],
+        aligned_rows(X), W, V, output_weights, aligned_outputs(residual), list_arrays(lists), lists["fired"],
         (kind(0.1), kind(momentum), nesterov), speeds, misses, 0, M,
     )  # fmt: skip
     tolerance = 1e-5 if dtype == "float32" else 1e-13
@@ -130,7 +130,7 @@ def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
     moved = np.linalg.norm(W.astype(float) - before, axis=1)
     assert (speeds >= moved).all()
     np.testing.assert_allclose(speeds, moved, rtol=1e-9, atol=1e-300)
-    assert np.array_equal(misses, lists["prefix_lengths"] - lists["fired_counts"])
+    assert np.array_equal(misses, lists["prefix_lengths"] - lists["active_counts"])
 
 
 @given(
@@ -171,17 +171,17 @@ def test_tangent_is_its_twin(dtype, outputs):
     """J Jᵀ v from the fired pairs alone; in two halves, as for several blocks of samples, it is the same."""
     lists = make_lists(dtype, outputs=outputs)
     run_forward(lists)
-    X, signs = lists["X"].astype(float), lists["signs"].astype(float)
+    X, output_weights = lists["X"].astype(float), lists["output_weights"].astype(float)
     v = np.random.default_rng(1).standard_normal((N, outputs)).astype(dtype)
     mask = lists["W"].astype(float) @ X.T > THRESHOLD
-    linear = ((signs @ v.T) * mask) @ X  # (M, D)
-    expected = (mask * (linear @ X.T)).T @ signs
+    linear = ((output_weights @ v.T) * mask) @ X  # (M, D)
+    expected = (mask * (linear @ X.T)).T @ output_weights
     rows, arrays = aligned_rows(lists["X"]), (list_arrays(lists), lists["fired"])
     fused, halves = (aligned_outputs(np.zeros((N, outputs), dtype)) for _ in range(2))
-    tangent(rows, lists["signs"], aligned_outputs(v), *arrays, fused, 0, M)
+    tangent(rows, lists["output_weights"], aligned_outputs(v), *arrays, fused, 0, M)
     padded = np.zeros((M, rows.shape[1]), dtype)
     padded[:, :D] = linear
-    spread_linear(rows, lists["signs"], padded, *arrays, halves, 0, M)
+    spread_linear(rows, lists["output_weights"], padded, *arrays, halves, 0, M)
     for found in (fused, halves):
         found = found.reshape(N, -1)[:, :outputs]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if dtype == "float32" else 1e-12)
@@ -198,7 +198,7 @@ def test_speed_is_measured_on_the_stored_weights():
         W[:] = before
         speeds = np.full(M, np.inf)
         backward(
-            aligned_rows(X), W, np.empty((0, D)), lists["signs"], residual[:, 0], list_arrays(lists), lists["fired"],
+            aligned_rows(X), W, np.empty((0, D)), lists["output_weights"], residual[:, 0], list_arrays(lists), lists["fired"],
             (rate, 0.0, False), speeds, np.zeros(M, np.int32), 0, M,
         )  # fmt: skip
         assert (speeds >= np.linalg.norm(W - before, axis=1)).all()

@@ -77,9 +77,9 @@ class Spectra:
         self.X, self.smallest, self.most = X, [], []
 
     def __call__(self, progress):
-        fired = progress.network.fire_sets(self.X)
-        self.smallest.append(np.linalg.eigvalsh(fire_set_kernel(self.X, fired))[0])
-        self.most.append(np.diff(fired.indptr).max())
+        active = progress.network.fire_sets(self.X)
+        self.smallest.append(np.linalg.eigvalsh(fire_set_kernel(self.X, active))[0])
+        self.most.append(np.diff(active.indptr).max())
 
 
 def test_every_iteration_means_every_spectrum():
@@ -382,15 +382,15 @@ def test_the_terms_are_their_definitions():
     train(network, problem.X, problem.y, learning_rate=0.5, max_iter=1, tol=0, engine="dense", callbacks=[certificate])
     start = problem.network()
     err = problem.y[:, 0] - start.predict(problem.X)[:, 0]
-    fired, later = start.fire_sets(problem.X), network.fire_sets(problem.X)
+    active, later = start.fire_sets(problem.X), network.fire_sets(problem.X)
     run = certificate._run
     assert run is not None
-    doubtful = csr_array(doubtful_pairs(before, problem.X, start.threshold, run.radius) + flipped_pairs(fired, later))
+    doubtful = csr_array(doubtful_pairs(before, problem.X, start.threshold, run.radius) + flipped_pairs(active, later))
     b1, b2, _, _ = run.splits[0][1].terms
-    assert b1 == pytest.approx(-2 * 0.5 * err @ fire_set_kernel(problem.X, fired) @ err, rel=1e-10)
-    assert b2 == pytest.approx(2 * 0.5 * err @ dual_kernel(problem.X, fired, doubtful) @ err, rel=1e-10)
+    assert b1 == pytest.approx(-2 * 0.5 * err @ fire_set_kernel(problem.X, active) @ err, rel=1e-10)
+    assert b2 == pytest.approx(2 * 0.5 * err @ dual_kernel(problem.X, active, doubtful) @ err, rel=1e-10)
     gradient = (before - network.weights) / 0.5
-    found = gradient_norms(problem.X, start.signs, fired, -err[:, None])
+    found = gradient_norms(problem.X, start.output_weights, active, -err[:, None])
     np.testing.assert_allclose(found, np.linalg.norm(gradient, axis=1), atol=1e-12)
 
 

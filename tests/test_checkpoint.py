@@ -91,7 +91,7 @@ class TestResuming:
         found, rest = run(tmp_path / "b", resume=True, **options)
         assert rest.resumed_at == 21
         assert same_bits(found, expected)
-        for name in ("iteration", "loss", "fired_pairs", "learning_rate"):
+        for name in ("iteration", "loss", "active_pairs", "learning_rate"):
             assert np.array_equal(rest.history.column(name), of_all.history.column(name)), name
         assert (np.diff(rest.history.column("seconds")) > 0).all()
 

@@ -88,7 +88,7 @@ def unequal(exponent: float, outputs: int = 1, threshold: float = 0.6):
     return problem, network
 
 
-def fired_scales(network, X: np.ndarray) -> np.ndarray:
+def active_scales(network, X: np.ndarray) -> np.ndarray:
     """Σ_r fired |⟨w_r, x_i⟩ − b|/√m: what the predictions are made of, sample by sample."""
     return np.maximum(X @ network.weights.T - network.threshold, 0).sum(axis=1)[:, None] / network.divisor
 
@@ -102,7 +102,7 @@ def test_a_long_neuron_leaves_the_samples_alone_that_it_does_not_fire_for(expone
     for each in (engine, dense):
         each.start(network, problem.X)
     u, v = dense.forward(), engine.forward()
-    scales = fired_scales(network, problem.X)
+    scales = active_scales(network, problem.X)
     assert scales.min() < 10.0 ** (2 - exponent) * scales.max()
     assert (np.abs(v - u) <= 1e-12 * scales).all()
     # Residuals are as unequal: each neuron's gradient is made of those of its own samples.
@@ -110,7 +110,7 @@ def test_a_long_neuron_leaves_the_samples_alone_that_it_does_not_fire_for(expone
     made_of = network.fire_sets(problem.X).T @ np.abs(u - problem.y).sum(axis=1) / network.divisor
     assert (np.abs(rows - expected) <= 1e-12 * made_of[:, None]).all()
     direction = (u - problem.y) * 1e-3
-    J = [network.fire_sets(problem.X).toarray() * network.signs[:, c] for c in range(outputs)]
+    J = [network.fire_sets(problem.X).toarray() * network.output_weights[:, c] for c in range(outputs)]
     pulled = sum(J[c].T @ (direction[:, [c]] * problem.X) for c in range(outputs)) / network.divisor
     product = np.column_stack([((problem.X @ pulled.T) * J[c]).sum(axis=1) for c in range(outputs)]) / network.divisor
     parts = (np.abs(problem.X) @ np.abs(pulled).T * np.abs(J[0])).sum(axis=1)[:, None] / network.divisor
@@ -161,8 +161,8 @@ def test_tangent_product_is_that_of_the_fire_sets():
     fires = engine.fire_sets().toarray()
     expected = np.zeros_like(v)
     for r in range(network.width):
-        t = ((v @ network.signs[r]) * fires[:, r]) @ problem.X
-        expected += np.outer(fires[:, r] * (problem.X @ t), network.signs[r])
+        t = ((v @ network.output_weights[r]) * fires[:, r]) @ problem.X
+        expected += np.outer(fires[:, r] * (problem.X @ t), network.output_weights[r])
     np.testing.assert_allclose(engine.tangent_product(v), expected / network.width, rtol=0, atol=1e-12)
 
 

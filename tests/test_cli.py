@@ -882,8 +882,8 @@ def test_a_high_accuracy_does_not_hide_classes_that_are_never_found():
     assert found["accuracy"] == found["majority_accuracy"] == 0.95
     assert found["majority_class"] == "a"
     assert found["balanced_accuracy"] == 0.5
-    assert found["hardly_found"] == {"b": 0.0}
-    assert "hardly_found" not in scores("classification", answers, answers)
+    assert found["low_recall_classes"] == {"b": 0.0}
+    assert "low_recall_classes" not in scores("classification", answers, answers)
     assert scores("classification", np.array([None, None], object), np.array(["a", "b"])) == {"accuracy": 0.0}
     assert readable("held_out_hardly_found", {"b": 0.0}) == ("held out recall below one half", "b 0 %")
     assert readable("rmse", 29893.2) == ("RMSE", "29,900")

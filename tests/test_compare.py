@@ -146,7 +146,7 @@ def test_exact_contenders_do_the_same_steps():
         assert off is not None
         assert off < 1e-9
     for name in ("data", "weights", "sums", "correlation"):
-        assert rows[name].fired_pairs == rows["dense"].fired_pairs
+        assert rows[name].active_pairs == rows["dense"].active_pairs
         assert rows[name].recall == 1.0
     assert rows["dense"].inner_products == rows["pytorch"].inner_products == 80 * 400
     assert rows["dense"].speed_up == 1.0
@@ -465,7 +465,7 @@ class TestBudget:
         found = run_small(["dense", "data"], iterations=30, interrupted=stop)
         assert found.interrupted
         assert [len(run.steps) for run in found.runs] == [found.done] * 2
-        assert found.rows[0].fired_pairs == found.rows[1].fired_pairs
+        assert found.rows[0].active_pairs == found.rows[1].active_pairs
         assert found.rows[0].final_loss == pytest.approx(found.rows[1].final_loss, rel=1e-9)
 
     def test_many_rows_have_the_rate_of_some(self, monkeypatch):

@@ -36,11 +36,11 @@ def plain_above(leaves: np.ndarray, threshold) -> list[int]:
     return [k for k, value in enumerate(leaves.tolist()) if not value <= threshold]
 
 
-def plain_forward(H, signs, threshold) -> tuple[np.ndarray, list[np.ndarray]]:
+def plain_forward(H, output_weights, threshold) -> tuple[np.ndarray, list[np.ndarray]]:
     """Sums (n, c) and fired samples by neuron, for H[r, i]."""
     excess = H.astype(float) - threshold
     excess[excess <= 0] = 0.0
-    return excess.T @ signs.astype(float), [np.flatnonzero(row > 0) for row in excess]
+    return excess.T @ output_weights.astype(float), [np.flatnonzero(row > 0) for row in excess]
 
 
 # Kernels
@@ -129,14 +129,14 @@ def test_forward_is_its_twin(H, outputs, threshold, trees_are_neurons, room):
     """Also when the lists have to be given more room on the way, and for some of the trees only."""
     kind = H.dtype.type
     rng = np.random.default_rng(0)
-    signs = rng.choice([-1, 1], (len(H) if trees_are_neurons else H.shape[1], outputs)).astype(H.dtype)
+    output_weights = rng.choice([-1, 1], (len(H) if trees_are_neurons else H.shape[1], outputs)).astype(H.dtype)
     sums = np.zeros((H.shape[1] if trees_are_neurons else len(H), outputs))
     starts, counts = np.full(len(H), -1), np.full(len(H), -1, np.int32)
     memory = np.full(6 * H.shape[1] + 100, -7, np.int32)
     tree, used, visited = 1, 0, 0
     while tree < 4:
         tree, used, more = forward(
-            grow(H), level_starts(H.shape[1]), signs, kind(threshold), trees_are_neurons, memory[:room], starts, counts,
+            grow(H), level_starts(H.shape[1]), output_weights, kind(threshold), trees_are_neurons, memory[:room], starts, counts,
             sums, used, tree, 4,
         )  # fmt: skip
         visited += more
@@ -144,10 +144,10 @@ def test_forward_is_its_twin(H, outputs, threshold, trees_are_neurons, room):
         room += 1 + H.shape[1] // 2
     with np.errstate(invalid="ignore"):  # ∞ − ∞
         if trees_are_neurons:
-            expected, lists = plain_forward(H[1:4], signs[1:4], threshold)
+            expected, lists = plain_forward(H[1:4], output_weights[1:4], threshold)
             assert np.array_equal(sums, expected, equal_nan=True)
         else:
-            expected, _ = plain_forward(np.ascontiguousarray(H[1:4].T), signs, threshold)
+            expected, _ = plain_forward(np.ascontiguousarray(H[1:4].T), output_weights, threshold)
             lists = [np.flatnonzero(row > threshold) for row in H[1:4]]
             assert np.array_equal(np.isfinite(sums[1:4]), np.isfinite(expected))
             finite = np.isfinite(expected)
@@ -164,13 +164,13 @@ def test_forward_is_its_twin(H, outputs, threshold, trees_are_neurons, room):
 def test_turn_is_its_twin(trees, leaves, share, seed):
     rng = np.random.default_rng(seed)
     mask = rng.random((trees, leaves)) < share
-    counts, fired = mask.sum(axis=1).astype(np.int32), np.nonzero(mask)[1].astype(np.int32)
+    counts, active = mask.sum(axis=1).astype(np.int32), np.nonzero(mask)[1].astype(np.int32)
     starts = np.cumsum(counts) - counts
     places = np.cumsum(mask.sum(axis=0)) - mask.sum(axis=0)
-    turned = np.full(len(fired), -1, np.int32)
+    turned = np.full(len(active), -1, np.int32)
     middle = trees // 2
-    lists_by_leaf(fired, starts, counts, places, turned, 0, middle)
-    lists_by_leaf(fired, starts, counts, places, turned, middle, trees)
+    lists_by_leaf(active, starts, counts, places, turned, 0, middle)
+    lists_by_leaf(active, starts, counts, places, turned, middle, trees)
     assert np.array_equal(turned, np.nonzero(mask.T)[1])
     assert np.array_equal(places, np.cumsum(mask.sum(axis=0)))
 

@@ -500,7 +500,7 @@ TYPICAL = {
     "iris": ([0, 1, 2], [1] * 3, "classification"),
     "iris from 1": ([1, 2, 3], [1] * 3, "classification"),
     "binary": ([0, 1], [9, 1], "classification"),
-    "signs": ([-1, 1], [2, 1], "classification"),
+    "output_weights": ([-1, 1], [2, 1], "classification"),
     "forest cover": (list(range(1, 8)), [212, 283, 36, 3, 9, 17, 21], "classification"),
     "glass": ([1, 2, 3, 5, 6, 7], [70, 76, 17, 13, 9, 29], "classification"),
     "months": (list(range(1, 13)), [1] * 12, "classification"),

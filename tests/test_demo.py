@@ -17,7 +17,7 @@ def test_demo(tmp_path, capsys):
     out = tmp_path / "demo.safetensors"
     summary = run_demo(width=300, out=out, seed=0, verbose=False)
     assert summary["test_accuracy"] > 0.85
-    assert 0 < summary["fired_fraction"] < 0.5
+    assert 0 < summary["active_fraction"] < 0.5
     assert summary["largest_relative_difference_of_loss"] < 1e-3  # the same run, in float32
     assert summary["speed_up_over_dense"] == pytest.approx(
         summary["dense_gradient_step_seconds"] / summary["gradient_step_seconds"]

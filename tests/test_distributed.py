@@ -190,7 +190,7 @@ class TestShards:
         X, y = workers.problem()
         expected = workers.fit(X, y)
         found = ShiftedReLUNetwork.load(done / "shards.safetensors")
-        assert np.array_equal(found.signs, expected.network_.signs)
+        assert np.array_equal(found.output_weights, expected.network_.output_weights)
         np.testing.assert_allclose(found.weights, expected.network_.weights, rtol=0, atol=1e-12)
         for rank in range(4):
             np.testing.assert_allclose(
@@ -224,7 +224,7 @@ class TestShards:
 def test_an_index_that_names_a_shard_again_and_again(tmp_path):
     """150 times 20 MB would be 3 GB of memory; links to one file count as one, too."""
     network = ShiftedReLUNetwork.initialize(4, 2)
-    arrays = {"weights": network.weights, "signs": network.signs.astype(np.int8)}
+    arrays = {"weights": network.weights, "output_weights": network.output_weights.astype(np.int8)}
     for copies in (["a", "a"], ["a", "b"]):
         write_model(tmp_path / "a", arrays, {})
         os.link(tmp_path / "a", tmp_path / "b")

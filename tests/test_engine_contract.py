@@ -28,7 +28,7 @@ def started(name: str, case: str, output_scale: float = 1.0) -> tuple[Problem, E
 def jacobian(engine: Engine) -> np.ndarray:
     """J of the pairs that the engine knows of, (n·c, m·d), by its definition."""
     fires, network = engine.fire_sets().toarray(), engine.network
-    J = np.einsum("ir,rc,ij->icrj", fires, network.signs, engine.X)
+    J = np.einsum("ir,rc,ij->icrj", fires, network.output_weights, engine.X)
     return J.reshape(len(engine.X) * network.n_outputs, -1)
 
 
@@ -71,7 +71,7 @@ def test_whoever_steps_outside_and_says_so_gets_what_step_gets(name, case, momen
     for k in range(8):
         u = inside.forward()
         np.testing.assert_allclose(outside.forward(), u, rtol=0, atol=1e-10)
-        assert outside.work.fired_pairs == inside.work.fired_pairs
+        assert outside.work.active_pairs == inside.work.active_pairs
         residual = u - problem.y
         inside.step(residual, rules[0])
         if k == 5:  # both ways may be mixed
@@ -174,10 +174,10 @@ def test_what_an_engine_says_of_itself(name):
 
 def test_hashing_has_a_recall_below_one():
     problem, engine = started("hashing", "random")
-    found, fired = engine.fire_sets(), engine.network.fire_sets(problem.X)
-    assert engine.recall() == pytest.approx(found.nnz / fired.nnz)
+    found, active = engine.fire_sets(), engine.network.fire_sets(problem.X)
+    assert engine.recall() == pytest.approx(found.nnz / active.nnz)
     rows = np.array([3, 5])
-    assert engine.recall(rows) == pytest.approx(found[rows].nnz / fired[rows].nnz)
+    assert engine.recall(rows) == pytest.approx(found[rows].nnz / active[rows].nnz)
 
 
 def test_the_registry_says_nothing_that_the_classes_do_not():

@@ -176,8 +176,8 @@ def test_dense_step_is_autograd():
     network, engine = problem.network(), create("dense")
     engine.start(network, problem.X)
     W = torch.tensor(network.weights, requires_grad=True)
-    X, y, signs = (torch.tensor(a) for a in (problem.X, problem.y, network.signs))
-    u = torch.relu(X @ W.T - network.threshold) @ signs / np.sqrt(network.width)
+    X, y, output_weights = (torch.tensor(a) for a in (problem.X, problem.y, network.output_weights))
+    u = torch.relu(X @ W.T - network.threshold) @ output_weights / np.sqrt(network.width)
     (0.5 * ((u - y) ** 2).sum()).backward()
     assert W.grad is not None
     predictions = engine.forward()
@@ -189,7 +189,7 @@ def test_dense_step_is_autograd():
 
 def test_dense_recomputes_what_it_may_not_keep(monkeypatch):
     """The dense engine that the other one is held against is the frugal one here."""
-    monkeypatch.setattr("fireset.engines.dense._MOST_BITS", 100)
+    monkeypatch.setattr("fireset.engines.dense._MAX_BITS", 100)
     run_side_by_side(hard_cases()["several outputs"], create("data"), 5, {"momentum": 0.5})
 
 

@@ -87,7 +87,7 @@ def assert_same(one, other, place: str) -> None:
     elif isinstance(one, np.random.RandomState):
         assert_same(one.get_state(), other.get_state(), place)
     elif isinstance(one, ShiftedReLUNetwork):
-        for name in ("weights", "signs", "threshold", "output_scale"):
+        for name in ("weights", "output_weights", "threshold", "output_scale"):
             assert_same(getattr(one, name), getattr(other, name), f"{place}.{name}")
     elif dataclasses.is_dataclass(one):
         for field in dataclasses.fields(one):

@@ -125,7 +125,7 @@ def test_the_data_engine_refuses_them():
 def test_predictions_near_the_limit_are_those_of_float64():
     weights = np.array([[1e30, -1e30], [1e30, 1e30], [-1e30, 1e30], [2.0, 0.0]], np.float32)
     X = np.array([[1e10, 1e10], [1e8, -1e7]], np.float32)
-    signs = np.array([[1.0], [0.0], [0.0], [-1.0]])
-    found = ShiftedReLUNetwork(weights, signs.astype(np.float32), -1.0).predict(X)
-    true = ShiftedReLUNetwork(weights.astype(np.float64), signs, -1.0).predict(X.astype(np.float64))
+    output_weights = np.array([[1.0], [0.0], [0.0], [-1.0]])
+    found = ShiftedReLUNetwork(weights, output_weights.astype(np.float32), -1.0).predict(X)
+    true = ShiftedReLUNetwork(weights.astype(np.float64), output_weights, -1.0).predict(X.astype(np.float64))
     np.testing.assert_allclose(found, true, rtol=1e-6)

@@ -45,7 +45,7 @@ def gradient(one: ShiftedReLUNetwork, first: np.ndarray, y, loss: str, ridge: fl
     """Of the objective, by its definition."""
     u, fires = one.predict(X), one.fire_sets(X).toarray()
     e = get_loss(loss).residual(u, y, weight)
-    return (fires * (e @ one.signs.T)).T @ X / one.divisor + ridge * (one.weights - first)
+    return (fires * (e @ one.output_weights.T)).T @ X / one.divisor + ridge * (one.weights - first)
 
 
 PROBLEMS = {
@@ -109,10 +109,10 @@ def test_few_rounds_where_the_network_is_nearly_linear():
     """Within 1 % of the optimum of the linearized problem in at most 5 rounds."""
     for scale in (10.0, 100.0):
         one = network(2, scale, width=2000)
-        fired = one.fire_sets(X)
-        H = fire_set_kernel(X, fired) * scale**2
+        active = one.fire_sets(X)
+        H = fire_set_kernel(X, active) * scale**2
         ridge = 0.1 * float(H.diagonal().mean())
-        J = np.einsum("ir,rc,ij->icrj", fired.toarray(), one.signs, X).reshape(Y.size, -1) / one.divisor
+        J = np.einsum("ir,rc,ij->icrj", active.toarray(), one.output_weights, X).reshape(Y.size, -1) / one.divisor
         K = J @ J.T
         optimum = 0.5 * ridge * float(Y.ravel() @ np.linalg.solve(K + ridge * np.eye(len(K)), Y.ravel()))
         result = train(one, X, Y, solver=GaussNewton(ridge=ridge), max_iter=5, tol=0)
@@ -204,8 +204,8 @@ def test_beyond_what_cholesky_is_for(monkeypatch):
     """A partial factor, and conjugate residuals that make up for what it lacks: the same solution."""
     one, other = network(2), network(2)
     expected = train(one, X, Y, solver=GaussNewton(ridge=0.05, tol=1e-8), max_iter=40, tol=0)
-    monkeypatch.setattr("fireset.training.solvers.kernel_memory._MOST_CHOLESKY_ROWS", 10)
-    monkeypatch.setattr("fireset.training.solvers.gauss_newton.MOST_PIVOTS", 15)
+    monkeypatch.setattr("fireset.training.solvers.kernel_memory._MAX_CHOLESKY_ROWS", 10)
+    monkeypatch.setattr("fireset.training.solvers.gauss_newton.MAX_PIVOTS", 15)
     found = train(other, X, Y, solver=GaussNewton(ridge=0.05, tol=1e-8), max_iter=40, tol=0)
     assert found.loss == pytest.approx(expected.loss, rel=3e-3)  # other steps, another of many kinks to end at
 

@@ -11,7 +11,7 @@ from fireset.theory.gradient_flow import follow_flow
 
 def euler(network, X, y, end, steps):
     """Plain descent with a small step, from the definitions."""
-    W, b, a = network.weights.copy(), network.threshold, network.signs[:, 0]
+    W, b, a = network.weights.copy(), network.threshold, network.output_weights[:, 0]
     for _ in range(steps):
         H = W @ X.T
         err = y - a @ np.maximum(H - b, 0) / np.sqrt(len(W))
@@ -36,7 +36,7 @@ def test_small_euler_steps_converge_to_the_flow(seed):
     assert distances[1] < 2e-3
     assert distances[1] < 0.5 * distances[0]
     np.testing.assert_array_equal(network.weights, before)
-    u = network.signs[:, 0] @ np.maximum(path.weights @ X.T - network.threshold, 0) / np.sqrt(30)
+    u = network.output_weights[:, 0] @ np.maximum(path.weights @ X.T - network.threshold, 0) / np.sqrt(30)
     assert path.squared_errors[-1] == pytest.approx(np.sum((y - u) ** 2), rel=1e-8)
     assert (np.diff(path.squared_errors) <= 1e-12).all()  # the loss falls
 

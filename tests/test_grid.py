@@ -75,10 +75,10 @@ def test_the_weights_are_those_of_one_process(engine):
         found = shard.local.weights
         np.testing.assert_allclose(found, one.weights[shard.first :][: len(found)], rtol=0, atol=1e-12)
         np.testing.assert_allclose(result.history.column("loss"), expected.history.column("loss"), rtol=1e-12)
-        for name in ("loss", "validation_loss", "fired_pairs", "inner_products", "learning_rate"):
+        for name in ("loss", "validation_loss", "active_pairs", "inner_products", "learning_rate"):
             assert np.array_equal(result.history.column(name), results[0].history.column(name))
         assert np.array_equal(found, shards[rank % 2].local.weights)
-    assert np.array_equal(results[0].history.column("fired_pairs"), expected.history.column("fired_pairs"))
+    assert np.array_equal(results[0].history.column("active_pairs"), expected.history.column("active_pairs"))
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1)])
@@ -238,7 +238,7 @@ class TestTorchrun:
             assert np.array_equal(found[rank], found[0])
             for column in grid_workers.COLUMNS:
                 assert histories[rank][column] == histories[0][column]
-            for column in ("loss", "validation_loss", "learning_rate", "fired_pairs"):
+            for column in ("loss", "validation_loss", "learning_rate", "active_pairs"):
                 np.testing.assert_allclose(histories[rank][column], expected.history.column(column), rtol=1e-10)
 
     def test_a_worker_holds_its_rows_and_its_neurons(self, done):
@@ -251,7 +251,7 @@ class TestTorchrun:
     def test_work_is_shared_out(self, done):
         """Fired pairs and inner products of the four are those of the history, a quarter each, nearly."""
         found = facts(done, "2x2.momentum")
-        assert sum(one["own_fired_pairs"] for one in found) == found[0]["fired_pairs"][-1]
+        assert sum(one["own_active_pairs"] for one in found) == found[0]["active_pairs"][-1]
         shares = [one["own_inner_products"] for one in found]
         assert max(shares) <= 1.1 * sum(shares) / 4
         one = train(

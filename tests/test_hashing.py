@@ -1,4 +1,4 @@
-"""The hashing engine: its active neurons are bucket members, its recall is measured, and what it finds is right."""
+"""The hashing engine: its bucketed neurons are bucket members, its recall is measured, and what it finds is right."""
 
 from math import acos, pi
 
@@ -32,18 +32,18 @@ def test_fires_are_those_of_bucket_members(case, family):
     problem = hard_cases()[case]
     network, engine = problem.network(), HashingEngine(family, 2, 3, rehash_every=2)
     engine.start(network, problem.X)
-    active = np.empty(0)
+    bucketed = np.empty(0)
     for step in range(5):
         u = engine.forward()
         if step % 2 == 0:  # just hashed: the waits are 2 and round(2.2)
-            active = bucket_mates(engine, network, problem.X)
+            bucketed = bucket_mates(engine, network, problem.X)
         true = network.fire_sets(problem.X).toarray()
-        fired = engine.fire_sets().toarray()
-        assert np.array_equal(fired, true & active)
-        assert engine.work.fired_pairs == fired.sum()
-        assert engine.recall() == (fired.sum() / true.sum() if true.any() else 1.0)
-        excess = np.where(fired, problem.X @ network.weights.T - network.threshold, 0.0)
-        np.testing.assert_allclose(u, excess @ network.signs / np.sqrt(network.width), rtol=0, atol=1e-10)
+        active = engine.fire_sets().toarray()
+        assert np.array_equal(active, true & bucketed)
+        assert engine.work.active_pairs == active.sum()
+        assert engine.recall() == (active.sum() / true.sum() if true.any() else 1.0)
+        excess = np.where(active, problem.X @ network.weights.T - network.threshold, 0.0)
+        np.testing.assert_allclose(u, excess @ network.output_weights / np.sqrt(network.width), rtol=0, atol=1e-10)
         engine.step(u - problem.y, StepRule(1e-3))
 
 

@@ -14,13 +14,13 @@ from fireset.theory import largest_eigenvalue, shifted_ntk, smallest_eigenvalue
 from problems import hard_cases, problems
 
 
-def explicit(X, signs, fired, weight=None) -> np.ndarray:
+def explicit(X, output_weights, active, weight=None) -> np.ndarray:
     """D^½ (1/m) J Jᵀ D^½ over all (sample, output), formed in full."""
-    n, c = len(X), signs.shape[1]
+    n, c = len(X), output_weights.shape[1]
     root = np.sqrt(np.ones(n) if weight is None else weight)
-    both = np.einsum("ir,jr,rc,re->icje", fired * 1.0, fired * 1.0, signs, signs, optimize=True)
+    both = np.einsum("ir,jr,rc,re->icje", active * 1.0, active * 1.0, output_weights, output_weights, optimize=True)
     kernel = both * (X @ X.T)[:, None, :, None] * np.outer(root, root)[:, None, :, None]
-    return kernel.reshape(n * c, n * c) / signs.shape[0]
+    return kernel.reshape(n * c, n * c) / output_weights.shape[0]
 
 
 # H^cts
@@ -85,8 +85,8 @@ def test_shifted_ntk_is_symmetric_and_positive(problem):
 def test_kernel_of_the_network_tends_to_shifted_ntk():
     network = ShiftedReLUNetwork.initialize(100_000, 5, threshold=0.8, dtype="float64")
     X = sphere(np.random.default_rng(0), 8, 5)
-    fired = network.fire_sets(X).toarray() * 1.0
-    kernel = (X @ X.T) * (fired @ fired.T) / network.width
+    active = network.fire_sets(X).toarray() * 1.0
+    kernel = (X @ X.T) * (active @ active.T) / network.width
     assert np.abs(kernel - shifted_ntk(X, 0.8)).max() < 5 * 0.5 / sqrt(network.width)
 
 
@@ -110,31 +110,31 @@ def test_equal_rows_make_the_kernel_singular(dtype):
 def test_largest_eigenvalue_is_dense(case, weighted):
     problem = hard_cases()[case]
     network = problem.network()
-    fired = network.fire_sets(problem.X)
+    active = network.fire_sets(problem.X)
     weight = np.random.default_rng(0).integers(0, 4, len(problem.X)).astype(float) if weighted else None
     if weight is not None:
         weight[0] = 1.5
-    top = np.linalg.eigvalsh(explicit(problem.X, network.signs, fired.toarray(), weight))[-1]
-    found = largest_eigenvalue(problem.X, network.signs, fired, weight)
+    top = np.linalg.eigvalsh(explicit(problem.X, network.output_weights, active.toarray(), weight))[-1]
+    found = largest_eigenvalue(problem.X, network.output_weights, active, weight)
     assert found <= top * (1 + 1e-12) + 1e-15
     assert found >= 0.9 * top  # a lower bound; the learning rate has a factor 2 to spare
-    sharp = largest_eigenvalue(problem.X, network.signs, fired, weight, tolerance=1e-10, max_products=20_000)
+    sharp = largest_eigenvalue(problem.X, network.output_weights, active, weight, tolerance=1e-10, max_products=20_000)
     assert sharp == pytest.approx(top, rel=1e-4, abs=1e-12)
 
 
 def test_nothing_fires():
     problem = hard_cases()["nothing fires"]
     network = problem.network()
-    fired = network.fire_sets(problem.X)
-    assert fired.nnz == 0
-    assert largest_eigenvalue(problem.X, network.signs, fired) == 0.0
+    active = network.fire_sets(problem.X)
+    assert active.nnz == 0
+    assert largest_eigenvalue(problem.X, network.output_weights, active) == 0.0
 
 
 def test_no_weight_anywhere_that_fires():
     problem = hard_cases()["random"]
     network = problem.network()
-    fired = network.fire_sets(problem.X)
-    assert largest_eigenvalue(problem.X, network.signs, fired, np.zeros(len(problem.X))) == 0.0
+    active = network.fire_sets(problem.X)
+    assert largest_eigenvalue(problem.X, network.output_weights, active, np.zeros(len(problem.X))) == 0.0
 
 
 def test_weight_two_is_the_row_twice():
@@ -143,17 +143,17 @@ def test_weight_two_is_the_row_twice():
     counts = np.arange(len(problem.X)) % 3
     often = np.repeat(problem.X, counts, axis=0)
     assert largest_eigenvalue(
-        problem.X, network.signs, network.fire_sets(problem.X), counts.astype(float)
-    ) == pytest.approx(largest_eigenvalue(often, network.signs, network.fire_sets(often)), rel=1e-10)
+        problem.X, network.output_weights, network.fire_sets(problem.X), counts.astype(float)
+    ) == pytest.approx(largest_eigenvalue(often, network.output_weights, network.fire_sets(often)), rel=1e-10)
 
 
 def test_float32_agrees_with_float64():
     problem = hard_cases()["several outputs"]
     wide, narrow = problem.network(), problem.network("float32")
-    fired = wide.fire_sets(problem.X)
+    active = wide.fire_sets(problem.X)
     X = problem.X.astype(np.float32)
-    assert largest_eigenvalue(X, narrow.signs, fired) == pytest.approx(
-        largest_eigenvalue(problem.X, wide.signs, fired), rel=1e-4
+    assert largest_eigenvalue(X, narrow.output_weights, active) == pytest.approx(
+        largest_eigenvalue(problem.X, wide.output_weights, active), rel=1e-4
     )
 
 
@@ -168,11 +168,11 @@ def test_the_sums_engine_knows_the_kernel_without_the_pairs(case):
     engine.start(network, problem.X)
     v = np.random.default_rng(0).standard_normal(problem.y.shape)
     fires = engine.fire_sets().toarray()
-    J = np.einsum("ir,rc,ij->icrj", fires, network.signs, problem.X).reshape(v.size, -1)
+    J = np.einsum("ir,rc,ij->icrj", fires, network.output_weights, problem.X).reshape(v.size, -1)
     expected = (J @ (J.T @ v.ravel()) / network.width).reshape(v.shape)
     np.testing.assert_allclose(engine.tangent_product(v), expected, rtol=0, atol=1e-9 * np.abs(expected).max())
     top = power_iteration(engine.tangent_product, problem.X, v.shape[1])
-    assert top == pytest.approx(largest_eigenvalue(problem.X, network.signs, engine.fire_sets()), rel=1e-9)
+    assert top == pytest.approx(largest_eigenvalue(problem.X, network.output_weights, engine.fire_sets()), rel=1e-9)
     before = engine.forward()
     engine.tangent_product(v)
     engine.step(v, StepRule(0.1))  # a product between forward and step leaves the step alone

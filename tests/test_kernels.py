@@ -47,11 +47,11 @@ def plain_collect(H, thresholds):
     return above.sum(axis=1), np.nonzero(above)[1], H[above]
 
 
-def plain_tangent_product(X, signs, fired, direction, lo, hi) -> np.ndarray:
+def plain_tangent_product(X, output_weights, active, direction, lo, hi) -> np.ndarray:
     product = np.zeros(direction.shape)
     for r in range(lo, hi):
-        t = (fired[:, r] * (direction @ signs[r])) @ X
-        product += np.outer(fired[:, r] * (X @ t), signs[r])
+        t = (active[:, r] * (direction @ output_weights[r])) @ X
+        product += np.outer(active[:, r] * (X @ t), output_weights[r])
     return product
 
 
@@ -189,16 +189,16 @@ def test_collect_writes_nothing_beyond_its_rows(dtype):
 def test_tangent_product_is_its_twin(dtype, outputs, lo, hi):
     rng = np.random.default_rng(0)
     X = sphere(rng, 15, 6).astype(dtype)
-    signs = rng.choice([-1.0, 1.0], (25, outputs)).astype(dtype)
-    fired = rng.random((15, 25)) < 0.3
-    fired[:, 5] = False
+    output_weights = rng.choice([-1.0, 1.0], (25, outputs)).astype(dtype)
+    active = rng.random((15, 25)) < 0.3
+    active[:, 5] = False
     direction = rng.standard_normal((15, outputs)).astype(dtype)
-    columns = csc_array(fired)
+    columns = csc_array(active)
     start = rng.standard_normal((15, outputs))
     product = start.copy()
-    tangent_product(X, signs, columns.indptr, columns.indices, direction, product, lo, hi)
-    X, signs, direction = X.astype(float), signs.astype(float), direction.astype(float)
-    expected = start + plain_tangent_product(X, signs, fired, direction, lo, hi)
+    tangent_product(X, output_weights, columns.indptr, columns.indices, direction, product, lo, hi)
+    X, output_weights, direction = X.astype(float), output_weights.astype(float), direction.astype(float)
+    expected = start + plain_tangent_product(X, output_weights, active, direction, lo, hi)
     np.testing.assert_allclose(product, expected, rtol=0, atol=1e-13 if dtype == "float64" else 1e-5)
 
 
@@ -216,6 +216,6 @@ def test_transposed_lists(lists):
     again = transposed(*turned, len(lists))
     np.testing.assert_array_equal(again[0], indptr)
     assert again[1].tolist() == [j for one in lists for j in sorted(one)]
-    fired = fire_sets_by_neuron(*turned, len(lists))
-    assert fired.indices.dtype == np.int32
-    np.testing.assert_array_equal(fired.toarray(), [[j in one for j in range(7)] for one in lists] or np.zeros((0, 7)))
+    active = fire_sets_by_neuron(*turned, len(lists))
+    assert active.indices.dtype == np.int32
+    np.testing.assert_array_equal(active.toarray(), [[j in one for j in range(7)] for one in lists] or np.zeros((0, 7)))

@@ -63,13 +63,13 @@ class TestListsThatOutgrowTheirPlaces:
         monkeypatch.setattr("fireset.engines.candidate_lists.SPARE", 0)
         monkeypatch.setattr("fireset.engines.candidate_lists.SPARE_SHARE", 10**9)
         monkeypatch.setattr("fireset.engines.candidate_lists._END", 10**9)
-        times, make = [], DataSearchEngine._make_lists_anew
+        times, make = [], DataSearchEngine._rebuild_lists_in_place
 
         def noting(engine):
             times.append(len(times))
             return make(engine)
 
-        monkeypatch.setattr(DataSearchEngine, "_make_lists_anew", noting)
+        monkeypatch.setattr(DataSearchEngine, "_rebuild_lists_in_place", noting)
         return times
 
     @pytest.mark.sweep(every=4)

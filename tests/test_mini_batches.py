@@ -18,13 +18,13 @@ def network(outputs: int = 2, **options) -> ShiftedReLUNetwork:
 
 
 def plain_predictions(one: ShiftedReLUNetwork, rows: np.ndarray) -> np.ndarray:
-    return np.maximum(rows @ one.weights.T - one.threshold, 0) @ one.signs / one.divisor
+    return np.maximum(rows @ one.weights.T - one.threshold, 0) @ one.output_weights / one.divisor
 
 
 def plain_gradients(one: ShiftedReLUNetwork, rows: np.ndarray, residual: np.ndarray):
     """∂L/∂W and ∂L/∂A by NumPy."""
     excess = rows @ one.weights.T - one.threshold
-    pushes = residual @ one.signs.T * (excess > 0) / one.divisor
+    pushes = residual @ one.output_weights.T * (excess > 0) / one.divisor
     return pushes.T @ rows, np.maximum(excess, 0).T @ residual / one.divisor
 
 
@@ -59,7 +59,7 @@ def test_it_arrives_where_full_batches_do(dtype):
     full = train(one, X, Y[:, 0], engine="data", max_iter=60, tol=0)
     batches = train(other, X, Y[:, 0], batch_size=16, max_iter=60, tol=0)
     assert batches.loss < full.loss
-    assert batches.history[-1].fired_fraction == pytest.approx(full.history[-1].fired_fraction, rel=0.1)
+    assert batches.history[-1].active_fraction == pytest.approx(full.history[-1].active_fraction, rel=0.1)
 
 
 def test_validation_rows_are_not_trained_on():
@@ -123,15 +123,15 @@ class TestTrainedOutputs:
         rate = 0.05
         one, reference = network(), network()
         train(one, X, Y, engine=engine, trained_outputs=True, learning_rate=rate, momentum=momentum, max_iter=40, tol=0)
-        velocities = [np.zeros_like(reference.weights), np.zeros_like(reference.signs)]
+        velocities = [np.zeros_like(reference.weights), np.zeros_like(reference.output_weights)]
         for _ in range(40):
             gradients = plain_gradients(reference, X, plain_predictions(reference, X) - Y)
             velocities = [momentum * v + g for v, g in zip(velocities, gradients, strict=True)]
             reference.weights -= rate * velocities[0]
-            reference.signs -= rate * velocities[1]
-        assert np.abs(one.signs - network().signs).max() > 0.01
+            reference.output_weights -= rate * velocities[1]
+        assert np.abs(one.output_weights - network().output_weights).max() > 0.01
         np.testing.assert_allclose(one.weights, reference.weights, rtol=0, atol=1e-9)
-        np.testing.assert_allclose(one.signs, reference.signs, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(one.output_weights, reference.output_weights, rtol=0, atol=1e-9)
 
     def test_a_rate_of_its_own_choice_descends(self):
         """Also where the output layer has most of the kernel."""
@@ -147,7 +147,7 @@ class TestTrainedOutputs:
         one.save(tmp_path / "model.safetensors")
         again = ShiftedReLUNetwork.load(tmp_path / "model.safetensors")
         assert not again.has_signs
-        assert np.array_equal(again.signs, one.signs)
+        assert np.array_equal(again.output_weights, one.output_weights)
         np.testing.assert_array_equal(again.predict(X), one.predict(X))
         with pytest.raises(InputError, match="needs outputs of ±1"):
             train(again, X, Y, solver=GaussNewton())
@@ -157,7 +157,7 @@ class TestTrainedOutputs:
         before = one.copy()
         with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
             train(one, X, Y, trained_outputs=True, learning_rate=50.0, max_iter=60, tol=0)
-        assert np.array_equal(one.signs, before.signs)
+        assert np.array_equal(one.output_weights, before.output_weights)
         assert np.array_equal(one.weights, before.weights)
 
     def test_not_with_checkpoints(self, tmp_path):

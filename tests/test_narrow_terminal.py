@@ -26,7 +26,7 @@ def drawn(on: Console, renderable) -> str:
 
 def progress(iteration: int, solver: str) -> Any:
     record = SimpleNamespace(
-        loss=1234.5678, fired_fraction=0.02345, validation_loss=0.3456, iteration=iteration, seconds=10.0
+        loss=1234.5678, active_fraction=0.02345, validation_loss=0.3456, iteration=iteration, seconds=10.0
     )
     return SimpleNamespace(record=record, max_iter=30_000, solver=solver)
 

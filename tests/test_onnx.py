@@ -154,7 +154,7 @@ def test_other_losses(loss):
 def test_crossing_quantiles_are_sorted():
     X = an_array()
     estimator = ShiftedReLURegressor(width=300, loss="quantile", random_state=0, dtype="float64").fit(X, X[:, 3])
-    estimator.network_.signs[:] = estimator.network_.signs[:, ::-1].copy()
+    estimator.network_.output_weights[:] = estimator.network_.output_weights[:, ::-1].copy()
     crossing = estimator._outputs(X)
     assert (np.diff(crossing, axis=1) < 0).any()
     assert_same(estimator, X, {"X": X})
@@ -201,7 +201,7 @@ def test_few_rows(rows):
 def test_an_output_layer_of_real_numbers():
     X = an_array()
     estimator = ShiftedReLURegressor(width=50, random_state=0, dtype="float64").fit(X, X[:, 3])
-    estimator.network_.signs[:] *= np.linspace(0.5, 2.0, 50)[:, None]
+    estimator.network_.output_weights[:] *= np.linspace(0.5, 2.0, 50)[:, None]
     assert_same(estimator, X, {"X": X})
 
 
@@ -295,7 +295,7 @@ def test_weights_are_stored_once_in_their_precision():
     estimator = ShiftedReLURegressor(width=4000, random_state=0).fit(X, X[:, 3])
     network = estimator.network_
     size = len(estimator.to_onnx().SerializeToString())
-    assert size < network.weights.nbytes + network.signs.nbytes + 40_000
+    assert size < network.weights.nbytes + network.output_weights.nbytes + 40_000
 
 
 # What cannot be exported

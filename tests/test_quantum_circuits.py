@@ -62,9 +62,9 @@ def test_oracle_and_diffusion_as_matrices(n_qubits):
 
     n_items = 2**n_qubits
     for marked in ([], [0], [n_items - 1], list(range(0, n_items, 2))):
-        signs = np.ones(n_items)
-        signs[marked] = -1
-        assert np.abs(Operator(phase_oracle(marked, n_qubits)).data - np.diag(signs)).max() < 1e-9
+        output_weights = np.ones(n_items)
+        output_weights[marked] = -1
+        assert np.abs(Operator(phase_oracle(marked, n_qubits)).data - np.diag(output_weights)).max() < 1e-9
     about_the_mean = 2 * np.full((n_items, n_items), 1 / n_items) - np.eye(n_items)
     assert np.abs(Operator(diffusion(n_qubits)).data + about_the_mean).max() < 1e-9
 

@@ -57,10 +57,10 @@ def test_counts(costs):
         assert costs.verdict_calls[name] == make_schedule(items).verdict_calls
         for calls, searches in zip(version.oracle_calls, version.searches, strict=True):
             assert calls > 0.8 * searches * costs.verdict_calls[name]
-    fired = costs.fired_fraction * costs.pairs
-    assert 0 < first.square_roots[0] <= np.sqrt(ROWS * WIDTH * fired) * (1 + 1e-9)  # Cauchy–Schwarz
-    assert 0 < second.square_roots[0] <= np.sqrt(ROWS * WIDTH * fired) * (1 + 1e-9)
-    assert second.square_roots[0] >= fired  # √(n k) ≥ k
+    active = costs.active_fraction * costs.pairs
+    assert 0 < first.square_roots[0] <= np.sqrt(ROWS * WIDTH * active) * (1 + 1e-9)  # Cauchy–Schwarz
+    assert 0 < second.square_roots[0] <= np.sqrt(ROWS * WIDTH * active) * (1 + 1e-9)
+    assert second.square_roots[0] >= active  # √(n k) ≥ k
     assert costs.data_first_inner_products >= costs.pairs
     assert len(costs.data_inner_products) == 4
 

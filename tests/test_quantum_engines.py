@@ -34,7 +34,7 @@ def test_50_iterations_of_training_equal_dense(engine):
     dense, ours = (result.history for result in results)
     assert np.abs(networks[0].weights - networks[1].weights).max() <= 1e-9
     assert ours.column("missed_pairs").tolist() == [0] * 51
-    assert ours.column("fired_pairs").tolist() == dense.column("fired_pairs").tolist()
+    assert ours.column("active_pairs").tolist() == dense.column("active_pairs").tolist()
     assert dense.column("missed_pairs").tolist() == dense.column("oracle_queries").tolist() == [None] * 51
 
 
@@ -43,9 +43,9 @@ def test_version_1_searches_all_neurons_for_every_sample_in_every_iteration():
     n, m = len(problem.X), problem.width
     result = train(problem.network(), problem.X, problem.y, engine="quantum-weights", max_iter=20, tol=0)
     queries = result.history.column("oracle_queries").astype(float)
-    fired = result.history.column("fired_pairs")
+    active = result.history.column("active_pairs")
     # c₁ √(m k) + what the verdict costs, for each sample; a fifth is left to chance and to the spread of the k_i.
-    expected = n * (3.1 * np.sqrt(m * fired / n) + make_schedule(m).verdict_calls)
+    expected = n * (3.1 * np.sqrt(m * active / n) + make_schedule(m).verdict_calls)
     np.testing.assert_allclose(queries, expected, rtol=0.2)
 
 
@@ -56,11 +56,11 @@ def test_version_2_searches_again_for_neurons_that_moved_only():
     assert engine.work.refreshes == network.width
     for _ in range(5):
         u = engine.forward()
-        fired = np.unique(engine.fire_sets().indices)
+        active = np.unique(engine.fire_sets().indices)
         searched, before = engine.work.refreshes, network.weights.copy()
         engine.step(u - problem.y, StepRule(0.1))
         moved = np.flatnonzero((network.weights != before).any(axis=1))
-        assert np.array_equal(moved, fired)
+        assert np.array_equal(moved, active)
         assert engine.work.refreshes - searched == len(moved) < network.width
 
 
@@ -89,12 +89,12 @@ def test_what_is_not_measured_is_not_trained_on(engine):
     assert not (found & ~true).any()
     assert missed.sum() > 10
     assert one.work.missed_pairs == missed.sum()
-    assert one.work.fired_pairs == found.sum()
+    assert one.work.active_pairs == found.sum()
     activations = np.maximum(problem.X @ network.weights.T - network.threshold, 0) * found
-    np.testing.assert_allclose(u, activations @ network.signs / np.sqrt(network.width), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(u, activations @ network.output_weights / np.sqrt(network.width), rtol=0, atol=1e-12)
     before = network.weights.copy()
     one.step(u - problem.y, StepRule(0.1))
-    gradient = network.signs * (found.T @ ((u - problem.y) * problem.X)) / np.sqrt(network.width)
+    gradient = network.output_weights * (found.T @ ((u - problem.y) * problem.X)) / np.sqrt(network.width)
     np.testing.assert_allclose(before - network.weights, 0.1 * gradient, rtol=0, atol=1e-12)
 
 

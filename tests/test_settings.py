@@ -10,7 +10,7 @@ from conftest import sphere
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.estimators.width import choose_width
 from fireset.tables.columns import ColumnMap
-from fireset.tables.settings import FEWEST_ROWS, choose_settings
+from fireset.tables.settings import MIN_ROWS, choose_settings
 from fireset.tables.sphere import to_sphere
 from fireset.theory import shifted_ntk
 from fireset.theory.kernel_function import KernelFunction
@@ -137,7 +137,7 @@ def test_what_is_given_is_not_chosen():
 
 
 def test_few_rows_are_said():
-    X, y = make_friedman1(FEWEST_ROWS - 1, 5, random_state=0)
+    X, y = make_friedman1(MIN_ROWS - 1, 5, random_state=0)
     settings = ShiftedReLURegressor(width=500, random_state=0).fit(X, y).settings_
     assert settings.ridge is None
     assert "too few" in settings.notes[0]

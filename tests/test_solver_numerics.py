@@ -337,7 +337,7 @@ def test_trained_outputs_in_blocks_report_the_loss_of_the_returned_weights():
     np.testing.assert_allclose(results[0].history.column("loss"), results[1].history.column("loss"), rtol=1e-9)
 
 
-@pytest.mark.parametrize("what", ["weights", "signs"])
+@pytest.mark.parametrize("what", ["weights", "output_weights"])
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_weights_edited_between_steps_are_refused_by_every_engine(name, what):
     X = UNIT_ROWS[:, :2] / np.linalg.norm(UNIT_ROWS[:, :2], axis=1, keepdims=True)

@@ -78,15 +78,15 @@ def assert_same_runs(problem: Problem, sparse, engine, iterations=6, **options) 
     for _ in range(iterations):
         weights = [run.engine.network.weights for run in runs]
         np.testing.assert_allclose(weights[1], weights[0], rtol=0, atol=close * max(1.0, np.abs(weights[0]).max()))
-        fired = [run.engine.fire_sets() for run in runs]
-        samples, neurons = (fired[0] != fired[1]).nonzero()
+        active = [run.engine.fire_sets() for run in runs]
+        samples, neurons = (active[0] != active[1]).nonzero()
         margins = np.abs(np.einsum("ij,ij->i", problem.X[samples], weights[0][neurons]) - problem.threshold)
         assert (margins <= (close if (weights[0] != weights[1]).any() else 0.0)).all()
         if len(samples):
             return  # a pair within rounding of the threshold: from here on these are different runs
         losses = [run.step().loss for run in runs]
         assert losses[1] == pytest.approx(losses[0], rel=close)
-    assert runs[0].engine.work.fired_pairs == runs[1].engine.work.fired_pairs
+    assert runs[0].engine.work.active_pairs == runs[1].engine.work.active_pairs
 
 
 # Rows
@@ -175,7 +175,7 @@ def test_engine_in_blocks_and_trained_outputs():
         train(network, rows, problem.y, engine="data", trained_outputs=True, max_iter=3, tol=0)
         networks.append(network)
     np.testing.assert_allclose(networks[1].weights, networks[0].weights, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(networks[1].signs, networks[0].signs, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(networks[1].output_weights, networks[0].output_weights, rtol=0, atol=1e-12)
 
 
 def test_float32_validation_and_batches():
@@ -369,7 +369,7 @@ model = ShiftedReLURegressor(width=400, engine="{engine}", solver="{solver}", ma
 model.predict(X)
 print(PeakMemory().read())
 """
-_LARGEST_PEAK = 1.6e9  # the table with its zeros takes 4 GB in float32, 8 GB in float64
+_MAX_PEAK = 1.6e9  # the table with its zeros takes 4 GB in float32, 8 GB in float64
 
 
 @pytest.mark.slow
@@ -377,4 +377,4 @@ _LARGEST_PEAK = 1.6e9  # the table with its zeros takes 4 GB in float32, 8 GB in
 def test_a_table_that_does_not_fit(engine, solver):
     script = _LARGE_FIT.format(engine=engine, solver=solver)
     found = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
-    assert int(found.stdout) < _LARGEST_PEAK
+    assert int(found.stdout) < _MAX_PEAK

@@ -137,15 +137,15 @@ def test_rows_without_direction_are_refused():
 def test_fire_set_kernels_are_their_definition(case):
     problem = hard_cases()[case]
     network = problem.network()
-    fired = network.fire_sets(problem.X)
-    F = fired.toarray() * 1.0
+    active = network.fire_sets(problem.X)
+    F = active.toarray() * 1.0
     inner = problem.X @ problem.X.T
-    np.testing.assert_allclose(fire_set_kernel(problem.X, fired), inner * (F @ F.T) / network.width, atol=1e-14)
+    np.testing.assert_allclose(fire_set_kernel(problem.X, active), inner * (F @ F.T) / network.width, atol=1e-14)
     doubtful = problem.network().fire_sets(problem.X)
     doubtful.data = np.random.default_rng(0).random(doubtful.nnz) < 0.5
     doubtful.eliminate_zeros()
     D = doubtful.toarray() * F
-    np.testing.assert_allclose(dual_kernel(problem.X, fired, doubtful), inner * (D @ F.T) / network.width, atol=1e-14)
+    np.testing.assert_allclose(dual_kernel(problem.X, active, doubtful), inner * (D @ F.T) / network.width, atol=1e-14)
 
 
 # Spectra
@@ -381,10 +381,10 @@ def test_sparsity_allows_larger_steps():
 def test_the_dual_kernel_is_as_small_as_the_doubtful_pairs_are_few():
     problem = hard_cases()["random"]
     network = problem.network()
-    fired = network.fire_sets(problem.X)
+    active = network.fire_sets(problem.X)
     for radius in (0.01, 0.1, 1.0):
         doubtful = doubtful_pairs(network.weights, problem.X, network.threshold, radius)
-        norm = np.linalg.norm(dual_kernel(problem.X, fired, doubtful))
+        norm = np.linalg.norm(dual_kernel(problem.X, active, doubtful))
         assert norm <= bounds.dual_bound(network.width, np.diff(doubtful.indptr))
 
 
@@ -436,8 +436,8 @@ def test_the_matrix_chernoff_bound_holds():
     def share_below(m: int) -> float:
         below = 0
         for _ in range(200):
-            fired = rng.standard_normal((m, 3)) @ X.T > 0.1
-            below += np.linalg.eigvalsh((X @ X.T) * (fired.T.astype(float) @ fired) / m)[0] <= 0.75 * smallest
+            active = rng.standard_normal((m, 3)) @ X.T > 0.1
+            below += np.linalg.eigvalsh((X @ X.T) * (active.T.astype(float) @ active) / m)[0] <= 0.75 * smallest
         return below / 200
 
     m = int(np.ceil(bounds.discrete_width(3, smallest, 0.1)))

@@ -204,7 +204,7 @@ def test_tables_and_sections_have_the_same_words():
         "rows coordinates separation lambda lambda_lower_bound lambda_hermite_bound lambda_upper_bound lambda_max "
         "theorem_learning_rate theorem_sparse_learning_rate theorem_radius theorem_safe_radius theorem_iterations "
         "theorem_iterations_at_rate theorem_width lemma_width theorem_kernel_width corollary_width width threshold "
-        "fired_fraction fired_bound_fraction movement_bound sufficient_width sufficient_error initial_error "
+        "active_fraction active_bound_fraction movement_bound sufficient_width sufficient_error initial_error "
         "practical_learning_rate practical_iterations"
     )
     summary = {

@@ -41,7 +41,7 @@ def test_steps_one_by_one_are_those_of_train(settings):
     expected = train(one, X[:40], Y[:40], max_iter=30, tol=0, **settings).history
     trainer = Trainer(other, X[:40], Y[:40], max_iter=30, tol=0, **settings)
     records = [trainer.step() for _ in range(31)]
-    for name in ("iteration", "loss", "fired_pairs", "inner_products", "refreshes", "learning_rate"):
+    for name in ("iteration", "loss", "active_pairs", "inner_products", "refreshes", "learning_rate"):
         assert [getattr(record, name) for record in records] == expected.column(name).tolist()
     assert trainer.history == records
     result = trainer.finish()

@@ -37,17 +37,17 @@ def make(n=30, d=5, width=200, outputs=1, threshold=0.8, seed=0, dtype="float64"
 
 
 def copied(network: ShiftedReLUNetwork) -> ShiftedReLUNetwork:
-    return ShiftedReLUNetwork(network.weights.copy(), network.signs, network.threshold)
+    return ShiftedReLUNetwork(network.weights.copy(), network.output_weights, network.threshold)
 
 
 def reference(network, X, y, rate, iterations, residual, weight=1.0, momentum=0.0, nesterov=False):
     """Weights after full-batch descent, with every pair in memory."""
-    W, signs, scale = network.weights.copy(), network.signs, sqrt(network.width)
+    W, output_weights, scale = network.weights.copy(), network.output_weights, sqrt(network.width)
     V = np.zeros_like(W)
     for _ in range(iterations):
         pre = X @ W.T - network.threshold
-        e = residual(np.maximum(pre, 0.0) @ signs / scale, y) * np.reshape(weight, (-1, 1))
-        G = ((e @ signs.T) * (pre > 0)).T @ X / scale
+        e = residual(np.maximum(pre, 0.0) @ output_weights / scale, y) * np.reshape(weight, (-1, 1))
+        G = ((e @ output_weights.T) * (pre > 0)).T @ X / scale
         V = momentum * V + G
         W -= rate * (G + momentum * V if nesterov else V)
     return W
@@ -180,8 +180,8 @@ def test_auto_backs_off_from_a_rate_that_is_too_large(monkeypatch, engine, step,
 def test_auto_is_the_inverse_of_curvature_times_top_eigenvalue():
     network, X, y = make(n=12)
     y = (y > 0) * 1.0
-    fired = network.fire_sets(X).toarray() * 1.0
-    top = np.linalg.eigvalsh((X @ X.T) * (fired @ fired.T) / network.width)[-1]
+    active = network.fire_sets(X).toarray() * 1.0
+    top = np.linalg.eigvalsh((X @ X.T) * (active @ active.T) / network.width)[-1]
     for loss, curvature in (("squared_error", 1.0), ("log_loss", 0.25)):
         rate = train(copied(network), X, y, loss=loss, max_iter=0).learning_rate
         assert rate * curvature * top == pytest.approx(1.0, rel=0.02)
@@ -223,7 +223,7 @@ def test_theory_refuses_equal_rows_whose_norm_is_rounded():
 
 
 def test_theory_refuses_many_rows(monkeypatch):
-    monkeypatch.setattr("fireset.training.step_size._MOST_ROWS_FOR_THEORY", 9)
+    monkeypatch.setattr("fireset.training.step_size._MAX_ROWS_FOR_THEORY", 9)
     network, X, y = make(n=10)
     with pytest.raises(InputError) as caught:
         train(network, X, y, learning_rate="theory")
@@ -347,7 +347,7 @@ def test_the_weights_of_the_best_validation_iteration_are_kept(engine, step):
     assert result.loss == result.history[best].loss
     assert squared_error(network, X[25:], y[25:]) == pytest.approx(held_out[best], rel=1e-12)
     for record, weights in seen[::10]:
-        then = ShiftedReLUNetwork(weights, network.signs, network.threshold)
+        then = ShiftedReLUNetwork(weights, network.output_weights, network.threshold)
         assert record.validation_loss == pytest.approx(squared_error(then, X[25:], y[25:]), rel=1e-12)
         assert record.loss == pytest.approx(squared_error(then, X[:25], y[:25]), rel=1e-12)
 
@@ -431,7 +431,7 @@ def test_what_a_callback_raises_passes_through_and_leaves_a_network_it_has_seen(
         train(network, X, y, engine=engine, max_iter=50, tol=0, callbacks=[fail])
     assert caught.value is error
     assert any(np.array_equal(network.weights, weights) for weights in seen)
-    first = ShiftedReLUNetwork(seen[0], network.signs, network.threshold)
+    first = ShiftedReLUNetwork(seen[0], network.output_weights, network.threshold)
     assert squared_error(network, X, y) <= squared_error(first, X, y)
 
 
@@ -539,7 +539,7 @@ def test_somebody_elses_handler_is_left_alone():
 @pytest.mark.parametrize("engine", ENGINES)
 def test_history_columns(engine):
     network, X, y = make()
-    fired = []
+    active = []
     result = train(
         network,
         X,
@@ -548,15 +548,15 @@ def test_history_columns(engine):
         learning_rate=0.1,
         max_iter=10,
         tol=0,
-        callbacks=[lambda p: fired.append(p.network.fire_sets(X).nnz)],
+        callbacks=[lambda p: active.append(p.network.fire_sets(X).nnz)],
     )
     history = result.history
     assert history.column("iteration").tolist() == list(range(11))
-    assert history.column("fired_pairs").tolist() == fired
-    np.testing.assert_allclose(history.column("fired_fraction"), np.array(fired) / (30 * 200))
+    assert history.column("active_pairs").tolist() == active
+    np.testing.assert_allclose(history.column("active_fraction"), np.array(active) / (30 * 200))
     assert set(history.column("learning_rate")) == {0.1}
     assert (np.diff(history.column("seconds")) > 0).all()
-    assert (history.column("inner_products") >= history.column("fired_pairs")).all()
+    assert (history.column("inner_products") >= history.column("active_pairs")).all()
     assert history.column("validation_loss").tolist() == [None] * 11
     assert result.start_seconds > 0
     assert result.compile_seconds >= 0
@@ -577,8 +577,8 @@ def test_history_as_dicts():
         "iteration",
         "loss",
         "validation_loss",
-        "fired_pairs",
-        "fired_fraction",
+        "active_pairs",
+        "active_fraction",
         "inner_products",
         "refreshes",
         "learning_rate",

@@ -135,7 +135,11 @@ class Victims:
         for k in range(2):
             path = self.folder / f"shards.{k + 1}-of-2.00000000.safetensors"
             own = slice(10 * k, 10 * k + 10)
-            write_model(path, {"weights": network.weights[own], "signs": network.signs[own].astype(np.int8)}, {})
+            write_model(
+                path,
+                {"weights": network.weights[own], "output_weights": network.output_weights[own].astype(np.int8)},
+                {},
+            )
             shards.append({"file": path.name, "checksum": file_digest(path).hex()})
         write_model(self.folder / "shards.safetensors", {}, {"threshold": 1.0, "shards": shards})
         self.shard = (self.folder / "shards.1-of-2.00000000.safetensors").read_bytes()

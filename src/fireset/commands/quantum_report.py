@@ -55,7 +55,7 @@ def _calls(costs: QuantumCosts) -> Section:
         [
             _answer(costs, products[-1]),
             f"{costs.rows:,} samples with {costs.coordinates} coordinates, {costs.width:,} neurons, threshold "
-            f"{costs.threshold:.3g}: {percent(costs.fired_fraction, 2)} of the pairs are active. Version 1 searches "
+            f"{costs.threshold:.3g}: {percent(costs.active_fraction, 2)} of the pairs are active. Version 1 searches "
             "the neurons for each sample in every iteration; Version 2 searches the samples for each neuron once, and "
             "again for those that moved.",
             "A call is one evaluation of the predicate, in superposition or to check what was measured. The failure "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FEW_NUMBERS = 10  # different ones, each in two rows on average: categories
 _RARE = 0.2  # of the cells: words that are rarer may all differ
 _FEW_WORDS = 5  # different ones, each in two cells on average, which need not be rare
-_MOST_STORED = 100  # words in a model file; later tables are warned of the others, which count as missing, too
+_MAX_STORED = 100  # words in a model file; later tables are warned of the others, which count as missing, too
 
 
 @dataclass(frozen=True)
@@ -68,5 +68,5 @@ def find_words(series: pl.Series) -> MixedCells | None:
     rare = cells <= _RARE * present or (len(words) <= _FEW_WORDS and cells >= 2 * len(words))
     if not isinstance(spelling, NumberSpelling) or not rare:
         return None
-    known = NumberSpelling(spelling.decimal, spelling.grouping, spelling.unit, tuple(sorted(words[:_MOST_STORED])))
+    known = NumberSpelling(spelling.decimal, spelling.grouping, spelling.unit, tuple(sorted(words[:_MAX_STORED])))
     return MixedCells(series.name, words, cells, row, known, spelling.numbers(rest, f"column {quoted(series.name)}"))

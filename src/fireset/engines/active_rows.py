@@ -15,11 +15,11 @@ from fireset.engines.step_rule import StepRule
 from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import HalfSpaceIndex
 from fireset.hsr.scan import ScanIndex
-from fireset.kernels.fired_pairs import add_products, add_sums
+from fireset.kernels.active_pairs import add_products, add_sums
 from fireset.kernels.row_lists import (
     LEVELS,
+    ActiveLists,
     Batch,
-    Fired,
     Lists,
     Neurons,
     add_output_gradients,
@@ -38,7 +38,7 @@ _PARTS = 4  # that a pass is shared out in; a constant, so that sums do not depe
 
 _SAFE_SQUARES = 1e-20, 1e30  # sums of squares between these neither overflow nor vanish, in float32 either
 
-NOBODY_FAR = np.empty(0, np.uint8)
+NO_DRIFTED_NEURONS = np.empty(0, np.uint8)
 
 
 def neurons_of(weights: np.ndarray, outputs: np.ndarray, threshold: float) -> Neurons:
@@ -49,21 +49,21 @@ def neurons_of(weights: np.ndarray, outputs: np.ndarray, threshold: float) -> Ne
     return Neurons(aligned, outputs, weights.dtype.type(threshold), max(1, -(-len(weights) // blocks)))
 
 
-class FiredRows(NamedTuple):
+class ActiveRows(NamedTuple):
     """The pairs of a batch that fire, at the weights of one forward pass."""
 
     batch: Batch
     block: int
-    parts: list[tuple[tuple[int, int], Fired]]  # ranges of blocks, and who fires there
+    parts: list[tuple[tuple[int, int], ActiveLists]]  # ranges of blocks, and who fires there
     pairs: int
     looked_at: int  # pairs, to find them
 
     def fire_sets(self, width: int) -> "csr_array":
         """k × m, rows sorted."""
         neurons, samples = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-        for (lo, _), fired in self.parts:
-            for q, ends in enumerate(fired.ends):
-                neurons.append(np.int32((lo + q) * self.block) + fired.ids[ends[0] : ends[-1]])
+        for (lo, _), active in self.parts:
+            for q, ends in enumerate(active.ends):
+                neurons.append(np.int32((lo + q) * self.block) + active.ids[ends[0] : ends[-1]])
                 samples.append(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
         found = np.concatenate(samples), np.concatenate(neurons)
         del samples, neurons
@@ -72,17 +72,17 @@ class FiredRows(NamedTuple):
     def neurons(self, width: int) -> np.ndarray:
         """Those that fire for any row, ascending."""
         fires = np.zeros(width, bool)
-        for (lo, _), fired in self.parts:
-            for q, ends in enumerate(fired.ends):
-                fires[(lo + q) * self.block + fired.ids[ends[0] : ends[-1]].astype(np.int64)] = True
+        for (lo, _), active in self.parts:
+            for q, ends in enumerate(active.ends):
+                fires[(lo + q) * self.block + active.ids[ends[0] : ends[-1]].astype(np.int64)] = True
         return np.flatnonzero(fires)
 
     def count(self, neuron: int) -> int:
         """For how many rows this neuron fires."""
         q, place = divmod(neuron, self.block)
-        for (lo, hi), fired in self.parts:
+        for (lo, hi), active in self.parts:
             if lo <= q < hi:
-                return int(np.count_nonzero(fired.ids[fired.ends[q - lo, 0] : fired.ends[q - lo, -1]] == place))
+                return int(np.count_nonzero(active.ids[active.ends[q - lo, 0] : active.ends[q - lo, -1]] == place))
         return 0
 
     def weight_gradients(self, outputs: np.ndarray, residual: np.ndarray, width: int) -> np.ndarray:
@@ -92,7 +92,7 @@ class FiredRows(NamedTuple):
             return aligned_zeros(width, columns, dtype)
         gradients = aligned_empty(width, columns, dtype)
 
-        def add(part: tuple[tuple[int, int], Fired]) -> None:
+        def add(part: tuple[tuple[int, int], ActiveLists]) -> None:
             add_weight_gradients(self.batch, outputs, residual, part[1], gradients, self.block, *part[0])
 
         parallel_map(add, self.parts)
@@ -107,7 +107,7 @@ class FiredRows(NamedTuple):
     def row_gradients(self, neurons: Neurons, residual: np.ndarray) -> np.ndarray:
         """Σ_r fired (Σ_c a_rc residual_ic) w_r for all rows of the batch, (k, d), aligned as the weights are."""
 
-        def add(part: tuple[tuple[int, int], Fired]) -> np.ndarray:
+        def add(part: tuple[tuple[int, int], ActiveLists]) -> np.ndarray:
             gradients = aligned_zeros(len(residual), neurons.weights.shape[1], residual.dtype)
             add_row_gradients(neurons, residual, part[1], gradients, *part[0])
             return gradients
@@ -115,25 +115,25 @@ class FiredRows(NamedTuple):
         nothing = np.zeros((len(residual), neurons.weights.shape[1]), residual.dtype)
         return sum(parallel_map(add, self.parts), nothing)
 
-    def products(self, *factors: tuple[np.ndarray, np.ndarray]) -> "FiredRows":
+    def products(self, *factors: tuple[np.ndarray, np.ndarray]) -> "ActiveRows":
         """Replace the value of each fired pair (i, r) by Σ ⟨v_r, z_i⟩ over the given pairs of matrices (v, z).
 
         Both have as many columns as the aligned weights: v (m, d) one row for each neuron, z one for each sample.
         """
 
-        def replaced(part: tuple[tuple[int, int], Fired]) -> tuple[tuple[int, int], Fired]:
-            span, fired = part
-            values = np.zeros(len(fired.ids), factors[0][0].dtype)
+        def replaced(part: tuple[tuple[int, int], ActiveLists]) -> tuple[tuple[int, int], ActiveLists]:
+            span, active = part
+            values = np.zeros(len(active.ids), factors[0][0].dtype)
             for vectors, samples in factors:
-                add_products(vectors, self.batch._replace(samples=samples), fired, self.block, values, *span)
-            return span, fired._replace(values=values)
+                add_products(vectors, self.batch._replace(samples=samples), active, self.block, values, *span)
+            return span, active._replace(values=values)
 
         return self._replace(parts=parallel_map(replaced, self.parts))
 
     def sums(self, outputs: np.ndarray) -> np.ndarray:
         """Σ_r fired values_ri a_rc for all rows of the batch, (k, c), float64; the pass must have kept values."""
 
-        def summed(part: tuple[tuple[int, int], Fired]) -> np.ndarray:
+        def summed(part: tuple[tuple[int, int], ActiveLists]) -> np.ndarray:
             sums = np.zeros((len(self.batch.rows), outputs.shape[1]))
             add_sums(outputs, part[1], self.block, part[1].values, sums, *part[0])
             return sums
@@ -154,13 +154,13 @@ class FiredRows(NamedTuple):
         """
         arguments = rule.arguments(neurons.weights.dtype)
 
-        def step_part(part: tuple[tuple[int, int], Fired]) -> None:
+        def step_part(part: tuple[tuple[int, int], ActiveLists]) -> None:
             step_blocks(neurons, velocity, self.batch, residual, part[1], arguments, *followed, *part[0])
 
         parallel_map(step_part, self.parts)
 
 
-def fire_rows(neurons: Neurons, X: np.ndarray, *, with_values: bool = False) -> tuple[np.ndarray, FiredRows]:
+def fire_rows(neurons: Neurons, X: np.ndarray, *, with_values: bool = False) -> tuple[np.ndarray, ActiveRows]:
     """One pass over rows X (k, d) that nothing is known of: every pair is looked at. Returns Σ_r a_rc σ_b, who fires.
 
     Cost O(k · m · d), by matrix products; what follows from it is paid for by fired pair.
@@ -171,13 +171,13 @@ def fire_rows(neurons: Neurons, X: np.ndarray, *, with_values: bool = False) -> 
     if not np.isfinite(slack):
         if np.isfinite(norm) and samples.dtype == np.float32:
             return _fire_rows_in_float64(neurons, samples, with_values)
-        return np.full((len(X), neurons.outputs.shape[1]), np.nan), nobody(samples, neurons)
+        return np.full((len(X), neurons.outputs.shape[1]), np.nan), empty(samples, neurons)
     lists = search_rows(neurons, index_of(neurons.weights, norm), samples, 2 * slack)
     batch = Batch(samples, np.arange(len(samples)))
-    return pass_over(neurons, batch, lists, LEVELS - 1, NOBODY_FAR, slack, with_values)
+    return pass_over(neurons, batch, lists, LEVELS - 1, NO_DRIFTED_NEURONS, slack, with_values)
 
 
-def _fire_rows_in_float64(neurons: Neurons, samples: np.ndarray, with_values: bool) -> tuple[np.ndarray, FiredRows]:
+def _fire_rows_in_float64(neurons: Neurons, samples: np.ndarray, with_values: bool) -> tuple[np.ndarray, ActiveRows]:
     """``fire_rows`` where inner products may overflow float32: decided and summed in float64."""
     wide = Neurons(
         aligned_rows(neurons.weights.astype(np.float64)),
@@ -185,14 +185,14 @@ def _fire_rows_in_float64(neurons: Neurons, samples: np.ndarray, with_values: bo
         np.float64(neurons.threshold),
         neurons.block,
     )
-    sums, fired = fire_rows(wide, samples.astype(np.float64), with_values=with_values)
+    sums, active = fire_rows(wide, samples.astype(np.float64), with_values=with_values)
     with np.errstate(over="ignore"):
-        parts = [(span, part._replace(values=part.values.astype(np.float32))) for span, part in fired.parts]
-    return sums, fired._replace(batch=fired.batch._replace(samples=samples), parts=parts)
+        parts = [(span, part._replace(values=part.values.astype(np.float32))) for span, part in active.parts]
+    return sums, active._replace(batch=active.batch._replace(samples=samples), parts=parts)
 
 
-def nobody(samples: np.ndarray, neurons: Neurons) -> FiredRows:
-    return FiredRows(Batch(samples, np.arange(len(samples))), neurons.block, [], 0, 0)
+def empty(samples: np.ndarray, neurons: Neurons) -> ActiveRows:
+    return ActiveRows(Batch(samples, np.arange(len(samples))), neurons.block, [], 0, 0)
 
 
 def weight_norm(weights: np.ndarray) -> float:
@@ -252,27 +252,27 @@ def pass_over(
     far_off: np.ndarray,
     slack: float,
     with_values: bool,
-) -> tuple[np.ndarray, FiredRows]:
+) -> tuple[np.ndarray, ActiveRows]:
     """Sums (k, c), float64, and who fires."""
     dtype, rows, spans = neurons.weights.dtype, batch.rows, parts_of(count_blocks(neurons))
     band = dtype.type(slack if dtype == np.float64 else -1.0)
     edges = LEVELS * np.array([span[0] for span in spans] + [spans[-1][1]])
     candidates = np.diff(lists.cuts[rows[:, None], edges].sum(axis=0, dtype=np.int64))
 
-    def run(k: int) -> tuple[np.ndarray, Fired, tuple[int, int]]:
+    def run(k: int) -> tuple[np.ndarray, ActiveLists, tuple[int, int]]:
         lo, hi = spans[k]
         room = candidates[k] + len(rows) * np.count_nonzero(far_off[lo * neurons.block : hi * neurons.block]) + 1
-        fired = Fired(
+        active = ActiveLists(
             np.empty(room, np.int16),
             np.zeros((hi - lo, len(rows) + 1), np.int64),
             np.empty(room if with_values else 0, dtype),
         )
         sums = np.zeros((len(rows), neurons.outputs.shape[1]))
-        looked_at, pairs = forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, hi)
-        return sums, fired, (int(looked_at), int(pairs))
+        looked_at, pairs = forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, hi)
+        return sums, active, (int(looked_at), int(pairs))
 
     done = parallel_map(run, range(len(spans)))
-    parts = [(span, fired) for span, (_, fired, _) in zip(spans, done, strict=True)]
+    parts = [(span, active) for span, (_, active, _) in zip(spans, done, strict=True)]
     looked_at, pairs = (sum(counted[k] for _, _, counted in done) for k in range(2))
-    fired_rows = FiredRows(batch, neurons.block, parts, pairs, looked_at)
-    return sum((sums for sums, _, _ in done[1:]), done[0][0]), fired_rows
+    active_rows = ActiveRows(batch, neurons.block, parts, pairs, looked_at)
+    return sum((sums for sums, _, _ in done[1:]), done[0][0]), active_rows
