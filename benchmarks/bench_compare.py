@@ -69,12 +69,12 @@ def hashing(quick: bool) -> list[dict]:
     for engine in ("data", "hashing"):
         compile_kernels(engine, X.dtype)
     first = ShiftedReLUNetwork.initialize(width, X.shape[1], y.shape[1])
-    rate = 0.5 / largest_eigenvalue(X, first.signs, first.fire_sets(X))
+    rate = 0.5 / largest_eigenvalue(X, first.output_weights, first.fire_sets(X))
     contenders = [("data", None, None, create("data"))]
     contenders += [(f, k, n, create("hashing", family=f, hashes=k, tables=n)) for f, k, n in SETTINGS]
     rows = []
     for family, hashes, tables, engine in contenders:
-        network = ShiftedReLUNetwork(first.weights.copy(), first.signs, first.threshold)
+        network = ShiftedReLUNetwork(first.weights.copy(), first.output_weights, first.threshold)
         trainer = Trainer(network, X, y, engine=engine, learning_rate=rate, tol=0)
         products, measuring, recalls = engine.work.inner_products, 0.0, []
 

@@ -55,11 +55,11 @@ def work_as_one(problem: str, iterations: int, shape: str, out: Path) -> None:
             while hasattr(engine, "inner"):
                 engine = engine.inner
             exchanged = sum(getattr(group, "bytes_exchanged", 0) for group in groups.values())
-            seen.append((engine.work.inner_products, engine.work.refreshes, engine.work.fired_pairs, exchanged))
+            seen.append((engine.work.inner_products, engine.work.refreshes, engine.work.active_pairs, exchanged))
             held.update(rows=len(engine.X), neurons=engine.network.width)
 
         result = train(network, X, y, engine="data", max_iter=iterations, tol=0, momentum=0.9, callbacks=[look])
-        last = dict(zip(("work", "refreshes", "fired_pairs"), seen[-1], strict=False))
+        last = dict(zip(("work", "refreshes", "active_pairs"), seen[-1], strict=False))
         facts = {**held, **last, "seconds": result.history[-1].seconds}
         facts |= {"bytes": sorted({after[3] - before[3] for before, after in pairwise(seen)})}
         (out / f"{iterations}.{everybody.rank}.json").write_text(json.dumps(facts))
@@ -122,7 +122,7 @@ def measured(workers: list[dict], weights: np.ndarray, expected: np.ndarray) -> 
         "largest_difference_of_a_neuron": float(difference.max()),
         "rows": held,
         "neurons": [one["neurons"] for one in workers],
-        "fired_pairs": [one["fired_pairs"] for one in workers],
+        "active_pairs": [one["active_pairs"] for one in workers],
         "inner_products": work,
         "largest_share_over_mean": max(work) * len(workers) / sum(work),
         "refreshes": refreshes,
@@ -332,7 +332,7 @@ def to_markdown(results: dict) -> str:
         for row in results[part]:
             lines.append(
                 f"| {row['problem']} | {row['grid']} | {max(row['rows']):,}, {max(row['neurons']):,} | "
-                f"{max(row['fired_pairs']):,} | {row['largest_difference_of_a_neuron']:.1e} | "
+                f"{max(row['active_pairs']):,} | {row['largest_difference_of_a_neuron']:.1e} | "
                 f"{row['largest_share_over_mean']:.3f} | {row['largest_refreshes_over_mean']:.3f} | "
                 f"{row['handed_over_bytes'][-1]:,} ({row['planned_bytes']:,}) | "
                 f"{row['wire_bytes']:,.0f} ({row['planned_wire_bytes']:,}) |"

@@ -45,7 +45,7 @@ CASES = {  # (points, dimensions): what is asked for, times faster than faiss
     (100_000, 256): 1.0,
     (1_000_000, 16): 1.0,
 }
-MOST_FOR_A_BALL_TREE = 4_000_000  # coordinates: beyond, it takes minutes
+MAX_FOR_A_BALL_TREE = 4_000_000  # coordinates: beyond, it takes minutes
 
 
 def numpy_scan(points: np.ndarray, normals: np.ndarray, threshold: float) -> list[np.ndarray]:
@@ -94,7 +94,7 @@ def one_case(n: int, d: int, target: float | None, quick: bool) -> dict:
         "numpy_over_auto": seconds["NumPy scan"] / seconds["auto"],
         "work": work,
     }
-    if n * d <= MOST_FOR_A_BALL_TREE and d <= 16:
+    if n * d <= MAX_FOR_A_BALL_TREE and d <= 16:
         case["on the sphere"] = beside_ball_tree(n, d, len(expected) / QUERIES / n)
     print(json.dumps(case), file=sys.stderr, flush=True)
     return case

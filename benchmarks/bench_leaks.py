@@ -5,7 +5,7 @@
 Each kind of fit runs in turns in one process: both estimators and solvers, several engines, ``Trainer`` driven by hand,
 saving and loading, checkpoints, and fits that end with an error. After a warm-up of a fifth of the fits the counts are
 taken a hundred times; exit code 1 if threads or open files grow at all, or the resident set by more than
-``MOST_BYTES_PER_FIT`` per fit (slope of a least-squares line).
+``MAX_BYTES_PER_FIT`` per fit (slope of a least-squares line).
 """
 
 import argparse
@@ -24,7 +24,7 @@ import numpy as np
 import fireset
 from fireset import Checkpoints, ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor, Trainer
 
-MOST_BYTES_PER_FIT = 4096
+MAX_BYTES_PER_FIT = 4096
 MEASUREMENTS = 100
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # no waiting for disks to be synced
 
@@ -112,7 +112,7 @@ def main() -> None:
         print(f"{name}: {first[name]:,} → {last[name]:,}, most {max(one[name] for one in found):,}")
     print(f"bytes per fit: {slope:,.0f}")
     grows = [name for name in ("threads", "files") if last[name] > first[name]]
-    sys.exit(bool(grows) or slope > MOST_BYTES_PER_FIT)
+    sys.exit(bool(grows) or slope > MAX_BYTES_PER_FIT)
 
 
 if __name__ == "__main__":

@@ -91,10 +91,12 @@ def many_rows(quick: bool) -> list[dict]:
     svc = SVC().fit(some, labels)
     ours = ShiftedReLUClassifier(width=MANY_WIDTH, random_state=0).fit(some, labels)
     network, mapped = ours.network_, ours.rows_on_sphere(X).astype(np.float32)
-    W, signs, points = (torch.from_numpy(array) for array in (network.weights, network.signs, mapped))
+    W, output_weights, points = (torch.from_numpy(array) for array in (network.weights, network.output_weights, mapped))
 
     def by_torch():
-        parts = (torch.relu(points[k : k + 1000] @ W.T - network.threshold) @ signs for k in range(0, rows, 1000))
+        parts = (
+            torch.relu(points[k : k + 1000] @ W.T - network.threshold) @ output_weights for k in range(0, rows, 1000)
+        )
         return torch.cat(list(parts))
 
     seconds = _turns(

@@ -163,7 +163,7 @@ def run_engines(quick: bool) -> list[dict]:
                     "engine": name,
                     "width": width,
                     "pairs": 1000 * width,
-                    "fired_pairs": last.fired_pairs,
+                    "active_pairs": last.active_pairs,
                     "first": first.oracle_queries if name != "data" else first.inner_products + 1000 * width,
                     "later": last.oracle_queries if name != "data" else last.inner_products,
                     "missed_pairs": None if name == "data" else int(sum(result.history.column("missed_pairs"))),
@@ -240,7 +240,7 @@ def to_markdown(results: dict) -> str:
         lines += ["| engine | m | m·n | fired | first iteration | a later one | missed | s to simulate a step |"]
         lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
         lines += [
-            f"| {r['engine']} | {r['width']:,} | {r['pairs']:,} | {r['fired_pairs']:,} | "
+            f"| {r['engine']} | {r['width']:,} | {r['pairs']:,} | {r['active_pairs']:,} | "
             f"{r['first']:,} | {r['later']:,} | {'' if r['missed_pairs'] is None else r['missed_pairs']} | "
             f"{r['seconds_simulating_a_step']:.2f} |"
             for r in results["engines"]

@@ -93,7 +93,7 @@ class DataEngine:
 
 def rate_for(network, X) -> float:
     """What learning_rate="auto" starts with: 1/λ_max of the fire-set kernel."""
-    return 1.0 / largest_eigenvalue(X, network.signs, network.fire_sets(X))
+    return 1.0 / largest_eigenvalue(X, network.output_weights, network.fire_sets(X))
 
 
 def sgemm_rate(size: int = 3072) -> float:
@@ -125,7 +125,7 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
     dense = create("dense")  # not network.predict, which may search an index in low dimension
     dense.start(network, X)
     blocked_forward = min(_timed(dense.forward) for _ in range(2))
-    mine = ShiftedReLUNetwork(network.weights.copy(), network.signs, network.threshold)
+    mine = ShiftedReLUNetwork(network.weights.copy(), network.output_weights, network.threshold)
     ours = DataEngine(mine, X, y, rate)
     preprocessing = ours.trainer.start_seconds
     seconds: dict[str, list[float]] = {peer: [] for peer in contenders}
@@ -139,7 +139,7 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
                 seconds[peer].append(_timed(lambda c=contender, p=peer: losses[p].append(c.step())))
         with one_blas_thread():  # as train() does
             our_seconds += [_timed(lambda: our_losses.append(ours.step())) for _ in range(iterations // ROUNDS)]
-    fired, refreshed = (ours.trainer.history.column(name) for name in ("fired_pairs", "refreshes"))
+    active, refreshed = (ours.trainer.history.column(name) for name in ("active_pairs", "refreshes"))
     follower = case.get("whole_curve")
     while follower and len(losses[follower]) < len(our_losses):
         losses[follower].append(contenders[follower].step())
@@ -149,7 +149,7 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
         off_double = {"ours": difference(our_losses, exact), follower: difference(losses[follower], exact)}
     per_step = float(np.mean(our_seconds))
     d = X.shape[1]
-    fired_flops = 4.0 * d * float(np.mean(fired))  # a multiplication and an addition, forward and backward
+    active_flops = 4.0 * d * float(np.mean(active))  # a multiplication and an addition, forward and backward
     rows = {
         peer: {
             "name": getattr(peers, peer).name,
@@ -174,10 +174,10 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
         "preprocessing_seconds": preprocessing,
         "preprocessing_in_forward_passes": preprocessing / blocked_forward,
         "compile_seconds": compiling,
-        "fired_fraction": float(np.mean(fired)) / (len(X) * network.width),
+        "active_fraction": float(np.mean(active)) / (len(X) * network.width),
         "refreshed_per_iteration": float(np.mean(refreshed)),
-        "fired_rate_of_sgemm": fired_flops / per_step / float(np.median(gemm)),
-        "fired_rate_of_sgemm_without_refreshes": fired_flops / float(np.median(our_seconds)) / float(np.median(gemm)),
+        "active_rate_of_sgemm": active_flops / per_step / float(np.median(gemm)),
+        "active_rate_of_sgemm_without_refreshes": active_flops / float(np.median(our_seconds)) / float(np.median(gemm)),
         "sgemm_gigaflops": float(np.median(gemm)) / 1e9,
         "losses_off_double_precision": off_double,
         "first_loss": our_losses[0],
@@ -195,7 +195,9 @@ def difference(losses: list[float], others: list[float]) -> float:
 
 def losses_in_double(network, X, y, rate: float, steps: int) -> list[float]:
     """The curve that both float32 curves are roundings of, by the data engine in float64."""
-    double = ShiftedReLUNetwork(network.weights.astype(np.float64), network.signs.astype(np.float64), network.threshold)
+    double = ShiftedReLUNetwork(
+        network.weights.astype(np.float64), network.output_weights.astype(np.float64), network.threshold
+    )
     ours = DataEngine(double, X.astype(np.float64), y, rate)
     with one_blas_thread():
         return [ours.step() for _ in range(steps)]
@@ -256,12 +258,12 @@ def to_markdown(results: dict) -> str:
         lines += [
             f"## {case['case']}",
             "",
-            f"{case['iterations']} iterations, {case['fired_fraction']:.2%} of the pairs fire, "
+            f"{case['iterations']} iterations, {case['active_fraction']:.2%} of the pairs fire, "
             f"{case['refreshed_per_iteration']:.0f} neurons refreshed an iteration; "
             f"preprocessing {case['preprocessing_seconds']:.2f} s, {case['preprocessing_in_forward_passes']:.1f} dense "
             f"forward passes; "
-            f"rate on fired pairs {case['fired_rate_of_sgemm']:.1%} of sgemm's {case['sgemm_gigaflops']:.0f} GFlop/s "
-            f"({case['fired_rate_of_sgemm_without_refreshes']:.1%} in the median iteration).",
+            f"rate on fired pairs {case['active_rate_of_sgemm']:.1%} of sgemm's {case['sgemm_gigaflops']:.0f} GFlop/s "
+            f"({case['active_rate_of_sgemm_without_refreshes']:.1%} in the median iteration).",
             "",
             "| contender | seconds per iteration | times ours | target | peak MB | losses differ by |",
             "| --- | ---: | ---: | ---: | ---: | ---: |",

@@ -29,7 +29,7 @@ from fireset.engines import choose  # noqa: E402
 
 RATE = 1e-10  # next to nothing: what is timed is a step, not a training, and no network may run away
 ITERATIONS = 6
-MOST_PAIRS = 2e8  # of a dense peer: 800 MB for each array of them
+MAX_PAIRS = 2e8  # of a dense peer: 800 MB for each array of them
 
 
 def picture(side: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +49,7 @@ def step_seconds(engine: str, network, X, y) -> float:
 
 def started(engine: str, network, X, y) -> Trainer:
     """A run that is about to take its first step, on a copy of the network."""
-    copy = ShiftedReLUNetwork(network.weights.copy(), network.signs, network.threshold)
+    copy = ShiftedReLUNetwork(network.weights.copy(), network.output_weights, network.threshold)
     return Trainer(copy, X, y, engine=engine, learning_rate=RATE, tol=0)
 
 
@@ -77,8 +77,8 @@ def seconds_in_turns(engines, network, X, y, turns: int = 5, turn: float = 0.1) 
 
 def peer_seconds(peer: str, network, X, y) -> float:
     """Seconds of a step of a dense peer, on as many neurons as fit, scaled to all of them."""
-    width = int(min(network.width, max(2, MOST_PAIRS // len(X))))
-    part = ShiftedReLUNetwork(network.weights[:width].copy(), network.signs[:width].copy(), network.threshold)
+    width = int(min(network.width, max(2, MAX_PAIRS // len(X))))
+    part = ShiftedReLUNetwork(network.weights[:width].copy(), network.output_weights[:width].copy(), network.threshold)
     one = getattr(peers, peer)(part, X, y, RATE)
     one.step()
     seconds = []

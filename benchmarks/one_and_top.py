@@ -13,7 +13,7 @@ from fireset.hsr import build
 
 ONE = ((1_000, 16), (10_000, 3), (10_000, 64), (100_000, 3), (100_000, 64), (1_000_000, 3), (1_000_000, 16))
 TOP = ((10_000, 3), (100_000, 3), (100_000, 64), (1_000_000, 3))
-MOST_FOR_A_GRAPH = 100_000  # points: beyond, usearch takes minutes to build
+MAX_FOR_A_GRAPH = 100_000  # points: beyond, usearch takes minutes to build
 QUERIES = 500
 
 
@@ -45,7 +45,7 @@ def top_cases(n: int, d: int, quick: bool) -> list[dict]:
     points, normals = gaussian(n, d), sphere(QUERIES, d)
     flat = faiss.IndexFlatIP(d)
     flat.add(points)
-    graph = Index(ndim=d, metric=MetricKind.IP) if n <= MOST_FOR_A_GRAPH else None
+    graph = Index(ndim=d, metric=MetricKind.IP) if n <= MAX_FOR_A_GRAPH else None
     if graph is not None:
         graph.add(np.arange(n), points, threads=2)
     indexes = {kind: build(points, kind) for kind in (("scan", "partition-tree") if d < 8 else ("scan",))}

@@ -17,7 +17,11 @@ class BlockedNumPy:
     block = 1024
 
     def __init__(self, network, X, y, rate):
-        self.W, self.signs, self.b = network.weights.copy(), network.signs, network.dtype.type(network.threshold)
+        self.W, self.output_weights, self.b = (
+            network.weights.copy(),
+            network.output_weights,
+            network.dtype.type(network.threshold),
+        )
         self.X, self.y, self.rate = X, y.astype(X.dtype), X.dtype.type(rate)
         self.root = X.dtype.type(np.sqrt(len(self.W)))
 
@@ -29,11 +33,11 @@ class BlockedNumPy:
             H = X @ self.W[lo : lo + self.block].T
             H -= self.b
             np.maximum(H, 0, out=H)
-            u += H @ self.signs[lo : lo + self.block]
+            u += H @ self.output_weights[lo : lo + self.block]
             masks.append(H > 0)
         residual = u / self.root - self.y
         for lo, mask in zip(blocks, masks, strict=True):
-            push = residual @ self.signs[lo : lo + self.block].T
+            push = residual @ self.output_weights[lo : lo + self.block].T
             push *= mask
             self.W[lo : lo + self.block] -= (self.rate / self.root) * (push.T @ X)
         return 0.5 * float(np.sum(residual.astype(np.float64) ** 2))

@@ -44,11 +44,11 @@ def fires(axes) -> None:
     chosen = np.concatenate([np.flatnonzero(digit == each)[:20] for each in range(10)])
     X = images[chosen] - images.mean(axis=0)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    fired = ShiftedReLUNetwork.initialize(20_000, 64, threshold=1.5, seed=0).fire_sets(X).toarray()
-    by_class = fired.reshape(10, 20, -1).sum(axis=1)
+    active = ShiftedReLUNetwork.initialize(20_000, 64, threshold=1.5, seed=0).fire_sets(X).toarray()
+    by_class = active.reshape(10, 20, -1).sum(axis=1)
     liveliest = np.argsort(-by_class.max(axis=0), kind="stable")[:300]
     order = liveliest[np.argsort(by_class[:, liveliest].argmax(axis=0), kind="stable")]
-    axes.imshow(fired[:, order], cmap=ListedColormap(["#f6f8fa", FIRED]), aspect="auto", interpolation="nearest")
+    axes.imshow(active[:, order], cmap=ListedColormap(["#f6f8fa", FIRED]), aspect="auto", interpolation="nearest")
     axes.set(xlabel="300 of 20,000 neurons", ylabel="digit", title="Who fires for whom")
     axes.set_yticks(np.arange(10, 210, 20), labels=[str(each) for each in range(10)])
 
@@ -244,8 +244,8 @@ def limit(axes) -> None:
     angles = np.linspace(0, np.pi, 60)
     X = np.c_[np.cos(angles), np.sin(angles)]
     for width, color in ((100, FAR), (1_000, NEAR), (100_000, FIRED)):
-        fired = ShiftedReLUNetwork.initialize(width, 2, threshold=1.0, seed=5).fire_sets(X)
-        kernel = theory.fire_set_kernel(X, fired)[0]
+        active = ShiftedReLUNetwork.initialize(width, 2, threshold=1.0, seed=5).fire_sets(X)
+        kernel = theory.fire_set_kernel(X, active)[0]
         axes.plot(np.degrees(angles), kernel, color=color, lw=2.2, label=f"{width:,} neurons")
     axes.plot(np.degrees(angles), theory.shifted_ntk(X, 1.0)[0], color=INK, lw=1.4, ls="--", label="infinitely many")
     axes.set(xlabel="angle between two rows, degrees", ylabel="kernel", title="Wide networks approach a kernel")

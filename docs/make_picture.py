@@ -22,9 +22,9 @@ def draw_fire_sets(axes) -> None:
     rng = np.random.default_rng(0)
     network = ShiftedReLUNetwork.initialize(100_000, 64)
     X = unit_rows(rng, 1000, 64)
-    fired = network.fire_sets(X)
-    share = fired.nnz / (fired.shape[0] * fired.shape[1])
-    axes.imshow(fired[:120, :240].toarray(), cmap=plt.matplotlib.colors.ListedColormap(["#f6f8fa", FIRED]))
+    active = network.fire_sets(X)
+    share = active.nnz / (active.shape[0] * active.shape[1])
+    axes.imshow(active[:120, :240].toarray(), cmap=plt.matplotlib.colors.ListedColormap(["#f6f8fa", FIRED]))
     axes.set(xlabel="neuron", ylabel="sample", title=f"Who fires for whom: {share:.1%} of all pairs")
 
 

@@ -41,7 +41,7 @@ def main() -> None:
 
     pairs = len(X_train) * asked.width
     work.semilogy(history.column("inner_products") / pairs, color=LOOKED, label="looked at")
-    work.semilogy(history.column("fired_fraction"), color=FIRED, label="fire")
+    work.semilogy(history.column("active_fraction"), color=FIRED, label="fire")
     work.axhline(1.0, color=LOOKED, ls=":", label="looked at by a dense program")
     work.set(xlabel="iteration", ylabel="share of all pairs", title="What an iteration looks at", ylim=(None, 2))
     work.legend(frameon=False)

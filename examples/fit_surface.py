@@ -61,7 +61,7 @@ def main() -> None:
     target = smooth_surface(SIDE) if asked.picture == "surface" else photograph(SIDE)
     X, y = on_the_sphere(SIDE), (target - target.mean()).ravel()
     network = fireset.ShiftedReLUNetwork.initialize(asked.width, 3, threshold=0.0, seed=0)
-    network.signs[1::2] = -network.signs[::2]  # neurons in pairs that cancel: the network starts at 0
+    network.output_weights[1::2] = -network.output_weights[::2]  # neurons in pairs that cancel: the network starts at 0
     network.weights[1::2] = network.weights[::2]
     started = time.perf_counter()
 

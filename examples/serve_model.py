@@ -13,7 +13,7 @@ import polars as pl
 
 import fireset
 
-MOST_BYTES = 10_000_000
+MAX_BYTES = 10_000_000
 
 
 def answer(model, rows) -> list[dict]:
@@ -37,8 +37,8 @@ def make_server(path: str, port: int) -> ThreadingHTTPServer:
         def do_POST(self) -> None:
             try:
                 length = int(self.headers["Content-Length"] or 0)
-                if not 0 < length <= MOST_BYTES:
-                    raise ValueError(f"send 1 to {MOST_BYTES:,} bytes, a list of rows; got {length:,}")
+                if not 0 < length <= MAX_BYTES:
+                    raise ValueError(f"send 1 to {MAX_BYTES:,} bytes, a list of rows; got {length:,}")
                 code, reply = 200, answer(model, json.loads(self.rfile.read(length)))
             except (ValueError, pl.exceptions.PolarsError) as error:  # InputError of fireset is a ValueError
                 code, reply = 400, {"error": str(error)}

@@ -1,4 +1,4 @@
-"""Initial weights and signs depend on the seed alone, not on how they are drawn, and are what they claim to be."""
+"""Initial weights and output weights: a function of the seed alone, with the stated distributions."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fireset.initialization import draw_signs, draw_weights
+from fireset.initialization import draw_output_weights, draw_weights
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -32,10 +32,10 @@ def test_any_block_of_weights_is_the_slice_of_the_whole(seed, block, n_features)
 @given(SEEDS, blocks(), st.integers(1, 600))
 def test_any_block_of_signs_is_the_slice_of_the_whole(seed, block, n_outputs):
     width, start, stop = block
-    whole = draw_signs(seed, n_outputs, 0, width)
+    whole = draw_output_weights(seed, n_outputs, 0, width)
     assert whole.shape == (width, n_outputs)
     assert set(np.unique(whole)) <= {-1.0, 1.0}
-    assert np.array_equal(draw_signs(seed, n_outputs, start, stop), whole[start:stop])
+    assert np.array_equal(draw_output_weights(seed, n_outputs, start, stop), whole[start:stop])
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "3"])
@@ -51,23 +51,23 @@ def test_float32_is_float64_rounded():
     exact, rounded = (draw_weights(7, 6, 0, 1000, dtype) for dtype in (np.float64, np.float32))
     assert rounded.dtype == np.float32
     assert np.array_equal(rounded, exact.astype(np.float32))
-    assert np.array_equal(draw_signs(7, 3, 0, 100, np.float32), draw_signs(7, 3, 0, 100))
+    assert np.array_equal(draw_output_weights(7, 3, 0, 100, np.float32), draw_output_weights(7, 3, 0, 100))
 
 
 def test_seeds_differ():
     drawn = {seed: draw_weights(seed, 4, 0, 100) for seed in (0, 1, 2, 2**32, 2**63, 2**64 - 1)}
-    signs = {seed: draw_signs(seed, 4, 0, 100) for seed in drawn}
+    output_weights = {seed: draw_output_weights(seed, 4, 0, 100) for seed in drawn}
     for a in drawn:
         for b in drawn:
             if a < b:
                 assert not np.isin(drawn[a], drawn[b]).any()
-                assert not np.array_equal(signs[a], signs[b])
+                assert not np.array_equal(output_weights[a], output_weights[b])
 
 
 def test_weights_and_signs_are_drawn_apart():
     """The sign of a neuron says nothing about its weights."""
-    weights, signs = draw_weights(0, 1, 0, 100_000)[:, 0], draw_signs(0, 1, 0, 100_000)[:, 0]
-    assert abs(np.corrcoef(weights, signs)[0, 1]) < 4 / np.sqrt(len(weights))
+    weights, output_weights = draw_weights(0, 1, 0, 100_000)[:, 0], draw_output_weights(0, 1, 0, 100_000)[:, 0]
+    assert abs(np.corrcoef(weights, output_weights)[0, 1]) < 4 / np.sqrt(len(weights))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**40])
@@ -83,20 +83,20 @@ def test_weights_are_standard_normal(seed):
 
 @pytest.mark.parametrize("n_outputs", [1, 5, 300])
 def test_signs_are_balanced(n_outputs):
-    signs = draw_signs(0, n_outputs, 0, 20_000)
-    columns = np.abs(signs.mean(axis=0))
-    assert columns.max() < 5 / np.sqrt(len(signs))
-    assert abs(signs.mean()) < 4 / np.sqrt(signs.size)
+    output_weights = draw_output_weights(0, n_outputs, 0, 20_000)
+    columns = np.abs(output_weights.mean(axis=0))
+    assert columns.max() < 5 / np.sqrt(len(output_weights))
+    assert abs(output_weights.mean()) < 4 / np.sqrt(output_weights.size)
 
 
 def test_signs_beyond_256_outputs_do_not_repeat():
     """256 is what one value of the counter gives; the next outputs must come from another one."""
-    signs = draw_signs(0, 1000, 0, 400)
-    assert np.array_equal(np.abs(signs), np.ones((400, 1000)))
-    correlation = np.abs(np.corrcoef(signs.T))
+    output_weights = draw_output_weights(0, 1000, 0, 400)
+    assert np.array_equal(np.abs(output_weights), np.ones((400, 1000)))
+    correlation = np.abs(np.corrcoef(output_weights.T))
     np.fill_diagonal(correlation, 0.0)
     assert correlation.max() < 6 / np.sqrt(400)
-    assert len(np.unique(signs, axis=0)) == 400
+    assert len(np.unique(output_weights, axis=0)) == 400
 
 
 @pytest.mark.parametrize("n_features", [1, 3, 4, 5, 50])

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork
 from fireset.kernels.firing import deciding_dot
-from problems import Problem, hard_cases, problems
+from support.checks import sphere
+from support.problems import Problem, hard_cases, problems
 
 
 def small(dtype="float64", **options) -> ShiftedReLUNetwork:
@@ -20,7 +20,7 @@ def small(dtype="float64", **options) -> ShiftedReLUNetwork:
 def direct(network: ShiftedReLUNetwork, X: np.ndarray) -> np.ndarray:
     """f(x) by the formula of the paper, an n × m array and all."""
     pre = X @ network.weights.T - network.threshold
-    return np.maximum(pre, 0.0) @ network.signs / sqrt(network.width)
+    return np.maximum(pre, 0.0) @ network.output_weights / sqrt(network.width)
 
 
 # Thresholds
@@ -86,7 +86,7 @@ def test_initialize_refuses(options, message):
 
 
 @pytest.mark.parametrize(
-    ("weights", "signs", "threshold", "message"),
+    ("weights", "output_weights", "threshold", "message"),
     [
         (
             np.ones((3, 2), int),
@@ -107,16 +107,16 @@ def test_initialize_refuses(options, message):
             0.0,
             "weights must have shape (width ≥ 2, n_features ≥ 1), got (3, 0)",
         ),
-        (np.ones((3, 2)), np.ones(3), 0.0, "signs must have shape (3, n_outputs ≥ 1), got (3,)"),
-        (np.ones((3, 2)), np.ones((4, 1)), 0.0, "signs must have shape (3, n_outputs ≥ 1), got (4, 1)"),
-        (np.ones((3, 2)), np.ones((3, 0)), 0.0, "signs must have shape (3, n_outputs ≥ 1), got (3, 0)"),
+        (np.ones((3, 2)), np.ones(3), 0.0, "output_weights must have shape (3, n_outputs ≥ 1), got (3,)"),
+        (np.ones((3, 2)), np.ones((4, 1)), 0.0, "output_weights must have shape (3, n_outputs ≥ 1), got (4, 1)"),
+        (np.ones((3, 2)), np.ones((3, 0)), 0.0, "output_weights must have shape (3, n_outputs ≥ 1), got (3, 0)"),
         (np.ones((3, 2)), np.ones((3, 1)), np.nan, "threshold must be a finite number in float64, got nan"),
         (np.ones((3, 2)), np.ones((3, 1)), -np.inf, "threshold must be a finite number in float64, got -inf"),
     ],
 )
-def test_constructor_refuses(weights, signs, threshold, message):
+def test_constructor_refuses(weights, output_weights, threshold, message):
     with pytest.raises(InputError) as caught:
-        ShiftedReLUNetwork(weights, signs, threshold)
+        ShiftedReLUNetwork(weights, output_weights, threshold)
     assert str(caught.value) == message
 
 
@@ -126,7 +126,7 @@ def test_constructor_refuses_weights_that_are_not_finite():
 
 
 def test_constructor_refuses_outputs_that_are_not_finite():
-    with pytest.raises(InputError, match=r"^signs must be finite$"):
+    with pytest.raises(InputError, match=r"^output_weights must be finite$"):
         ShiftedReLUNetwork(np.ones((3, 2)), np.full((3, 1), np.inf), 0.0)
 
 
@@ -191,11 +191,11 @@ def test_small_tiles_change_nothing(monkeypatch):
     """Tiles cut in both directions, with remainders."""
     problem = hard_cases()["wider than one span"]
     network = problem.network()
-    whole, fired = network.predict(problem.X), network.fire_sets(problem.X)
+    whole, active = network.predict(problem.X), network.fire_sets(problem.X)
     monkeypatch.setattr("fireset.network.TILE_PAIRS", 100)
     monkeypatch.setattr("fireset.network._TILE_SAMPLES", 7)
     np.testing.assert_allclose(network.predict(problem.X), whole, rtol=0, atol=1e-13)
-    assert np.array_equal(network.fire_sets(problem.X).indices, fired.indices)
+    assert np.array_equal(network.fire_sets(problem.X).indices, active.indices)
     seen = np.zeros((network.width, len(problem.X)), int)
     for tile in network.tiles(problem.X, 0, network.width):
         assert tile.activations.size <= 100
@@ -247,7 +247,7 @@ def test_several_outputs_share_the_weights(dtype):
     together = network.predict(X)
     assert together.shape == (20, 4)
     for c in range(4):
-        alone = ShiftedReLUNetwork(network.weights, network.signs[:, c : c + 1], network.threshold)
+        alone = ShiftedReLUNetwork(network.weights, network.output_weights[:, c : c + 1], network.threshold)
         np.testing.assert_allclose(together[:, c : c + 1], alone.predict(X), rtol=0, atol=1e-6)
 
 
@@ -276,9 +276,9 @@ def test_input_layouts_do_not_matter():
 def test_read_only_weights_are_accepted_and_left_alone():
     weights = small().weights
     weights.flags.writeable = False
-    signs = np.ones((40, 1))
-    signs.flags.writeable = False
-    network = ShiftedReLUNetwork(weights, signs, 0.1)
+    output_weights = np.ones((40, 1))
+    output_weights.flags.writeable = False
+    network = ShiftedReLUNetwork(weights, output_weights, 0.1)
     before = weights.copy()
     network.weights += 1.0
     assert np.array_equal(weights, before)
@@ -304,7 +304,7 @@ def test_save_and_load(tmp_path, dtype):
     assert loaded.dtype == network.dtype
     assert loaded.threshold == network.threshold
     assert np.array_equal(loaded.weights, network.weights)
-    assert np.array_equal(loaded.signs, network.signs)
+    assert np.array_equal(loaded.output_weights, network.output_weights)
     X = sphere(np.random.default_rng(0), 10, 3)
     assert np.array_equal(loaded.predict(X), network.predict(X))
     loaded.weights[0] += 1  # what was read can be trained
@@ -321,7 +321,7 @@ def test_arrays_and_description_travel_along(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"), [("weights", "weights must be finite"), ("signs", "signs must be finite")]
+    ("spoil", "message"), [("weights", "weights must be finite"), ("output_weights", "output_weights must be finite")]
 )
 def test_load_refuses_numbers_that_no_network_has(tmp_path, spoil, message):
     network = small()

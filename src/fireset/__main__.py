@@ -53,7 +53,7 @@ def main() -> None:
         _end(f"not enough memory ({error}); give fewer rows or a smaller --width", WRONG_INPUT)
     except ImportError as error:
         if error.name != "fireset.kernels":  # whose message says why kernels cannot be compiled
-            _end_by_accident(error)
+            _end_on_exception(error)
         _end(str(error), WRONG_INPUT)
     except OutputError as error:  # the summary, as JSON where asked for, says so as well
         _say(f"error: {error}")
@@ -68,7 +68,7 @@ def main() -> None:
         _say(f"error: standard output cannot be written: {error.strerror}")
         _end_without_output(NOT_WRITTEN)
     except BaseException as error:  # extensions written in Rust raise exceptions that are no Exception
-        _end_by_accident(error)
+        _end_on_exception(error)
 
 
 def _run() -> None:
@@ -95,7 +95,7 @@ def _end(problem: str, code: int, **more: str) -> NoReturn:
     sys.exit(code)
 
 
-def _end_by_accident(error: BaseException) -> NoReturn:
+def _end_on_exception(error: BaseException) -> NoReturn:
     """Exit because of an exception that nothing else handles, with its traceback in a log file."""
     from fireset._util.crash_log import raised_at, write_crash_log
 

@@ -44,9 +44,9 @@ def fire_sets_of_pairs(samples: np.ndarray, neurons: np.ndarray, shape: tuple[in
     """The same from single pairs, in any order, each given once."""
     from scipy.sparse import coo_array
 
-    fired = coo_array((np.ones(len(neurons), bool), (samples, neurons)), shape=shape).tocsr()
-    fired.sort_indices()
-    return fired
+    active = coo_array((np.ones(len(neurons), bool), (samples, neurons)), shape=shape).tocsr()
+    active.sort_indices()
+    return active
 
 
 def list_offsets(counts: np.ndarray) -> np.ndarray:

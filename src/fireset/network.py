@@ -18,7 +18,7 @@ from fireset._util.shard_files import joined_shards, own_shards, remove_shards
 from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import build
 from fireset.hsr.cost import pays_to_search
-from fireset.initialization import draw_signs, draw_weights, split_at
+from fireset.initialization import draw_output_weights, draw_weights, split_at
 from fireset.sparse_rows import Rows, SparseRows, first_not_finite, is_sparse, kernel_rows
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TILE_PAIRS = 1 << 19  # pairs in one tile of pre-activations: 2 MB in float32, near the size of an L2 cache
 _TILE_SAMPLES = 8192
 _FEW_PAIRS = 1 << 17  # up to which a prediction is made in one piece
-_LARGEST_THRESHOLD = 1e150
+_MAX_THRESHOLD = 1e150
 _MAX_OUTPUT_SCALE = 1e12  # beyond it float64 weights do not resolve the movement that training needs
 _WIDEST = 2**31 - 1  # neurons are counted in 32 bits where many of them are listed
 
@@ -47,7 +47,7 @@ class ShiftedReLUNetwork:
     ----------
     weights : (m, d) array
         w_r, trained in place.
-    signs : (m, c) array
+    output_weights : (m, c) array
         a_r = ±1, one for each neuron and output; any real numbers once the output layer is trained as well.
     threshold : float
         b. Neuron r *fires* for x when ⟨w_r, x⟩ > b. Representable in the weights' precision.
@@ -55,25 +55,27 @@ class ShiftedReLUNetwork:
         κ; 1 is the paper's. Training moves the weights 1/κ as far, so that fewer neurons flip.
     """
 
-    def __init__(self, weights: np.ndarray, signs: np.ndarray, threshold: float, output_scale: float = 1.0):
-        weights, signs = np.asarray(weights), np.asarray(signs)
+    def __init__(self, weights: np.ndarray, output_weights: np.ndarray, threshold: float, output_scale: float = 1.0):
+        weights, output_weights = np.asarray(weights), np.asarray(output_weights)
         if weights.dtype not in (np.float32, np.float64):
             raise InputError(f"weights must be float32 or float64, got {weights.dtype}")
         if weights.ndim != 2 or weights.shape[0] < 2 or weights.shape[1] < 1:
             raise InputError(f"weights must have shape (width ≥ 2, n_features ≥ 1), got {weights.shape}")
-        if signs.ndim != 2 or signs.shape[0] != weights.shape[0] or signs.shape[1] < 1:
-            raise InputError(f"signs must have shape ({weights.shape[0]}, n_outputs ≥ 1), got {signs.shape}")
+        if output_weights.ndim != 2 or output_weights.shape[0] != weights.shape[0] or output_weights.shape[1] < 1:
+            raise InputError(
+                f"output_weights must have shape ({weights.shape[0]}, n_outputs ≥ 1), got {output_weights.shape}"
+            )
         if not np.isfinite(weights).all():
             raise InputError("weights must be finite")
-        if signs.dtype.kind in "iub" and not np.isin(signs, (-1, 1)).all():
-            raise InputError("signs must be −1 or +1; output weights are float32 or float64")
-        if not np.isfinite(signs).all():
-            raise InputError("signs must be finite")
+        if output_weights.dtype.kind in "iub" and not np.isin(output_weights, (-1, 1)).all():
+            raise InputError("output_weights must be −1 or +1; output weights are float32 or float64")
+        if not np.isfinite(output_weights).all():
+            raise InputError("output_weights must be finite")
         if not isfinite(threshold) or abs(threshold) > float(np.finfo(weights.dtype).max):
             raise InputError(f"threshold must be a finite number in {weights.dtype}, got {threshold}")
-        if abs(threshold) > _LARGEST_THRESHOLD:
+        if abs(threshold) > _MAX_THRESHOLD:
             raise InputError(
-                f"threshold must be at most {_LARGEST_THRESHOLD:g} in size, got {threshold:g}: bounds are made of its "
+                f"threshold must be at most {_MAX_THRESHOLD:g} in size, got {threshold:g}: bounds are made of its "
                 "square, which would overflow"
             )
         if not is_number(output_scale) or not 1 / _MAX_OUTPUT_SCALE <= output_scale <= _MAX_OUTPUT_SCALE:
@@ -81,7 +83,7 @@ class ShiftedReLUNetwork:
             raise InputError(f"output_scale must be a number from {limits}, got {output_scale!r}")
         self.output_scale = float(output_scale)
         self.weights = np.require(weights, requirements=["C", "A", "W"])
-        self.signs = np.ascontiguousarray(signs, weights.dtype)
+        self.output_weights = np.ascontiguousarray(output_weights, weights.dtype)
         self.threshold = float(weights.dtype.type(threshold))
 
     @classmethod
@@ -140,8 +142,8 @@ class ShiftedReLUNetwork:
         own = width // 2 if start == "antisymmetric" else width  # the others have their weights
         parts = split_at(*(neurons or (0, width)), own)
         weights = [draw_weights(seed, n_features, lo % own, lo % own + hi - lo, dtype) for lo, hi in parts]
-        signs = [
-            draw_signs(seed, n_outputs, lo % own, lo % own + hi - lo, dtype) * (1 if lo < own else -1)
+        output_weights = [
+            draw_output_weights(seed, n_outputs, lo % own, lo % own + hi - lo, dtype) * (1 if lo < own else -1)
             for lo, hi in parts
         ]
         b = choose_threshold(width, threshold, alpha)
@@ -149,7 +151,7 @@ class ShiftedReLUNetwork:
             sum(map(len, weights)), n_features, dtype
         )  # where rows fill cache lines, they begin at one
         drawn = np.concatenate(weights, out=whole if whole.shape[1] == n_features else None)
-        return cls(drawn, np.concatenate(signs), b, output_scale)
+        return cls(drawn, np.concatenate(output_weights), b, output_scale)
 
     @property
     def width(self) -> int:
@@ -161,7 +163,7 @@ class ShiftedReLUNetwork:
 
     @property
     def n_outputs(self) -> int:
-        return self.signs.shape[1]
+        return self.output_weights.shape[1]
 
     @property
     def dtype(self) -> np.dtype:
@@ -179,20 +181,22 @@ class ShiftedReLUNetwork:
 
     def part(self, neurons) -> "ShiftedReLUNetwork":
         """Some of the neurons as a network of their own width; for a slice, on the same memory."""
-        return ShiftedReLUNetwork(self.weights[neurons], self.signs[neurons], self.threshold, self.output_scale)
+        return ShiftedReLUNetwork(
+            self.weights[neurons], self.output_weights[neurons], self.threshold, self.output_scale
+        )
 
     def copy(self) -> "ShiftedReLUNetwork":
         """A network that can be trained apart from this one."""
-        return ShiftedReLUNetwork(self.weights.copy(), self.signs.copy(), self.threshold, self.output_scale)
+        return ShiftedReLUNetwork(self.weights.copy(), self.output_weights.copy(), self.threshold, self.output_scale)
 
     @property
     def has_signs(self) -> bool:
         """Whether all a_r are ±1, as the paper has them, and not trained."""
-        return bool((np.abs(self.signs) == 1).all())
+        return bool((np.abs(self.output_weights) == 1).all())
 
     def stored_outputs(self) -> np.ndarray:
-        """``signs`` as files have them: a byte each, as long as they are signs."""
-        return self.signs.astype(np.int8) if self.has_signs else self.signs
+        """``output_weights`` as files have them: a byte each, as long as they are output_weights."""
+        return self.output_weights.astype(np.int8) if self.has_signs else self.output_weights
 
     def __repr__(self) -> str:
         scale = f"output_scale={self.output_scale:g}, " if self.output_scale != 1.0 else ""
@@ -216,7 +220,7 @@ class ShiftedReLUNetwork:
         def span_sum(span: tuple[int, int]) -> np.ndarray:
             total = np.zeros((len(X), self.n_outputs))
             for tile in self.tiles(X, *span):
-                total[tile.samples] += tile.activations.T @ self.signs[tile.neurons]
+                total[tile.samples] += tile.activations.T @ self.output_weights[tile.neurons]
             return total
 
         return np.sum(parallel_map(span_sum, ranges(self.width), uses_blas=True), axis=0) / self.divisor
@@ -227,9 +231,9 @@ class ShiftedReLUNetwork:
             activations = X @ self.weights.T
             activations -= self.dtype.type(self.threshold)
             np.maximum(activations, 0, out=activations)
-            total = (activations @ self.signs).astype(np.float64)
+            total = (activations @ self.output_weights).astype(np.float64)
         if self.dtype == np.float32 and not np.isfinite(total).all():  # a sum overflowed
-            wide = (self.weights.astype(np.float64), self.signs.astype(np.float64))
+            wide = (self.weights.astype(np.float64), self.output_weights.astype(np.float64))
             return ShiftedReLUNetwork(*wide, self.threshold, self.output_scale)._predict_few(X.astype(np.float64))
         return total / self.divisor
 
@@ -247,8 +251,8 @@ class ShiftedReLUNetwork:
             rows = X[lo : lo + at_once]
             found = index.report(rows, np.full(len(rows), self.threshold), ordered=False)
             excess = found.values.astype(np.float64) - self.threshold
-            fired = csr_array((excess, found.ids, found.indptr), shape=(len(rows), self.width))
-            total[lo : lo + at_once] = fired @ self.signs.astype(np.float64, copy=False)
+            active = csr_array((excess, found.ids, found.indptr), shape=(len(rows), self.width))
+            total[lo : lo + at_once] = active @ self.output_weights.astype(np.float64, copy=False)
         return total / self.divisor
 
     def fire_sets(self, X) -> "csr_array":
@@ -321,7 +325,7 @@ class ShiftedReLUNetwork:
 
         If ``path`` was a model of several files, those that it named are removed at the end.
         """
-        own, old = {"weights": self.weights, "signs": self.stored_outputs()}, own_shards(write_target(path))
+        own, old = {"weights": self.weights, "output_weights": self.stored_outputs()}, own_shards(write_target(path))
         write_model(path, {**arrays, **own}, {**(description or {}), **self.scalars()})
         remove_shards(old)
 
@@ -342,9 +346,9 @@ class ShiftedReLUNetwork:
         if "shards" in description:
             arrays |= joined_shards(path, description)
         try:
-            weights, signs = arrays.pop("weights"), arrays.pop("signs")
+            weights, output_weights = arrays.pop("weights"), arrays.pop("output_weights")
             threshold, scale = description.pop("threshold"), description.pop("output_scale", 1.0)
-            network = cls(weights, signs, float(threshold), float(scale))
+            network = cls(weights, output_weights, float(threshold), float(scale))
         except KeyError as error:
             raise InputError(f"{path} is damaged: it has no {error.args[0]}") from error
         except (TypeError, ValueError, OverflowError) as error:

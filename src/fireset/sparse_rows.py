@@ -13,7 +13,7 @@ from fireset._util.errors import InputError
 if TYPE_CHECKING:
     from fireset.kernels.sparse_rows import RowArrays
 
-_MOST_COLUMNS = 2**31 - 1  # columns are kept in 32 bits
+_MAX_COLUMNS = 2**31 - 1  # columns are kept in 32 bits
 
 
 class SparseRows:
@@ -32,8 +32,8 @@ class SparseRows:
     @classmethod
     def of(cls, X: Any, dtype, name: str = "X") -> "SparseRows":
         """From any sparse matrix or array of SciPy, which is left as it is; entries given twice are added up."""
-        if X.ndim != 2 or X.shape[1] > _MOST_COLUMNS:
-            raise InputError(f"{name} must be a matrix of at most {_MOST_COLUMNS:,} columns, got shape {X.shape}")
+        if X.ndim != 2 or X.shape[1] > _MAX_COLUMNS:
+            raise InputError(f"{name} must be a matrix of at most {_MAX_COLUMNS:,} columns, got shape {X.shape}")
         if X.dtype.kind not in "biuf":
             raise InputError(f"{name} must be a matrix of numbers, got {X.dtype}")
         X = X.tocsr()

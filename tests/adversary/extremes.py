@@ -90,13 +90,13 @@ def attack_network(rng, points: np.ndarray, normals: np.ndarray, threshold: floa
         name = str(rng.choice([name for name in ENGINES if not name.startswith(("quantum", "hashing"))]))
         engine = create(name)
         engine.start(network, network.check_rows(points, "X"))
-        fired = engine.fire_sets().toarray().astype(bool)
+        active = engine.fire_sets().toarray().astype(bool)
     except InputError:
         counts["network refused"] += 1
         return
     for r, normal in enumerate(normals):
         above, open_ = decided(points, normal, network.threshold)
-        found = set(np.flatnonzero(fired[:, r]).tolist())
+        found = set(np.flatnonzero(active[:, r]).tolist())
         case = f"engine {name}, {points.dtype}, X {points.tolist()}, w {normal.tolist()}, b {network.threshold!r}"
         assert not above - found, f"missed {sorted(above - found)}: {case}"
         assert not found - above - open_, f"does not fire {sorted(found - above - open_)}: {case}"

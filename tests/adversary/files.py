@@ -24,12 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint_folder import folder_for
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
 from fireset.__main__ import main
 from fireset._util.files import file_digest, read_model, write_model
 from fireset.training.checkpoint import _checksum
 from fireset.training.solvers import GradientDescent
+from support.checkpoint_folder import folder_for
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
 SECONDS = 20
@@ -135,7 +135,11 @@ class Victims:
         for k in range(2):
             path = self.folder / f"shards.{k + 1}-of-2.00000000.safetensors"
             own = slice(10 * k, 10 * k + 10)
-            write_model(path, {"weights": network.weights[own], "signs": network.signs[own].astype(np.int8)}, {})
+            write_model(
+                path,
+                {"weights": network.weights[own], "output_weights": network.output_weights[own].astype(np.int8)},
+                {},
+            )
             shards.append({"file": path.name, "checksum": file_digest(path).hex()})
         write_model(self.folder / "shards.safetensors", {}, {"threshold": 1.0, "shards": shards})
         self.shard = (self.folder / "shards.1-of-2.00000000.safetensors").read_bytes()

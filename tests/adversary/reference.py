@@ -65,19 +65,19 @@ class Descent:
         """How close a product is to the threshold, at the closest pair."""
         return float(np.abs(self.X @ self.weights.T - self.threshold).min())
 
-    def predictions(self, fired: np.ndarray) -> np.ndarray:
+    def predictions(self, active: np.ndarray) -> np.ndarray:
         """u, if those pairs fire; (n, c)."""
-        rows = np.flatnonzero(fired.any(axis=1))
+        rows = np.flatnonzero(active.any(axis=1))
         u = np.zeros((len(self.X), self.outputs.shape[1]))
         excess = self.X[rows] @ self.weights.T - self.threshold
-        u[rows] = (fired[rows] * excess) @ self.outputs
+        u[rows] = (active[rows] * excess) @ self.outputs
         return self.scale / sqrt(len(self.weights)) * u
 
-    def step(self, fired: np.ndarray, rows: np.ndarray | None = None) -> None:
+    def step(self, active: np.ndarray, rows: np.ndarray | None = None) -> None:
         """On these rows, or all, if those pairs fire."""
         rows = np.arange(len(self.X)) if rows is None else rows
-        chosen = np.zeros_like(fired)
-        chosen[rows] = fired[rows]
+        chosen = np.zeros_like(active)
+        chosen[rows] = active[rows]
         residual = (self._expected(self.predictions(chosen)) - self.y) * self.weight[:, None]
         push = chosen * (residual @ self.outputs.T)
         gradient = self.scale / sqrt(len(self.weights)) * (push.T @ self.X)

@@ -84,8 +84,8 @@ def draw_problem(rng: np.random.Generator) -> Descent:
     scale = float(rng.choice((1.0, 0.3, 7.0)))
     nesterov = bool(momentum and rng.random() < 0.5)
     one = Descent(W, outputs, threshold, scale, X, y, weight, loss, 1.0, momentum, nesterov)
-    fired = one.fires().astype(float)
-    kernel = (X @ X.T) * (fired @ fired.T) * scale**2 * c / m
+    active = one.fires().astype(float)
+    kernel = (X @ X.T) * (active @ active.T) * scale**2 * c / m
     top = float(np.linalg.eigvalsh(kernel * np.sqrt(np.outer(weight, weight)))[-1])
     one.rate = float(rng.uniform(0.05, 0.9)) / top if top > 1e-6 else 0.1
     return one
@@ -130,23 +130,23 @@ class Witness:
         if self._comparable:
             self._agree("weights", self._weights, told.weights)
         told.weights = self._weights.copy()
-        fired = told.fires()
+        active = told.fires()
         engine = progress.engine
         if self._asks or not engine.exact:
             found = engine.fire_sets().toarray().astype(bool)
-            missed, wrong = int((fired & ~found).sum()), int((found & ~fired).sum())
+            missed, wrong = int((active & ~found).sum()), int((found & ~active).sum())
             assert not wrong, f"{wrong} pairs that do not fire, iteration {self._iteration}, {engine.name}"
             assert not (engine.exact and missed), f"{missed} fired pairs missed, iteration {self._iteration}"
-            fired = found
+            active = found
             self._counts["fire sets compared"] += 1
         if not self._batch_size or not self._iteration:  # an epoch reports what its batches saw
-            self._agree("predictions", progress.predictions, told.predictions(fired))
-            share = progress.record.fired_fraction
-            assert round(share * fired.size) == fired.sum(), f"fired fraction {share}, iteration {self._iteration}"
-        self._step(fired, engine.exact)
+            self._agree("predictions", progress.predictions, told.predictions(active))
+            share = progress.record.active_fraction
+            assert round(share * active.size) == active.sum(), f"fired fraction {share}, iteration {self._iteration}"
+        self._step(active, engine.exact)
         self._counts["iterations compared"] += 1
 
-    def _step(self, fired: np.ndarray, exact: bool) -> None:
+    def _step(self, active: np.ndarray, exact: bool) -> None:
         alone = self._alone
         if self._batch_size:
             rows = np.flatnonzero(alone.weight > 0)
@@ -156,7 +156,7 @@ class Witness:
             self._last = alone.weights
             self._free = alone.epoch(self._batch_size, order) > CLOSE and self._free
             return
-        self._told.step(fired)
+        self._told.step(active)
         self._last = alone.weights
         self._free = self._free and exact and alone.closest() > CLOSE
         if self._free:

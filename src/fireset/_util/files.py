@@ -122,7 +122,7 @@ def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], descr
     from safetensors.numpy import save_file
 
     text = json.dumps({"version": FORMAT_VERSION, **description})
-    if (part := _half_a_pair(description)) is not None:
+    if (part := _has_lone_surrogate(description)) is not None:
         raise InputError(f"cannot write {path}: {part!r} holds half of a surrogate pair, which is no text; rename it")
     with atomic_path(path) as temporary:
         save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, temporary, {_KEY: text})
@@ -178,7 +178,7 @@ def _description(path: Path, text: str) -> dict[str, Any]:
         raise InputError(f"{path} is damaged: its header cannot be read") from error
     if not isinstance(description, dict) or not isinstance(version, int) or version < 1:
         raise InputError(f"{path} is damaged: its header cannot be read")
-    if _half_a_pair(description) is not None:
+    if _has_lone_surrogate(description) is not None:
         raise InputError(f"{path} is damaged: its header holds half of a surrogate pair, which is no text")
     if version > FORMAT_VERSION:
         raise InputError(
@@ -187,12 +187,12 @@ def _description(path: Path, text: str) -> dict[str, Any]:
     return description
 
 
-def _half_a_pair(part: Any) -> str | None:
+def _has_lone_surrogate(part: Any) -> str | None:
     """The first text in a description that is none: JSON can write half of a surrogate pair, and nothing else can."""
     if isinstance(part, str):
         return part if any("\ud800" <= letter <= "\udfff" for letter in part) else None
     inner = [*part, *part.values()] if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
-    return next((found for each in inner if (found := _half_a_pair(each)) is not None), None)
+    return next((found for each in inner if (found := _has_lone_surrogate(each)) is not None), None)
 
 
 def _whole_number(digits: str) -> int:

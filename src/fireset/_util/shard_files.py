@@ -46,15 +46,15 @@ def shard_files(path: str | os.PathLike, description: dict[str, Any]) -> list[Pa
 
 
 def joined_shards(path: str | os.PathLike, description: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Weights and signs of all shards, each as long as its file really is."""
+    """Weights and output weights of all shards, each as long as its file really is."""
     files = shard_files(path, description)
-    parts: dict[str, list[np.ndarray]] = {"weights": [], "signs": []}
+    parts: dict[str, list[np.ndarray]] = {"weights": [], "output_weights": []}
     for file, shard in zip(files, description["shards"], strict=True):
         arrays, _ = read_model(file)
         if file_digest(file).hex() != shard.get("checksum"):
             raise InputError(f"{file} is damaged, or does not belong to {path}: its checksum is another")
         if set(arrays) != set(parts):
-            raise InputError(f"{file} is damaged: it does not hold weights and signs")
+            raise InputError(f"{file} is damaged: it does not hold weights and output_weights")
         for name, array in arrays.items():
             parts[name].append(array)
     try:

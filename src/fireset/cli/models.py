@@ -294,7 +294,7 @@ def _loss(name: str, quantiles: str | None, huber_delta: float | None) -> "str |
 
 
 # What ``predict`` says of a table that has the answers; ``--json`` has all scores.
-_SCORES = ("accuracy", "majority_accuracy", "balanced_accuracy", "f1", "hardly_found")
+_SCORES = ("accuracy", "majority_accuracy", "balanced_accuracy", "f1", "low_recall_classes")
 _SCORES += ("r2", "rmse", "mae", "poisson_deviance", "pinball", "coverage")
 
 
@@ -315,10 +315,10 @@ def predict(
 ) -> None:
     """Predict the target for every row of a table."""
     from fireset._util.files import check_writable
-    from fireset.commands.overwrite_check import spare_inputs
+    from fireset.commands.overwrite_check import check_outputs_differ_from_inputs
     from fireset.commands.predict import predict_table, write_csv
 
-    spare_inputs(out, model, file)
+    check_outputs_differ_from_inputs(out, model, file)
     if out is not None:
         check_writable(out)
     kept, predicted, summary = predict_table(model, file, proba=proba, keep=keep)

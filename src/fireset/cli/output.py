@@ -8,7 +8,7 @@ from unicodedata import combining
 from fireset._util.errors import OutputError
 from fireset._util.wording import duration, percent, significant
 
-_MOST_LISTED = 12  # columns or classes on one line
+_MAX_LISTED = 12  # columns or classes on one line
 
 
 def show(summary: dict[str, Any], as_json: bool) -> None:
@@ -74,7 +74,7 @@ _NAMES = {
         "coverage": "share below each quantile",
         "poisson_deviance": "Poisson deviance",
         "majority_accuracy": "share of the most frequent class",
-        "hardly_found": "recall below one half",
+        "low_recall_classes": "recall below one half",
         "auc": "AUC",
         "f1": "F1",
         "r2_interval": "R², 95 % interval",
@@ -102,9 +102,9 @@ def readable(key: str, value: Any) -> tuple[str, str]:
     if isinstance(value, bool) or not isinstance(value, int | float | list):
         return label, str(value)
     if isinstance(value, list):
-        more = f", … ({len(value)} in all)" if len(value) > _MOST_LISTED else ""
+        more = f", … ({len(value)} in all)" if len(value) > _MAX_LISTED else ""
         form = percent if key.endswith("accuracy_interval") else significant
-        shown = [form(one) if isinstance(one, float) else str(one) for one in value[:_MOST_LISTED]]
+        shown = [form(one) if isinstance(one, float) else str(one) for one in value[:_MAX_LISTED]]
         return label, ", ".join(shown) + more
     if isinstance(value, int):
         return label, f"{value:,}"

@@ -65,8 +65,8 @@ def _class_score(scores: dict[str, Any], on: str) -> dict[str, str]:
         shown[what] = (
             f"precision {percent(scores['precision'])}, recall {percent(scores['recall'])}, F1 {percent(scores['f1'])}"
         )
-    if "hardly_found" in scores:
-        missed = list(scores["hardly_found"].items())
+    if "low_recall_classes" in scores:
+        missed = list(scores["low_recall_classes"].items())
         more = f", and {len(missed) - _SHOWN_CLASSES} more" if len(missed) > _SHOWN_CLASSES else ""
         named = ", ".join(f"{label} {percent(recall, 0)}" for label, recall in missed[:_SHOWN_CLASSES])
         shown["often missed"] = f"recall below one half: {named}{more}"

@@ -68,14 +68,14 @@ def certificate_sections(certificate: dict[str, Any]) -> list[Section]:
         "The squared error over the iterations, and the rate that the convergence lemma proves as a dashed line.",
         log_y=True,
     )
-    fired = Figure(
+    active = Figure(
         "Neurons that fire for a sample",
         "iteration",
         "neurons",
         [
-            Series("most, of all samples", curves["sampled_iteration"], curves["most_fired"], "line"),
-            Series("mean over the samples", curves["sampled_iteration"], curves["mean_fired"], "line"),
-            Series("bound 2m e^(−b²/2)", curves["sampled_iteration"], curves["fired_bound"], "dashed"),
+            Series("most, of all samples", curves["sampled_iteration"], curves["max_active"], "line"),
+            Series("mean over the samples", curves["sampled_iteration"], curves["mean_active"], "line"),
+            Series("bound 2m e^(−b²/2)", curves["sampled_iteration"], curves["active_bound"], "dashed"),
         ],
         "The largest and the mean number of neurons that fire for a sample, below the sparsity lemma's bound.",
         log_y=True,
@@ -106,6 +106,6 @@ def certificate_sections(certificate: dict[str, Any]) -> list[Section]:
             "The run against the paper",
             [summary, *unmet_reasons(certificate), *certificate["notes"]],
             [claims_table(certificate)],
-            [error, fired, movement],
+            [error, active, movement],
         )
     ]

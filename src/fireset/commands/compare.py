@@ -21,10 +21,10 @@ from fireset._util.wording import duration
 from fireset.commands.budget import Budget
 from fireset.commands.comparison import Comparison, Run
 from fireset.commands.contenders import Problem, make_contender, peak_memory, steady_rate
-from fireset.commands.overwrite_check import spare_inputs
+from fireset.commands.overwrite_check import check_outputs_differ_from_inputs
 from fireset.commands.peers import PEERS, installed
 from fireset.commands.rescue import write_or_report
-from fireset.commands.schedule import foretell, left_out, pilot_problem
+from fireset.commands.schedule import expected_times, left_out, pilot_problem
 from fireset.commands.stages import StageBar
 from fireset.commands.verdict import Kind, Row, Scaling, contest, crossover
 from fireset.engines.registry import ENGINES, engine_class
@@ -36,11 +36,11 @@ from fireset.tables.problem import TableProblem
 from fireset.training.signals import interruptible
 
 _TURNS = 10  # at least, if there are as many iterations
-_LONGEST_TURN = 10
+_MAX_TURN = 10
 _REST = 0.05  # seconds before a turn
 _HOPELESS = 1e6  # times the first loss
 _DOUBLINGS = 5  # widths below the one asked for, to find the crossover
-_SMALLEST_WIDTH = 64
+_MIN_WIDTH = 64
 _SHORT_RUN = 5  # timed steps at each of these widths
 _FOR_WIDTHS = 0.25  # of the budget that the race leaves for these runs
 _FIRST = ("dense", "data", "rows")  # to be compiled, where that may take the time of the others
@@ -68,7 +68,7 @@ def compare_table(
     names = chosen_names(engines)
     whole_number("iterations", iterations, 1)
     if report is not None:
-        spare_inputs(report, file, flag="--report")
+        check_outputs_differ_from_inputs(report, file, flag="--report")
         check_report(report)
     with interruptible() as interrupted, StageBar("comparing", shown=verbose, left=clock.expected) as bar:
         bar.say("reading the table")
@@ -229,16 +229,16 @@ def _choose(found: Comparison, seed: int, interrupted: threading.Event, say: Cal
     reasons = left_out(expected, kinds, found.iterations, budget.left())
     for run in found.runs:
         run.row.reason = reasons.get(run.row.name, run.row.reason)
-    _foresee(found, found.iterations)
+    _expected_times(found, found.iterations)
 
 
 def _try(run: Run, pilot: Problem, problem: Problem) -> None:
     started = time.perf_counter()
-    run.expected = foretell(run.row.name, pilot, problem)
+    run.expected = expected_times(run.row.name, pilot, problem)
     run.row.compile_seconds = time.perf_counter() - started - run.expected.pilot_seconds
 
 
-def _foresee(found: Comparison, iterations: int) -> None:
+def _expected_times(found: Comparison, iterations: int) -> None:
     """How long so many further iterations of all, and the runs at other widths, will take."""
     alive = [run.expected for run in found.runs if run.alive and run.expected is not None]
     race = sum(each.run(iterations) for each in alive)
@@ -251,7 +251,7 @@ def _race(found: Comparison, interrupted: threading.Event, say: Callable[[str], 
     """All steps, in turns; after each turn, how far everyone is from the dense engine's weights."""
     first = found.problem.network.weights.astype(np.float64)
     budget = found.budget
-    done, turn = 0, min(_LONGEST_TURN, -(-found.iterations // _TURNS))
+    done, turn = 0, min(_MAX_TURN, -(-found.iterations // _TURNS))
     round_seconds = sum(run.expected.step for run in found.runs if run.alive and run.expected is not None)
     turn = max(1, min(turn, int(0.1 * budget.seconds / max(round_seconds, 1e-9))))
     while done < found.iterations:
@@ -274,7 +274,7 @@ def _race(found: Comparison, interrupted: threading.Event, say: Callable[[str], 
                 "not allow more; give a larger --budget, or fewer --engines"
             )
             break
-        _foresee(found, found.iterations - done)
+        _expected_times(found, found.iterations - done)
     for run in found.runs:
         if interrupted.is_set():
             return
@@ -324,9 +324,9 @@ def _fill_rows(found: Comparison) -> None:
         row, steps = run.row, run.steps
         row.seconds_per_iteration = float(np.mean([taken.seconds for taken in steps]))
         row.inner_products = float(np.mean([taken.inner_products for taken in steps]))
-        fired = [taken.fired_pairs for taken in steps if taken.fired_pairs is not None]
+        active = [taken.active_pairs for taken in steps if taken.active_pairs is not None]
         recalls = [taken.recall for taken in steps if taken.recall is not None]
-        row.fired_pairs = float(np.mean(fired)) if fired else None
+        row.active_pairs = float(np.mean(active)) if active else None
         if recalls:
             row.recall = float(np.mean(recalls))
         elif row.kind in ("dense", "preprocessed") and row.name not in PEERS:
@@ -341,7 +341,7 @@ def _fill_rows(found: Comparison) -> None:
 def _scale(found: Comparison, names: list[str], seed: int, interrupted: threading.Event, say) -> None:
     """Short runs at widths that double up to the one asked for."""
     widest = found.problem.network.width
-    widths = sorted({widest >> k for k in range(_DOUBLINGS + 1) if widest >> k >= _SMALLEST_WIDTH} | {widest})
+    widths = sorted({widest >> k for k in range(_DOUBLINGS + 1) if widest >> k >= _MIN_WIDTH} | {widest})
     curves = {run.row.name: Scaling(run.row.name, run.row.kind) for run in found.runs if run.row.name in names}
     for width in widths:
         if found.budget.left() <= 0:

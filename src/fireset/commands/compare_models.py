@@ -19,7 +19,7 @@ from fireset.commands.budget import Budget
 from fireset.commands.model_contenders import MODELS, Fit
 from fireset.commands.model_verdict import Scored, advice
 from fireset.commands.model_worker import FailedFit, ModelWorker, Stopped
-from fireset.commands.overwrite_check import spare_inputs
+from fireset.commands.overwrite_check import check_outputs_differ_from_inputs
 from fireset.commands.rescue import write_or_report
 from fireset.commands.stages import StageBar
 from fireset.reporting import check_report
@@ -29,7 +29,7 @@ from fireset.training.signals import interruptible
 _HOLDOUT = 0.2
 _SPLITS = 5
 _FIRST_ROWS = 500  # of a large table, to see how long a fit takes
-_STEP_UP, _LEAST_STEP_UP = 4, 1.5  # times as many rows in the next fit
+_STEP_UP, _MIN_STEP_UP = 4, 1.5  # times as many rows in the next fit
 _CAUTION = 0.8  # of the time left that the next fit is expected to take at most; what is expected may be wrong
 SCORES = {"classification": ("accuracy", "balanced_accuracy", "log_loss"), "regression": ("r2", "rmse")}
 
@@ -70,7 +70,7 @@ def compare_models_table(
     """Read a table, fit and score the models, write the report if asked for; returns what to show."""
     clock = Budget(budget)
     if report is not None:
-        spare_inputs(report, file, flag="--report")
+        check_outputs_differ_from_inputs(report, file, flag="--report")
         check_report(report)
     table = TableProblem.read(file, target, **reading)
     with interruptible() as interrupted, StageBar("comparing", shown=verbose, left=clock.expected) as bar:
@@ -202,7 +202,7 @@ def _more_rows(model: Scored, n: int, seconds: float) -> int | None:
     last, growth = model.fits[-1], MODELS[model.name].growth
     most = last.rows * (_CAUTION * seconds / _seconds(last)) ** (1 / growth)
     rows = int(min(n, _STEP_UP * last.rows, most))
-    return rows if rows >= min(n, _LEAST_STEP_UP * last.rows) and rows > last.rows else None
+    return rows if rows >= min(n, _MIN_STEP_UP * last.rows) and rows > last.rows else None
 
 
 def _seconds(fit: Fit) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fireset.commands.comparison import Comparison, Run
 from fireset.commands.contenders import RECALL_ROWS
-from fireset.commands.report_parts import fire_maps, fired_section, part_of, shown_neurons
+from fireset.commands.report_parts import active_section, fire_maps, part_of, shown_neurons
 from fireset.commands.verdict import Row
 from fireset.reporting import write_page
 from fireset.reporting.figures import Figure, Section, Series, Table
@@ -36,7 +36,7 @@ COLUMNS: list[tuple[str, str, Shown]] = [
     ("prepare, s", "preprocessing_seconds", _number(".3f")),
     ("compile, s", "compile_seconds", _number(".2f")),
     ("inner products", "inner_products", _number(",.0f")),
-    ("fired pairs", "fired_pairs", _number(",.0f")),
+    ("fired pairs", "active_pairs", _number(",.0f")),
     ("recall", "recall", _number(".4g")),
     ("peak MB", "peak_megabytes", _number(",.0f")),
     ("final loss", "final_loss", _number(".8g")),
@@ -166,11 +166,11 @@ def _fired(found: Comparison) -> Section:
     X, network = found.problem.X, found.problem.network
     pairs = len(X) * network.width
     fractions = [
-        (run.row.name, [(taken.fired_pairs or 0) / pairs for taken in run.steps])
+        (run.row.name, [(taken.active_pairs or 0) / pairs for taken in run.steps])
         for run in found.runs
-        if run.steps and run.steps[0].fired_pairs is not None
+        if run.steps and run.steps[0].active_pairs is not None
     ]
-    section = fired_section(network, fractions)
+    section = active_section(network, fractions)
     trained = found.trained()
     if trained is None or not np.isfinite(trained).all():
         return section

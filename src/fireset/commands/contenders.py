@@ -42,7 +42,7 @@ class TimedStep:
 
     loss: float  # before the step
     seconds: float
-    fired_pairs: int | None
+    active_pairs: int | None
     inner_products: int
     recall: float | None
 
@@ -75,7 +75,7 @@ class EngineContender:
         before, started = work.inner_products, time.perf_counter()
         record = self._trainer.step([self._measure_recall] if self.kind == "approximate" else [])
         seconds = time.perf_counter() - started - self._recall_seconds
-        return TimedStep(record.loss, seconds, record.fired_pairs, work.inner_products - before, self._recall)
+        return TimedStep(record.loss, seconds, record.active_pairs, work.inner_products - before, self._recall)
 
     def _measure_recall(self, progress: Progress) -> None:
         """Between the passes, off the clock."""
@@ -168,5 +168,5 @@ def steady_rate(network: ShiftedReLUNetwork, X: np.ndarray) -> float:
     from fireset.engines.tangent import largest_eigenvalue
 
     some = X[:: -(-len(X) // _RATE_ROWS)]
-    top = largest_eigenvalue(some, network.signs, network.fire_sets(some)) * len(X) / len(some)
+    top = largest_eigenvalue(some, network.output_weights, network.fire_sets(some)) * len(X) / len(some)
     return 0.5 / top if top > 0 else 1.0

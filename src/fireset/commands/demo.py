@@ -39,7 +39,7 @@ def run_demo(*, width: int, out: Path, seed: int, verbose: bool) -> dict[str, An
         "loss": result.loss,
         "solver": result.solver,
         "iterations": max(1, len(result.history) - 1),
-        "fired_fraction": result.history[-1].fired_fraction,
+        "active_fraction": result.history[-1].active_fraction,
         "seconds": seconds - result.compile_seconds,
         "gradient_step_seconds": sparse,
         "dense_gradient_step_seconds": dense,

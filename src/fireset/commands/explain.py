@@ -15,8 +15,8 @@ from fireset.tables.sphere import to_sphere, typical_norm
 _NANOSECOND = 1e-9
 _LARGE, _SMALL = 1.5e7, 1.5e6  # nanoseconds, by the model, of the two problems that each engine is timed on
 _STEPS = 5
-_FEWEST_ROWS, _FEWEST_NEURONS = 50, 100
-_MOST_ROWS, _MOST_NEURONS = 3000, 4000
+_MIN_ROWS, _MIN_NEURONS = 50, 100
+_MAX_ROWS, _MAX_NEURONS = 3000, 4000
 
 
 def explain_engines(file: Path, target: str, *, width: int, max_iter: int, **reading: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def explain_engines(file: Path, target: str, *, width: int, max_iter: int, **rea
         "outputs": outputs,
         "width": width,
         "threshold": network.threshold,
-        "fired_fraction": upper_tail(network.threshold),
+        "active_fraction": upper_tail(network.threshold),
         **{f"{engine}_seconds_per_iteration": each for engine, each in seconds.items()},
         "auto": choose(network, rows, max_iter),
     }
@@ -66,10 +66,10 @@ def _model(engine: str, network: ShiftedReLUNetwork, n: int, max_iter: int) -> f
 
 def _part(engine: str, table: TableProblem, network: ShiftedReLUNetwork, max_iter: int, most: float) -> Problem:
     """Some rows and some neurons, the threshold as it is, that cost at most so many nanoseconds by the model."""
-    n, m = min(len(table.X), _MOST_ROWS), min(network.width, _MOST_NEURONS)
+    n, m = min(len(table.X), _MAX_ROWS), min(network.width, _MAX_NEURONS)
     part = _narrowed(network, m)
-    while _model(engine, part, n, max_iter) > _NANOSECOND * most and (n > _FEWEST_ROWS or m > _FEWEST_NEURONS):
-        n, m = max(min(n, _FEWEST_ROWS), n * 3 // 4), max(min(m, _FEWEST_NEURONS), m * 3 // 4)
+    while _model(engine, part, n, max_iter) > _NANOSECOND * most and (n > _MIN_ROWS or m > _MIN_NEURONS):
+        n, m = max(min(n, _MIN_ROWS), n * 3 // 4), max(min(m, _MIN_NEURONS), m * 3 // 4)
         part = _narrowed(network, m)
     some = np.random.default_rng(0).permutation(len(table.X))[:n]
     Z = table.X[some] - table.X[some].mean(axis=0)

@@ -8,7 +8,7 @@ from fireset.estimators import ShiftedReLUClassifier, estimator_for
 from fireset.tables.cells import one_line
 from fireset.tables.column_notes import describe_columns
 from fireset.tables.problem import TableProblem
-from fireset.tables.settings import MOST_ROWS
+from fireset.tables.settings import MAX_ROWS
 from fireset.training.losses import Loss
 
 # Seconds of a fit at the defaults, from the fits that docs/benchmarks.md lists: they are within a factor of 2 of
@@ -83,7 +83,7 @@ def explain_training(
         summary["notes"] = list(chosen.notes)
     if settings["width"] == "auto" and solver == "gauss-newton":
         work = len(kept) * (1.0 + outputs / _OUTPUTS_ALIKE)
-        choosing = _SECONDS_A_CHOSEN_ROW * min(len(kept), MOST_ROWS)
+        choosing = _SECONDS_A_CHOSEN_ROW * min(len(kept), MAX_ROWS)
         summary["expected_seconds"] = _SECONDS_AT_LEAST + choosing + _SECONDS_A_ROW * work
     return Explained(summary, columns)
 

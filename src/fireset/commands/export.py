@@ -6,7 +6,7 @@ from typing import Any
 
 from fireset._util.errors import InputError
 from fireset._util.files import atomic_path, check_writable
-from fireset.commands.overwrite_check import spare_inputs
+from fireset.commands.overwrite_check import check_outputs_differ_from_inputs
 from fireset.model import Model
 
 
@@ -14,7 +14,7 @@ def export_model(path: Path, out: Path) -> dict[str, Any]:
     """Write the graph of a model; gives what whoever runs it has to know."""
     if out.suffix != ".onnx":
         raise InputError(f"the exported file must be named .onnx, got {out}; that is the one format there is")
-    spare_inputs(out, path, flag="OUT")
+    check_outputs_differ_from_inputs(out, path, flag="OUT")
     check_writable(out)
     model = Model.load(path)
     graph = model.estimator.to_onnx(target=model.target)

@@ -14,13 +14,13 @@ from fireset.reporting.figures import CountMatrix, Figure, Section, Series, Tabl
 from fireset.tables.problem import TableProblem
 from fireset.training.losses import Loss, Quantile, get_loss
 
-MOST_CLASSES = 20  # of a matrix that can be read
-_MOST_PAIRS = 10
-_MOST_CURVES, _CURVE_POINTS = 5, 100  # of the ROC figure
+MAX_CLASSES = 20  # of a matrix that can be read
+_MAX_PAIRS = 10
+_MAX_CURVES, _CURVE_POINTS = 5, 100  # of the ROC figure
 _BINS = 10
-FEWEST_FOR_SHAPES = 20  # rows held out, below which a curve or a distribution shows chance alone
-_MOST_POINTS = 2000
-_MOST_BARS = 40
+MIN_FOR_SHAPES = 20  # rows held out, below which a curve or a distribution shows chance alone
+_MAX_POINTS = 2000
+_MAX_BARS = 40
 
 
 @dataclass(frozen=True)
@@ -124,17 +124,17 @@ def _ranking_section(held: HeldOut) -> list[Section]:
     names = short_names(held.names)
     codes = [1] if len(names) == 2 else range(len(names))
     both = [code for code in codes if 0 < np.sum(held.answers == code) < len(held.answers)]
-    if not both or len(held.answers) < FEWEST_FOR_SHAPES:
+    if not both or len(held.answers) < MIN_FOR_SHAPES:
         return []
     areas = {code: float(roc_auc_score(held.answers == code, held.probabilities[:, code])) for code in both}
-    worst = sorted(both, key=areas.__getitem__)[:_MOST_CURVES]
+    worst = sorted(both, key=areas.__getitem__)[:_MAX_CURVES]
     series = [Series("chance", [0.0, 1.0], [0.0, 1.0], "dashed")]
     for code in sorted(worst):
         false, true, _ = roc_curve(held.answers == code, held.probabilities[:, code])
         thin = np.unique(np.linspace(0, len(false) - 1, _CURVE_POINTS).round().astype(int))
         series.append(Series(f"{names[code]}, AUC {areas[code]:.3f}", false[thin].tolist(), true[thin].tolist()))
     which = f"the class {names[1]}" if len(names) == 2 else "each class against all others"
-    more = f" The {_MOST_CURVES} classes with the smallest areas are shown." if len(worst) < len(both) else ""
+    more = f" The {_MAX_CURVES} classes with the smallest areas are shown." if len(worst) < len(both) else ""
     figure = Figure(
         "ROC curve",
         "false positive rate",
@@ -160,10 +160,10 @@ def _confusion_section(held: HeldOut) -> Section:
     total, mistakes = int(counts.sum()), int(wrong.sum())
     told = f"{counted(mistakes, 'mistake')} in {counted(total, 'row')} held out."
     shown = np.arange(len(names))
-    if len(names) > MOST_CLASSES:
+    if len(names) > MAX_CLASSES:
         confused = wrong.sum(axis=0) + wrong.sum(axis=1)
-        shown = np.sort(np.argsort(-confused, kind="stable")[:MOST_CLASSES])
-        told += f" Of {len(names)} classes the {MOST_CLASSES} that are confused most are shown."
+        shown = np.sort(np.argsort(-confused, kind="stable")[:MAX_CLASSES])
+        told += f" Of {len(names)} classes the {MAX_CLASSES} that are confused most are shown."
     cells, columns = counts[np.ix_(shown, shown)], [names[k] for k in shown]
     if len(shown) < len(names):
         cells = np.column_stack([cells, counts[shown].sum(axis=1) - cells.sum(axis=1)])
@@ -180,7 +180,7 @@ def _confusion_section(held: HeldOut) -> Section:
         "diagonal (blue) are right, all others (red) mistakes.",
         [(short, full) for short, full in zip(names, held.names, strict=True) if short != full],
     )
-    order = [k for k in np.argsort(-wrong, axis=None, kind="stable")[:_MOST_PAIRS] if wrong.flat[k]]
+    order = [k for k in np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS] if wrong.flat[k]]
     pairs = [[names[k // len(names)], names[k % len(names)], f"{wrong.flat[k]:,}"] for k in order]
     table = [Table(["actual", "predicted", "rows"], pairs)] if pairs and len(names) > 2 else []
     if table:
@@ -192,8 +192,8 @@ def _reliability_section(held: HeldOut) -> Section:
     assert held.probabilities is not None
     assert held.names is not None
     heading, rows = "What its probabilities are worth", np.arange(len(held.answers))
-    if len(rows) < FEWEST_FOR_SHAPES:
-        few = f"{counted(len(rows), 'row')} held out, too few for a calibration curve: it takes {FEWEST_FOR_SHAPES}."
+    if len(rows) < MIN_FOR_SHAPES:
+        few = f"{counted(len(rows), 'row')} held out, too few for a calibration curve: it takes {MIN_FOR_SHAPES}."
         return Section(heading, [few])
     if len(held.names) == 2:
         event, chances, true = f"the class {short_names(held.names)[1]}", held.probabilities[:, 1], held.answers == 1
@@ -236,9 +236,9 @@ def _residuals(held: HeldOut) -> Section:
     count = len(residuals)
     drawn = np.arange(count)
     note = ""
-    if count > _MOST_POINTS:
-        drawn = np.sort(np.random.default_rng(0).permutation(count)[:_MOST_POINTS])
-        note = f" {_MOST_POINTS:,} of the {count:,} rows, drawn at random."
+    if count > _MAX_POINTS:
+        drawn = np.sort(np.random.default_rng(0).permutation(count)[:_MAX_POINTS])
+        note = f" {_MAX_POINTS:,} of the {count:,} rows, drawn at random."
     ends = [float(min(answers.min(), predictions.min())), float(max(answers.max(), predictions.max()))]
     span = [float(predictions.min()), float(predictions.max())]
     figures = [
@@ -264,7 +264,7 @@ def _residuals(held: HeldOut) -> Section:
             f"errors grow with the value.{note}",
         ),
     ]
-    if count < FEWEST_FOR_SHAPES:
+    if count < MIN_FOR_SHAPES:
         few = f"{counted(count, 'row')} held out, too few to show how residuals are distributed."
         return Section(heading, [few], figures=figures)
     sizes = np.abs(residuals)
@@ -280,8 +280,8 @@ def _residuals(held: HeldOut) -> Section:
 
 def _distribution(residuals: np.ndarray) -> Figure:
     edges = np.histogram_bin_edges(residuals, "auto")
-    if len(edges) - 1 > _MOST_BARS:  # far outliers make bins many
-        edges = np.histogram_bin_edges(residuals, _MOST_BARS)
+    if len(edges) - 1 > _MAX_BARS:  # far outliers make bins many
+        edges = np.histogram_bin_edges(residuals, _MAX_BARS)
     rows, _ = np.histogram(residuals, edges)
     return Figure(
         "Distribution of residuals",

@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 
 _RESAMPLES = 1000
-_MOST_BLOCKS = 1000
+_MAX_BLOCKS = 1000
 
 
 def wilson_interval(right: float, rows: int) -> tuple[float, float]:
@@ -23,7 +23,7 @@ def r2_interval(answers: np.ndarray, predictions: np.ndarray) -> tuple[float, fl
     """
     n = len(answers)
     rng = np.random.default_rng(0)
-    block = rng.permutation(n) % min(n, _MOST_BLOCKS)
+    block = rng.permutation(n) % min(n, _MAX_BLOCKS)
     centred = answers - answers.mean()
     errors = (answers - predictions) ** 2
     sums = np.array([np.bincount(block, values) for values in (np.ones(n), centred, centred**2, errors)])

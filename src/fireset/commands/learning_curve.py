@@ -10,8 +10,8 @@ from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.theory.kernel_function import KernelFunction
 from fireset.theory.leave_one_out import leave_one_out
 
-_FEWEST_ROWS = 30  # of a part
-_MOST_HALVINGS = 4
+_MIN_ROWS = 30  # of a part
+_MAX_HALVINGS = 4
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def learning_curve(
     ridge = settings.ridge * kernel.at_one
     with one_blas_thread():
         K = kernel.values(mapped @ mapped.T)
-        for halvings in range(1, _MOST_HALVINGS + 1):
+        for halvings in range(1, _MAX_HALVINGS + 1):
             parts = np.array_split(np.arange(len(rows)), 2**halvings)
-            if len(parts[-1]) < _FEWEST_ROWS:
+            if len(parts[-1]) < _MIN_ROWS:
                 break
             sizes.append(len(parts[-1]))
             scores.append(_score(K, targets, ridge, parts, classes))

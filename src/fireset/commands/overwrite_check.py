@@ -8,14 +8,14 @@ from pathlib import Path
 from fireset._util.errors import InputError
 
 
-def spare_inputs(out: Path | None, *inputs: Path, flag: str = "--out") -> None:
+def check_outputs_differ_from_inputs(out: Path | None, *inputs: Path, flag: str = "--out") -> None:
     """Refuse to write over a file that is being read."""
     for file in inputs:
         if out is not None and os.path.realpath(out) == os.path.realpath(file):
             raise InputError(f"{flag} {out} would overwrite the input {file}; choose another name")
 
 
-def keep_apart(files: Mapping[str, Path | None], folders: Mapping[str, Path | None]) -> None:
+def check_outputs_differ(files: Mapping[str, Path | None], folders: Mapping[str, Path | None]) -> None:
     """Refuse places of which one would take that of another, however they are spelled and through whatever links.
 
     Parameters

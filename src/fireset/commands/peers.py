@@ -20,12 +20,12 @@ class PyTorch:
 
         self.torch = torch
         self.W = torch.tensor(network.weights, requires_grad=True)
-        self.X, self.y, self.signs = (torch.tensor(a) for a in (X, y.astype(X.dtype), network.signs))
+        self.X, self.y, self.output_weights = (torch.tensor(a) for a in (X, y.astype(X.dtype), network.output_weights))
         self.b, self.rate, self.root = network.threshold, rate, network.divisor
 
     def step(self) -> float:
         torch = self.torch
-        u = torch.relu(self.X @ self.W.T - self.b) @ self.signs / self.root
+        u = torch.relu(self.X @ self.W.T - self.b) @ self.output_weights / self.root
         loss = 0.5 * ((u - self.y) ** 2).sum()
         loss.backward()
         with torch.no_grad():
@@ -50,10 +50,10 @@ class Jax:
         if network.dtype == np.float64:
             jax.config.update("jax_enable_x64", True)  # float32 without it, whatever is passed in
         b, root = network.threshold, network.divisor
-        X, y, signs = (jnp.asarray(a) for a in (X, y.astype(X.dtype), network.signs))
+        X, y, output_weights = (jnp.asarray(a) for a in (X, y.astype(X.dtype), network.output_weights))
 
         def loss(W):
-            return 0.5 * jnp.sum((jnp.maximum(X @ W.T - b, 0) @ signs / root - y) ** 2)
+            return 0.5 * jnp.sum((jnp.maximum(X @ W.T - b, 0) @ output_weights / root - y) ** 2)
 
         @jax.jit
         def step(W):

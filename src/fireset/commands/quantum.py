@@ -23,7 +23,7 @@ from fireset.training.result import TrainingResult
 VERSIONS = {"quantum-weights": "Version 1", "quantum-data": "Version 2"}
 PAPER_EXPONENT = 0.9
 _SCALED_DOWN = (16, 8, 4, 2, 1)  # widths of the figure over m, as fractions of the one asked for
-_SMALLEST_WIDTH = 64
+_MIN_WIDTH = 64
 ASSUMES = (
     "fault-tolerant qubits, and a quantum memory (QRAM) that answers in superposition; nobody has built either at this "
     "size. Without QRAM a single call reads all points in its look-up circuit, and nothing is gained. Calls are "
@@ -62,7 +62,7 @@ class QuantumCosts:
     coordinates: int
     width: int
     threshold: float
-    fired_fraction: float
+    active_fraction: float
     iterations: int
     failure_probability: float
     bits: int
@@ -96,8 +96,8 @@ def quantum_costs(
     """
     if iterations < 1:
         raise InputError(f"iterations must be at least 1, got {iterations}")
-    if width < _SMALLEST_WIDTH:
-        raise InputError(f"width must be at least {_SMALLEST_WIDTH}, got {width}")
+    if width < _MIN_WIDTH:
+        raise InputError(f"width must be at least {_MIN_WIDTH}, got {width}")
     make_schedule(1, failure_probability)  # refuses what is no probability
     problem = TableProblem.read(file, target, **table)
     estimator = estimator_for(problem.task, **{**PAPER, "width": width, "random_state": seed})
@@ -126,7 +126,7 @@ def quantum_costs(
         coordinates=rows.shape[1],
         width=width,
         threshold=first.threshold,
-        fired_fraction=data[0].fired_fraction,
+        active_fraction=data[0].active_fraction,
         iterations=iterations,
         failure_probability=failure_probability,
         bits=bits,
@@ -174,12 +174,12 @@ class _Runner:
         square_roots: list[float] = []
 
         def look(progress: Progress) -> None:
-            fired = progress.engine.fire_sets()
+            active = progress.engine.fire_sets()
             samples, neurons = len(self.rows), progress.network.width
             counts, items = (
-                (np.diff(fired.indptr), neurons)
+                (np.diff(active.indptr), neurons)
                 if name == "quantum-weights"
-                else (np.bincount(fired.indices, minlength=neurons), samples)
+                else (np.bincount(active.indices, minlength=neurons), samples)
             )
             square_roots.append(float(np.sqrt(items * counts.astype(np.float64)).sum()))
 
@@ -234,7 +234,7 @@ def quantum_summary(costs: QuantumCosts) -> dict[str, Any]:
         "coordinates": costs.coordinates,
         "width": costs.width,
         "threshold": costs.threshold,
-        "fired_fraction": costs.fired_fraction,
+        "active_fraction": costs.active_fraction,
         "failure_probability": costs.failure_probability,
         "evaluations_of_every_pair": costs.pairs,
         "classical_engine_data_first": costs.data_first_inner_products,

@@ -42,7 +42,7 @@ def _calls(costs: QuantumCosts) -> Section:
         "Oracle calls by iteration",
         [
             f"{costs.rows:,} samples with {costs.coordinates} coordinates, {costs.width:,} neurons, threshold "
-            f"{costs.threshold:.3g}: {costs.fired_fraction:.2%} of the pairs fire. Version 1 searches the neurons for "
+            f"{costs.threshold:.3g}: {costs.active_fraction:.2%} of the pairs fire. Version 1 searches the neurons for "
             "each sample in every iteration; Version 2 searches the samples for each neuron once, and again for those "
             "that moved.",
             "A call is one evaluation of the predicate, in superposition or to check what was measured. The failure "

@@ -13,7 +13,7 @@ from fireset.reporting.figures import Figure, HeatMap, Section, Series
 _SHOWN_SAMPLES, _SHOWN_NEURONS = 60, 120  # of the heat maps
 
 
-def fired_section(network: ShiftedReLUNetwork, fractions: Sequence[tuple[str, Sequence[float]]]) -> Section:
+def active_section(network: ShiftedReLUNetwork, fractions: Sequence[tuple[str, Sequence[float]]]) -> Section:
     """The fired fraction per iteration of each run, with P(z > b) and the paper's bound for the first iteration."""
     b = network.threshold
     most = max((len(values) for _, values in fractions), default=1)
@@ -74,5 +74,5 @@ def fire_maps(before: ShiftedReLUNetwork, after: ShiftedReLUNetwork, X: np.ndarr
     )
 
 
-def _fire_map(when: str, fired: np.ndarray, alt: str) -> HeatMap:
-    return HeatMap(f"Active pairs {when}", "neuron", "sample", fired.astype(int).tolist(), alt)
+def _fire_map(when: str, active: np.ndarray, alt: str) -> HeatMap:
+    return HeatMap(f"Active pairs {when}", "neuron", "sample", active.astype(int).tolist(), alt)

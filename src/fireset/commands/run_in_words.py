@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fireset._util.wording import counted, duration, percent, significant
-from fireset.commands.held_out_report import FEWEST_FOR_SHAPES, HeldOut
+from fireset.commands.held_out_report import MIN_FOR_SHAPES, HeldOut
 from fireset.commands.intervals import wilson_interval
 from fireset.commands.learning_curve import LearningCurve
 from fireset.reporting.figures import Figure, Section, Series, Table, short_names
@@ -14,7 +14,7 @@ from fireset.tables.cells import cli_option, one_line
 from fireset.tables.holdout import SplitHint
 
 _WORTH_IT = 0.01  # of accuracy or R²: what a doubling of the rows must bring
-_TELLS_ALL = 0.9  # share of one column that is suspicious beside a score of
+_LEAKAGE_SHARE = 0.9  # share of one column that is suspicious beside a score of
 _TOO_GOOD = 0.99
 _SHORTFALL = 0.02  # of the outcome behind the forecast, beyond chance
 _NAMED = 3
@@ -27,7 +27,7 @@ def run_in_words(facts: dict[str, Any], held: HeldOut | None, curve: LearningCur
         [_how_good(facts, held), _what_matters(facts), _what(facts), "What to do next:"],
         [_score_table(held)] if held is not None else [],
         points=[*facts.get("hints", []), *next_steps(facts, held, curve)],
-        figures=_promised_and_kept(facts),
+        figures=_forecast_and_score(facts),
     )
 
 
@@ -138,7 +138,7 @@ def next_steps(facts: dict[str, Any], held: HeldOut | None, curve: LearningCurve
             steps.append(f"More rows of the same kind would hardly help: {told}")
     name, share = next(iter(facts["importances"].items()), ("", 0.0))
     score = facts.get("held_out_accuracy", facts.get("held_out_r2", 0.0))
-    if share > _TELLS_ALL and score > _TOO_GOOD and len(facts["importances"]) > 1:
+    if share > _LEAKAGE_SHARE and score > _TOO_GOOD and len(facts["importances"]) > 1:
         steps.append(
             f"The column {name} determines nearly all of the prediction. If it is not known where predictions are "
             "needed, leave it out with --drop."
@@ -166,7 +166,7 @@ def _of_score(facts: dict[str, Any], held: HeldOut | None) -> list[str]:
     if held is None:
         return ["Measure it: train again without --holdout 0, and a fifth of the rows is kept back for the score."]
     rows = len(held.answers)
-    if rows < FEWEST_FOR_SHAPES:
+    if rows < MIN_FOR_SHAPES:
         return [f"Hold out more rows: {rows} cannot tell how good it is; give a larger --holdout."]
     steps = []
     if held.names is None:
@@ -194,7 +194,7 @@ def _of_score(facts: dict[str, Any], held: HeldOut | None) -> list[str]:
     return steps
 
 
-def _promised_and_kept(facts: dict[str, Any]) -> list[Figure]:
+def _forecast_and_score(facts: dict[str, Any]) -> list[Figure]:
     """The score that leave-one-out had promised beside that on rows held out."""
     for score, name in (("accuracy", "accuracy"), ("r2", "R²")):
         found = {

@@ -11,8 +11,8 @@ from fireset._util.errors import InputError
 from fireset._util.files import atomic_path, check_writable
 from fireset.commands.held_out_report import HeldOut, held_out_sections
 from fireset.commands.learning_curve import learning_curve
-from fireset.commands.overwrite_check import spare_inputs
-from fireset.commands.report_parts import fire_maps, fired_section, part_of, shown_neurons
+from fireset.commands.overwrite_check import check_outputs_differ_from_inputs
+from fireset.commands.report_parts import active_section, fire_maps, part_of, shown_neurons
 from fireset.commands.run_in_words import run_in_words
 from fireset.commands.run_report import columns_section, facts_section, firing_section, learning_section, work_section
 from fireset.engines import Engine
@@ -46,8 +46,8 @@ class Records:
     ):
         self._file, self._target, self._command = file, target, command
         self._report, self._history, self._tensorboard = report, history, tensorboard
-        spare_inputs(report, file, flag="--report")
-        spare_inputs(history, file, flag="--history")
+        check_outputs_differ_from_inputs(report, file, flag="--report")
+        check_outputs_differ_from_inputs(history, file, flag="--history")
         if report is not None:
             check_report(report)
         if history is not None:
@@ -136,14 +136,14 @@ class Records:
         mapped = estimator.rows_on_sphere(problem.features[kept])
         after = part_of(network, shown_neurons(network.width))
         maps = fire_maps(self._before, after, network.check_rows(mapped))
-        fired = fired_section(network, [(result.engine, result.history.column("fired_fraction").tolist())])
+        active = active_section(network, [(result.engine, result.history.column("active_fraction").tolist())])
         curve = learning_curve(estimator, mapped, problem.y[kept])
         sections = [
             run_in_words(facts, held, curve),
             *held_out_sections(held, problem.task),
             columns_section(facts["importances"]),
             learning_section(result, curve, "accuracy" if problem.task == "classification" else "R²"),
-            firing_section(fired, maps, result),
+            firing_section(active, maps, result),
             work_section(result, len(mapped) * network.width),
             *more,
             facts_section(facts),

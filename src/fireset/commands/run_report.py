@@ -69,11 +69,11 @@ def _loss_figures(result: TrainingResult, alt: str) -> list[Figure]:
     ]
 
 
-def firing_section(fired: Section, maps: tuple[HeatMap, HeatMap], result: TrainingResult) -> Section:
+def firing_section(active: Section, maps: tuple[HeatMap, HeatMap], result: TrainingResult) -> Section:
     """Who fires, in words where there are too few iterations for a curve."""
     if len(result.history) <= _FEW:
-        return Section(fired.heading, [*fired.paragraphs, *(figure.alt for figure in fired.figures)], figures=maps)
-    return Section(fired.heading, fired.paragraphs, figures=[*fired.figures, *maps])
+        return Section(active.heading, [*active.paragraphs, *(figure.alt for figure in active.figures)], figures=maps)
+    return Section(active.heading, active.paragraphs, figures=[*active.figures, *maps])
 
 
 def work_section(result: TrainingResult, pairs: int) -> Section:

@@ -42,7 +42,7 @@ def pilot_problem(problem: Problem, seed: int) -> Problem:
     return Problem(X, y, network, steady_rate(network, X))
 
 
-def foretell(name: str, pilot: Problem, problem: Problem) -> Expected:
+def expected_times(name: str, pilot: Problem, problem: Problem) -> Expected:
     """What a contender will take, from a few steps on the small problem: in proportion to the pairs (sample, neuron).
 
     Compiling, which is done once on a machine, is not part of it. Engines that look at part of the pairs take rather

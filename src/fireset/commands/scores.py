@@ -8,7 +8,7 @@ from fireset.commands.intervals import r2_interval, wilson_interval
 from fireset.training.losses import Loss, Poisson, Quantile, get_loss
 from fireset.training.losses.quantile import pinball
 
-_HARDLY = 0.5  # recall below which a class counts as hardly found
+_LOW_RECALL = 0.5  # recall below which a class counts as hardly found
 
 
 def scores(
@@ -79,7 +79,7 @@ def class_scores(
     """Accuracy with its interval, beside that of always predicting the most frequent class, and what hides behind it.
 
     Where classes are rare a high accuracy may hide that they are never found; those with a recall below one half are
-    listed as ``hardly_found``, with their recall. Precision, recall and F1 are those of the second of two classes
+    listed as ``low_recall_classes``, with their recall. Precision, recall and F1 are those of the second of two classes
     (``positive_class``), else means over the classes. A label of None is of a class that training did not have.
     """
     right = answers == predictions
@@ -98,9 +98,9 @@ def class_scores(
         found |= _rates(answers, predictions, classes)
         if probabilities is not None:
             found |= _probability_scores(answers, probabilities, classes)
-    missed = {str(label): recall for label, recall in recalls.items() if recall < _HARDLY}
+    missed = {str(label): recall for label, recall in recalls.items() if recall < _LOW_RECALL}
     if missed:
-        found["hardly_found"] = dict(sorted(missed.items(), key=lambda item: item[1]))
+        found["low_recall_classes"] = dict(sorted(missed.items(), key=lambda item: item[1]))
     return found
 
 

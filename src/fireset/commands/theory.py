@@ -161,8 +161,8 @@ def _practice_summary(rows: np.ndarray, network, spectrum: Spectrum, initial_err
     return {
         "movement_bound": bounds.movement_bound(n, m, smallest, initial_error),
         "sufficient_error": bounds.sufficient_error(n, m, smallest),
-        "fired_fraction": upper_tail(b),
-        "fired_bound_fraction": min(1.0, 2.0 * bounds.tail_bound(b)),
+        "active_fraction": upper_tail(b),
+        "active_bound_fraction": min(1.0, 2.0 * bounds.tail_bound(b)),
         "sparsity_failure": bounds.sparsity_failure(n, m, b),
         "practical_learning_rate": rate,
         "practical_iterations": log(1.0 / ACCURACY) / (rate * smallest) if smallest > 0 else inf,
@@ -243,8 +243,8 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
     practice = [
         ("m", f"{s['width']:,}", "neurons (--width)"),
         ("b", f"{s['threshold']:.4g}", "threshold"),
-        ("fired", f"{s['fired_fraction']:.2%}", "of all pairs are expected to fire"),
-        ("", f"{s['fired_bound_fraction']:.2%}", "the sparsity lemma's bound, 2 e^(−b²/2)"),
+        ("fired", f"{s['active_fraction']:.2%}", "of all pairs are expected to fire"),
+        ("", f"{s['active_bound_fraction']:.2%}", "the sparsity lemma's bound, 2 e^(−b²/2)"),
         ("D", _number(s["movement_bound"]), "bound on how far a neuron moves, at this width"),
         (
             "‖err(0)‖",

@@ -13,7 +13,7 @@ from fireset._util.messages import tell
 from fireset.commands.certificate_report import certificate_sections
 from fireset.commands.distinct_rows import merge_equal_rows, merged_in_words
 from fireset.commands.held_out_report import HeldOut
-from fireset.commands.overwrite_check import keep_apart, spare_inputs
+from fireset.commands.overwrite_check import check_outputs_differ, check_outputs_differ_from_inputs
 from fireset.commands.predict import score_table
 from fireset.commands.rescue import save_or_rescue
 from fireset.commands.run_in_words import next_steps, split_advice
@@ -70,8 +70,8 @@ def train_table(
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
     out = out or Path(_stem(file) + ".safetensors")
-    spare_inputs(out, file)
-    keep_apart(
+    check_outputs_differ_from_inputs(out, file)
+    check_outputs_differ(
         {"--out": out, "--history": history, "--report": report},
         {"--tensorboard": tensorboard, "--checkpoint": Path(checkpoint.folder) if checkpoint else None},
     )
@@ -216,7 +216,7 @@ def _summary(
         "stop_reason": result.stop_reason.value,
         "learning_rate": result.learning_rate,
         "loss": result.loss,
-        "fired_fraction": last.fired_fraction,
+        "active_fraction": last.active_fraction,
         "training_seconds": last.seconds,
         "preprocessing_seconds": result.start_seconds,
         "compile_seconds": result.compile_seconds,

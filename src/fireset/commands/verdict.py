@@ -20,7 +20,7 @@ class Row:
     preprocessing_seconds: float | None = None
     seconds_per_iteration: float | None = None
     inner_products: float | None = None  # per iteration
-    fired_pairs: float | None = None  # per iteration
+    active_pairs: float | None = None  # per iteration
     recall: float | None = None  # mean over the iterations
     peak_megabytes: float | None = None
     final_loss: float | None = None

@@ -56,8 +56,8 @@ class _WrappingEngine(Engine):
         return self.inner.fire_sets()
 
     def recall_counts(self, rows: np.ndarray) -> tuple[int, int]:
-        found, fired = self.inner.recall_counts(rows)
-        return self._group.all_reduce_sum(found), self._group.all_reduce_sum(fired)
+        found, active = self.inner.recall_counts(rows)
+        return self._group.all_reduce_sum(found), self._group.all_reduce_sum(active)
 
     def index_kind(self, network, n_samples: int) -> str | None:
         return self.inner.index_kind(network, n_samples)

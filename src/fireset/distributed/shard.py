@@ -113,7 +113,9 @@ class NetworkShard:
                 target = write_target(path)
                 if self.grid.writes:
                     place = shard_path(target, parts[group.rank])
-                    write_model(place, {"weights": self.local.weights, "signs": self.local.stored_outputs()}, {})
+                    write_model(
+                        place, {"weights": self.local.weights, "output_weights": self.local.stored_outputs()}, {}
+                    )
             digests = everybody.all_gather(file_digest(place) if place else bytes(16))[: group.size]
             with failing_together(everybody):
                 if everybody.rank == 0:
@@ -140,7 +142,7 @@ def check_same_run(network: "ShiftedReLUNetwork | NetworkShard", settings: Mappi
     names = ("width", "n_features", "n_outputs", "threshold", "output_scale", "dtype")
     facts = {name: getattr(network, name) for name in names}
     if group.size > 1 and isinstance(network, ShiftedReLUNetwork):
-        facts |= {"weights": network.weights, "signs": network.signs}
+        facts |= {"weights": network.weights, "output_weights": network.output_weights}
     check_same(group, {**settings, **facts})
     return group
 

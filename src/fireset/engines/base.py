@@ -14,7 +14,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.engines.tangent import FiredByNeuron, FireSetColumns, TangentOperator, common_counts, fire_set_product
+from fireset.engines.tangent import ActiveByNeuron, FireSetColumns, TangentOperator, common_counts, fire_set_product
 from fireset.sparse_rows import Rows, SparseRows, kernel_rows
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class EngineWork:
 
     inner_products: int = 0  # pairs (neuron, sample) whose inner product was computed
     nodes_visited: int = 0  # of an index, a max-tree and the like
-    fired_pairs: int = 0  # of those, pairs that fired in the last forward pass
+    active_pairs: int = 0  # of those, pairs that fired in the last forward pass
     refreshes: int = 0  # neurons whose candidates were searched for anew
     audited: int = 0  # neurons whose fire sets were checked against every sample
     oracle_queries: int | None = None  # of the quantum engines: evaluations of the predicate, checks included
@@ -112,14 +112,14 @@ class Engine(ABC):
         from fireset.kernels.tangent import row_gradients
 
         network = self.network
-        fired = self.fire_sets().tocsc()
+        active = self.fire_sets().tocsc()
         pushes = (residual / network.divisor).astype(network.dtype)
         rows, X = np.empty_like(network.weights), kernel_rows(self.X)
         parallel_map(
-            lambda span: row_gradients(X, network.signs, fired.indptr, fired.indices, pushes, rows, *span),
+            lambda span: row_gradients(X, network.output_weights, active.indptr, active.indices, pushes, rows, *span),
             ranges(network.width),
         )
-        neurons = np.flatnonzero(np.diff(fired.indptr))
+        neurons = np.flatnonzero(np.diff(active.indptr))
         return RowGradients(neurons, rows[neurons])
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
@@ -132,7 +132,7 @@ class Engine(ABC):
         Here by looking at every pair.
         """
         network = self.network
-        gradient = np.zeros_like(network.signs)
+        gradient = np.zeros_like(network.output_weights)
         pushes = (residual / network.divisor).astype(network.dtype)
 
         def add(span: tuple[int, int]) -> None:
@@ -147,18 +147,18 @@ class Engine(ABC):
         self.start(self.network, self.X)
 
     def outputs_moved(self) -> None:
-        """Record that ``network.signs`` have changed; the weights have not."""
+        """Record that ``network.output_weights`` have changed; the weights have not."""
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
         """∂u/∂W V for V (m, d), on the fire sets as they are; (n, c), float64: what a small step V adds to u."""
         from fireset.kernels.tangent import jacobian_product
 
         network, X = self.network, kernel_rows(self.X)
-        fired = self.fire_sets().tocsc()
+        active = self.fire_sets().tocsc()
 
         def span_product(span: tuple[int, int]) -> np.ndarray:
             share = np.zeros((len(self.X), network.n_outputs))
-            jacobian_product(X, network.signs, fired.indptr, fired.indices, directions, share, *span)
+            jacobian_product(X, network.output_weights, active.indptr, active.indices, directions, share, *span)
             return share
 
         return np.sum(parallel_map(span_product, ranges(network.width)), axis=0) / network.divisor
@@ -168,7 +168,10 @@ class Engine(ABC):
 
         For κ = 1 and one output H is the paper's H(t) = (1/m) J Jᵀ.
         """
-        product, squared_scale = fire_set_product(self.X, self.network.signs, self.fire_sets()), self._squared_scale
+        product, squared_scale = (
+            fire_set_product(self.X, self.network.output_weights, self.fire_sets()),
+            self._squared_scale,
+        )
         return product if squared_scale == 1.0 else lambda direction: product(direction) * squared_scale
 
     @property
@@ -184,15 +187,15 @@ class Engine(ABC):
 
         Times ⟨x_i, x_j⟩ κ²/m it is the block that the tangent operator has for each output.
         """
-        return common_counts(self.fired_by_neuron(), dtype)
+        return common_counts(self.active_by_neuron(), dtype)
 
-    def fired_by_neuron(self) -> FiredByNeuron:
+    def active_by_neuron(self) -> ActiveByNeuron:
         """The fire sets, by neuron."""
-        return FiredByNeuron.of(self.fire_sets())
+        return ActiveByNeuron.of(self.fire_sets())
 
     def count_columns(self) -> FireSetColumns:
         """The same, some columns at a time; valid until the weights move."""
-        return FireSetColumns(self.fired_by_neuron())
+        return FireSetColumns(self.active_by_neuron())
 
     @property
     def tangent_scale(self) -> float:
@@ -209,8 +212,8 @@ class Engine(ABC):
         1 for exact engines, by definition, and where nothing fires. Others look at every neuron, for O(rows · m · d): a
         measurement, no part of training.
         """
-        found, fired = self.recall_counts(np.arange(len(self.X)) if rows is None else np.asarray(rows))
-        return min(1.0, found / fired) if fired else 1.0  # in float32 rounding may find one more
+        found, active = self.recall_counts(np.arange(len(self.X)) if rows is None else np.asarray(rows))
+        return min(1.0, found / active) if active else 1.0  # in float32 rounding may find one more
 
     def recall_counts(self, rows: np.ndarray) -> tuple[int, int]:
         """Pairs known to fire, and pairs that fire, on these rows of X."""

@@ -19,7 +19,7 @@ from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.engines.tangent import TangentOperator
 
 _RADIUS = 0.1  # a list lives for one step, so that it need not reach far; a neuron that moves further is asked again
-_FEWEST_NEURONS = 512  # of a block
+_MIN_NEURONS = 512  # of a block
 
 
 class BlockEngine(Engine):
@@ -43,7 +43,7 @@ class BlockEngine(Engine):
     @classmethod
     def within_budget(cls, network, n_samples: int, budget: float, *, sparse: bool = False) -> "BlockEngine | None":
         """With as few blocks as fit ``budget`` bytes; None if even the smallest would not."""
-        most = max(1, network.width // _FEWEST_NEURONS)
+        most = max(1, network.width // _MIN_NEURONS)
         engine = cls(most)
         engine.sparse = sparse
         if engine.memory_bytes(network, n_samples) > budget:
@@ -113,14 +113,14 @@ class BlockEngine(Engine):
     def _pass(self, residual: np.ndarray | None = None, rule: StepRule | None = None) -> None:
         """Predictions, block by block, after a step if there is one to take."""
         total = np.zeros((len(self.X), self.network.n_outputs))
-        fired = 0
+        active = 0
         for span, inner, scale in self._started_blocks():
             if residual is not None and rule is not None:
                 inner.forward()
                 inner.step(residual * scale, rule.for_neurons(self.network.weights, *span))
             total += inner.forward() * scale
-            fired += inner.work.fired_pairs
-        self.work.fired_pairs = fired
+            active += inner.work.active_pairs
+        self.work.active_pairs = active
         self._predictions = total
 
     def _started_blocks(self) -> Iterator[tuple[tuple[int, int], DataSearchEngine, float]]:
@@ -141,7 +141,7 @@ class BlockEngine(Engine):
     def _count(self, work: EngineWork) -> None:
         for f in fields(EngineWork):
             done = getattr(work, f.name)
-            if done is not None and f.name != "fired_pairs":
+            if done is not None and f.name != "active_pairs":
                 setattr(self.work, f.name, getattr(self.work, f.name) + done)
 
 

@@ -82,8 +82,8 @@ class CandidateLists:
         self.counts = np.zeros(width, np.int32)
         self.prefix_lengths = np.zeros(width, np.int32)
         self.next_references = np.full(width, np.inf, dtype)
-        self.fired_starts = np.zeros(width, np.int64)
-        self.fired_counts = np.zeros(width, np.int32)
+        self.active_starts = np.zeros(width, np.int64)
+        self.active_counts = np.zeros(width, np.int32)
         self._fired: dict[tuple[int, int], np.ndarray] = {}
         self.used = 0
         self._allocate(0, dtype)
@@ -121,14 +121,14 @@ class CandidateLists:
         then call ``reserve_more``, and begin anew.
         """
         self.capacities[neurons] = with_spare_capacity(counts)
-        self._put_at_the_end(neurons)
+        self._append_list(neurons)
         return times * self.used <= len(self.samples)
 
     def repeat_first_half(self) -> None:
         """The neurons of the second half, laid out next, have the lists of those of the first."""
         half, used = len(self.starts) // 2, self.used
         self.capacities[half:] = self.capacities[:half]
-        self._put_at_the_end(slice(half, 2 * half))
+        self._append_list(slice(half, 2 * half))
         self.counts[half:] = self.counts[:half]
         for places in (self.samples, self.references):
             places[used : 2 * used] = places[:used]
@@ -143,7 +143,7 @@ class CandidateLists:
         self.capacities[neurons] = with_spare_capacity(needed)
         if self.used + int(self.capacities[neurons].sum(dtype=np.int64)) > len(self.samples):
             return False
-        self._put_at_the_end(neurons)
+        self._append_list(neurons)
         return True
 
     def grow_by_copying(self) -> None:
@@ -173,7 +173,7 @@ class CandidateLists:
         self.used = 0
         self.counts[:] = 0
 
-    def _put_at_the_end(self, neurons) -> None:
+    def _append_list(self, neurons) -> None:
         ends = self.used + np.cumsum(self.capacities[neurons], dtype=np.int64)
         self.starts[neurons] = ends - self.capacities[neurons]
         self.used = int(ends[-1])
@@ -189,11 +189,11 @@ class CandidateLists:
             self.references,
             self.prefix_lengths,
             self.next_references,
-            self.fired_starts,
-            self.fired_counts,
+            self.active_starts,
+            self.active_counts,
         )
 
-    def fired(self, span: tuple[int, int]) -> np.ndarray:
+    def active(self, span: tuple[int, int]) -> np.ndarray:
         """Who fired for the neurons of a range, packed, as the forward pass wrote it."""
         return self._fired[span]
 
@@ -204,13 +204,13 @@ class CandidateLists:
             self._fired[span] = np.empty(needed + needed // 4, np.int32)  # takes memory only where written
         return self._fired[span]
 
-    def fired_samples(self, neurons: np.ndarray) -> np.ndarray:
+    def active_samples(self, neurons: np.ndarray) -> np.ndarray:
         """The samples that each of these neurons, ascending, fired for, one neuron's after the other's."""
         parts = []
         for lo, hi in ranges(len(self.counts)):
             some = neurons[np.searchsorted(neurons, lo) : np.searchsorted(neurons, hi)]
-            lengths = self.fired_counts[some]
+            lengths = self.active_counts[some]
             ends = np.cumsum(lengths, dtype=np.int64)
-            firsts = np.repeat(self.fired_starts[some] - (ends - lengths), lengths)
+            firsts = np.repeat(self.active_starts[some] - (ends - lengths), lengths)
             parts.append(self._fired[lo, hi][firsts + np.arange(len(firsts))])
         return np.concatenate(parts)

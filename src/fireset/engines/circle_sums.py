@@ -16,7 +16,7 @@ from fireset.engines.base import EngineWork
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 
-_MOST_CELLS = 1 << 20
+_MAX_CELLS = 1 << 20
 _SAME_NORM = 0.999  # norms may differ by so much: a larger spread leaves too many samples in doubt
 
 
@@ -45,7 +45,7 @@ class CircleSums:
         self._network, self._X, self._work = network, X, work
         angles = np.arctan2(X[:, 1].astype(np.float64), X[:, 0].astype(np.float64))
         order = np.argsort(angles, kind="stable")
-        cells = min(_MOST_CELLS, len(X))
+        cells = min(_MAX_CELLS, len(X))
         edges = -np.pi + 2 * np.pi * np.arange(cells + 1) / cells
         table = np.searchsorted(angles[order], edges).astype(np.int64)
         table[-1] = len(X)
@@ -124,7 +124,7 @@ class CircleSums:
         slacks = dot_slack(2, np.float64, norms, self._circle.max_norm) + 1e-15 * abs(self._threshold)
         neurons = network.weights, self._threshold, slacks, self._arcs
         counted = parallel_map(lambda span: locate(self._circle, *neurons, *span), ranges(network.width))
-        self._work.fired_pairs = sum(fired for fired, _ in counted)
+        self._work.active_pairs = sum(active for active, _ in counted)
         self._work.inner_products += sum(asked for _, asked in counted)
         self._work.nodes_visited += 4 * network.width  # cells of the table
         self._located = True
@@ -135,7 +135,7 @@ class CircleSums:
         from fireset.kernels.arcs import received, spread
 
         network = self._network
-        neurons = network.weights, network.signs, self._threshold, self._arcs, self._order
+        neurons = network.weights, network.output_weights, self._threshold, self._arcs, self._order
 
         def spread_span(span: int) -> None:
             self._steps[span] = 0
@@ -156,7 +156,7 @@ class CircleSums:
         sums = np.empty((len(self._X) + 1, network.n_outputs, 2, 2))
         prefix_sums(self._circle, pushes, sums)
         gradients = np.empty((network.width, 2))
-        neurons = network.weights, network.signs, self._threshold, self._arcs, self._order
+        neurons = network.weights, network.output_weights, self._threshold, self._arcs, self._order
 
         def gather_span(span: tuple[int, int]) -> None:
             gather(self._circle, *neurons, sums, pushes, gradients, *span)

@@ -39,7 +39,7 @@ from fireset.fire_sets import fire_sets_by_neuron, list_offsets
 
 _TILE_PAIRS = 1 << 17  # inner products computed at a time: read again at once, by then they should still be in L2
 _FIRED_PAIR_BYTES = 18
-_FEWEST_ROWS = 16  # of a tile; with fewer, GEMM reads the other matrix too often for the work done on it
+_MIN_ROWS = 16  # of a tile; with fewer, GEMM reads the other matrix too often for the work done on it
 
 
 class CorrelationEngine(Engine):
@@ -67,11 +67,11 @@ class CorrelationEngine(Engine):
 
     def memory_bytes(self, network, n_samples: int) -> float:
         """The trees, who fires, and the fire sets, which a step size is chosen by."""
-        fired = n_samples * network.width * upper_tail(network.threshold)
+        active = n_samples * network.width * upper_tail(network.threshold)
         nodes = 1 + 1 / 6 + 64 / max(1, n_samples if self._layout == "data" else network.width)
         trees = nodes * n_samples * network.width * network.dtype.itemsize
         sums = 8.0 * n_samples * network.n_outputs * (len(ranges(network.width)) + 4)
-        return trees + sums + _FIRED_PAIR_BYTES * fired
+        return trees + sums + _FIRED_PAIR_BYTES * active
 
     def _prepare(self) -> None:
         from fireset.kernels.max_trees import level_starts
@@ -94,17 +94,24 @@ class CorrelationEngine(Engine):
     def forward(self) -> np.ndarray:
         sums, self._lists, visited = self._forest.forward()
         self.work.nodes_visited += visited
-        self.work.fired_pairs = int(self._lists.counts.sum(dtype=np.int64))
+        self.work.active_pairs = int(self._lists.counts.sum(dtype=np.int64))
         return sums / self.network.divisor
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
         from fireset.kernels.candidates import ListArrays, backward
 
         network = self.network
-        fired = self._fired_lists()
+        active = self._active_lists()
         nothing = np.empty(0, network.dtype)  # there are no references: who fires is known
         lists = ListArrays(
-            fired.starts, fired.counts, fired.samples[0], nothing, fired.counts, nothing, fired.starts, fired.counts
+            active.starts,
+            active.counts,
+            active.samples[0],
+            nothing,
+            active.counts,
+            nothing,
+            active.starts,
+            active.counts,
         )
         velocity, arguments = rule.velocity_of(network.weights), rule.arguments(network.dtype)
         residual = aligned_outputs((residual / network.divisor).astype(network.dtype))
@@ -114,11 +121,11 @@ class CorrelationEngine(Engine):
         def step_span(task: tuple[tuple[int, int], np.ndarray]) -> None:
             span, samples = task
             before = network.weights[slice(*span)].copy()
-            moving = network.weights, velocity, network.signs
+            moving = network.weights, velocity, network.output_weights
             backward(self._rows, *moving, residual, lists, samples, arguments, self._speeds, near_misses, *span)
             moved[slice(*span)] = (network.weights[slice(*span)] != before).any(axis=1)
 
-        parallel_map(step_span, zip(ranges(network.width), fired.samples, strict=True))
+        parallel_map(step_span, zip(ranges(network.width), active.samples, strict=True))
         self._lists = None
         self._recompute(np.flatnonzero(moved))
 
@@ -129,7 +136,7 @@ class CorrelationEngine(Engine):
 
     def fire_sets(self):
         """n × m, from the trees."""
-        lists = self._fired_lists()
+        lists = self._active_lists()
         samples = np.concatenate(
             [
                 part[lists.starts[lo] : lists.starts[hi - 1] + lists.counts[hi - 1]]
@@ -138,7 +145,7 @@ class CorrelationEngine(Engine):
         )
         return fire_sets_by_neuron(list_offsets(lists.counts), samples, len(self.X))
 
-    def _fired_lists(self) -> "_Fired":
+    def _active_lists(self) -> "_ActiveLists":
         """Who fires at the current weights."""
         if self._lists is None:
             self.forward()
@@ -153,7 +160,7 @@ class CorrelationEngine(Engine):
         self.work.inner_products += len(neurons) * len(self.X)
 
 
-class _Fired(NamedTuple):
+class _ActiveLists(NamedTuple):
     """Who fired: neuron r for ``counts[r]`` samples, from ``starts[r]`` on in the array of its span, ascending.
 
     ``samples`` has an array for each of ``ranges(width)``. Within an array, lists follow one another without a gap.
@@ -202,7 +209,7 @@ class _Forest:
                 tree, used, more = forward(
                     self.trees,
                     self.levels,
-                    self.network.signs,
+                    self.network.output_weights,
                     self.threshold,
                     trees_are_neurons,
                     self.lists[k],
@@ -243,11 +250,11 @@ class _TreesOfNeurons(_Forest):
 
         parallel_map(recompute_span, ranges(len(neurons)), uses_blas=True)
 
-    def forward(self) -> tuple[np.ndarray, _Fired, int]:
+    def forward(self) -> tuple[np.ndarray, _ActiveLists, int]:
         """Σ_r a_r σ_b(⟨w_r, x_i⟩) for every sample, (n, c); who fired; nodes visited."""
         sums = [np.zeros((len(self.X), self.network.n_outputs)) for _ in self.ranges]
         visited = self.walk(sums, True)
-        return np.sum(sums, axis=0), _Fired(self.lists, self.starts, self.counts), visited
+        return np.sum(sums, axis=0), _ActiveLists(self.lists, self.starts, self.counts), visited
 
 
 class _TreesOfSamples(_Forest):
@@ -273,13 +280,13 @@ class _TreesOfSamples(_Forest):
 
         parallel_map(recompute_span, self.ranges, uses_blas=True)
 
-    def forward(self) -> tuple[np.ndarray, _Fired, int]:
+    def forward(self) -> tuple[np.ndarray, _ActiveLists, int]:
         """As for trees of neurons; lists by sample are turned into lists by neuron, which the gradient needs."""
         from fireset.kernels.max_trees import lists_by_leaf
 
         sums = np.zeros((len(self.X), self.network.n_outputs))
         visited = self.walk([sums] * len(self.ranges), False)  # ranges do not share a sample
-        by_span = np.stack([self._fired_in_span(k) for k in range(len(self.ranges))])
+        by_span = np.stack([self._active_in_span(k) for k in range(len(self.ranges))])
         counts = by_span.sum(axis=0)
         ends = np.cumsum(counts)
         # Behind the entries of earlier neurons, and of the same neuron in earlier ranges.
@@ -290,10 +297,10 @@ class _TreesOfSamples(_Forest):
             lists_by_leaf(self.lists[k], self.starts, self.counts, places[k], samples, *self.ranges[k])
 
         parallel_map(turn_span, range(len(self.ranges)))
-        fired = _Fired([samples] * len(ranges(self.network.width)), ends - counts, counts.astype(np.int32))
-        return sums, fired, visited
+        active = _ActiveLists([samples] * len(ranges(self.network.width)), ends - counts, counts.astype(np.int32))
+        return sums, active, visited
 
-    def _fired_in_span(self, k: int) -> np.ndarray:
+    def _active_in_span(self, k: int) -> np.ndarray:
         """For how many samples of span k each neuron fired."""
         last = self.ranges[k][1] - 1
         return np.bincount(self.lists[k][: self.starts[last] + self.counts[last]], minlength=self.n_leaves)
@@ -301,7 +308,7 @@ class _TreesOfSamples(_Forest):
 
 def _tiles(span: tuple[int, int], row_length: int):
     """Cut lo … hi−1 into slices whose inner products fit the cache."""
-    rows = max(_FEWEST_ROWS, _TILE_PAIRS // row_length)
+    rows = max(_MIN_ROWS, _TILE_PAIRS // row_length)
     for lo in range(span[0], span[1], rows):
         yield slice(lo, min(lo + rows, span[1]))
 

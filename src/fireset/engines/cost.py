@@ -17,7 +17,7 @@ _SUMMED_NEURON = 300.0
 _SUMMED_SAMPLE = 75.0  # for each sample and output: clearing, handing out shares, gathering sums
 _FILL = 24.0  # samples in a leaf
 _ARC, _ARC_SAMPLE = 250.0, 30.0  # for each neuron and each sample on a circle, and output
-_MOST_LISTED = 2 << 27  # pairs: 12 bytes each, three gigabytes
+_MAX_LISTED = 2 << 27  # pairs: 12 bytes each, three gigabytes
 
 
 def step_costs(n: int, d: int, m: int, threshold: float, outputs: int, iterations: int) -> dict[str, float]:
@@ -26,7 +26,7 @@ def step_costs(n: int, d: int, m: int, threshold: float, outputs: int, iteration
     Where half of the pairs fire, lists of them are still faster than looking at all, but take memory: "data" is left
     out where it would want too much.
     """
-    fired = n * m * upper_tail(threshold)
+    active = n * m * upper_tail(threshold)
     queries = m * search.scan_query(n, d) / max(1, iterations)
     each = _SUMMED_LEAF + _SUMMED_COORDINATE * d * outputs
     if d == 2:
@@ -35,10 +35,10 @@ def step_costs(n: int, d: int, m: int, threshold: float, outputs: int, iteration
         sums = m * (_SUMMED_NEURON + each * boundary_leaves(n, d, threshold)) + n * outputs * _SUMMED_SAMPLE
     costs = {
         "dense": n * m * (_DENSE_PAIR + _DENSE_COORDINATE * d),
-        "data": fired * (_FIRED_PAIR + _FIRED_COORDINATE * d) + m * _LISTED_NEURON + queries,
+        "data": active * (_FIRED_PAIR + _FIRED_COORDINATE * d) + m * _LISTED_NEURON + queries,
         "sums": sums,
     }
-    if fired > _MOST_LISTED:
+    if active > _MAX_LISTED:
         del costs["data"]
     return costs
 

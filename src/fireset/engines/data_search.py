@@ -41,16 +41,16 @@ from fireset.sparse_rows import Rows, SparseRows, entries_per_row
 
 _FIRST_RADIUS = 0.3  # doubles the list at the paper's thresholds; the speeds that set later radii are not known yet
 _SCALED_RADIUS = 10.0  # over κ, likewise: no neuron of any table tried has gone further to the end of training
-LARGEST_RADIUS = 1.5
-_RADII = np.geomspace(0.005, LARGEST_RADIUS, 48)  # to choose from
+MAX_RADIUS = 1.5
+_RADII = np.geomspace(0.005, MAX_RADIUS, 48)  # to choose from
 _REFRESHED_PAIR = (0.3, 0.013)  # nanoseconds on a core, and so many more for each coordinate: a refresh is a GEMM
 _LOOKED_AT_PAIR = (3.0, 0.055)
 _STORED_CANDIDATE = 8.0
 _WORTH_HAVING = 0.5  # of the radius wanted
 _REFRESHES = 5  # of a neuron in a run, to choose an index by
-_SMALLEST_LARGEST_RADIUS = 0.1  # where memory is short; below it, blocks of neurons cost less than refreshes
+_MIN_RADIUS_CAP = 0.1  # where memory is short; below it, blocks of neurons cost less than refreshes
 _LISTS_GROW = 1.1  # at most so many times as long, on average, as with the first radius, and by half of what is spare
-_THRIFT = (1.0, 0.5, 0.2)  # of the first radius, where lists are to be made anew in the places that they had
+_RADIUS_FALLBACKS = (1.0, 0.5, 0.2)  # of the first radius, where lists are to be made anew in the places that they had
 _ASKED_PAIRS = 1 << 26  # pairs whose queries are answered at a time
 _REPORTED_PAIRS = 1 << 21  # of them that are expected to be reported, there twice
 
@@ -78,7 +78,7 @@ class DataSearchEngine(ListEngine):
         check_radius(radius)
         self._kind = check_kind(index)
         self._adapts = radius == "auto"
-        self.largest_radius = LARGEST_RADIUS if radius == "auto" else float(radius)
+        self.largest_radius = MAX_RADIUS if radius == "auto" else float(radius)
 
     def expect(self, X: Rows) -> None:
         super().expect(X)
@@ -95,7 +95,7 @@ class DataSearchEngine(ListEngine):
     def memory_bytes(self, network, n_samples: int) -> float:
         """The lists, who of them fires, and what is reported at a time while they are made."""
         item, pairs = network.dtype.itemsize, float(n_samples * network.width)
-        listed, fired = (
+        listed, active = (
             pairs * upper_tail(network.threshold - radius) for radius in (self._first_radius(network), 0.0)
         )
         slots = network.width * self._count_blocks(network, n_samples)
@@ -104,7 +104,7 @@ class DataSearchEngine(ListEngine):
         # Reported pairs are there twice, and the allocator keeps some of the memory of earlier ones.
         reported = (2.5 + 0.6 * more) * (4 + item) * listed * min(1.0, batch / network.width)
         asked = 2 * min(batch, network.width) * network.n_features * item
-        lists = list_bytes(listed, slots, network.dtype) + 4 * fired * (1 + 0.7 * more)
+        lists = list_bytes(listed, slots, network.dtype) + 4 * active * (1 + 0.7 * more)
         if not self._adapts:  # lists grow by copying
             lists += max(4, item) * places_for(listed, slots)
         return lists + reported + asked + pass_bytes(network, n_samples, sparse=self.sparse)
@@ -116,7 +116,7 @@ class DataSearchEngine(ListEngine):
         thrifty = copy(self)  # the caller's own may be used again
         while self._adapts and thrifty.memory_bytes(network, n_samples) > budget:
             thrifty.largest_radius *= 0.8  # more refreshes, smaller lists
-            if thrifty.largest_radius < _SMALLEST_LARGEST_RADIUS:
+            if thrifty.largest_radius < _MIN_RADIUS_CAP:
                 break
         if thrifty.memory_bytes(network, n_samples) <= budget:
             return self if thrifty.largest_radius == self.largest_radius else thrifty
@@ -163,18 +163,18 @@ class DataSearchEngine(ListEngine):
     def _make_lists(self, radii_of: Callable[[np.ndarray], np.ndarray], *, twins: bool = False) -> bool:
         """Lists of all neurons, in as much memory as it takes; False where nothing can be certified."""
         while (made := self._try_lists(radii_of, 2 if twins else 1)) is None:
-            lists, neurons = self._without_place
+            lists, neurons = self._without_slot
             lists.reserve_more(neurons)
         return made
 
-    def _make_lists_anew(self) -> bool:
+    def _rebuild_lists_in_place(self) -> bool:
         """The same after training has used up their places: in these, with smaller radii if need be; else in more."""
         first = self._first_radius(self.network)
-        for thrift in _THRIFT:
+        for thrift in _RADIUS_FALLBACKS:
             made = self._try_lists(lambda batch, most=thrift * first: np.minimum(self._wanted_radii(batch), most))
             if made is not None:
                 return made
-        return self._make_lists(lambda batch: np.minimum(self._wanted_radii(batch), _THRIFT[-1] * first))
+        return self._make_lists(lambda batch: np.minimum(self._wanted_radii(batch), _RADIUS_FALLBACKS[-1] * first))
 
     def _try_lists(self, radii_of: Callable[[np.ndarray], np.ndarray], times: int = 1) -> bool | None:
         """Query all neurons, or the first half, batch by batch, each batch's slots behind the last one's.
@@ -190,7 +190,7 @@ class DataSearchEngine(ListEngine):
             for index, block in zip(self._indexes, self._blocks, strict=True):
                 report = self._query(index, batch, aim)
                 if not block.lists.lay_out_next(slice(batch[0], done), np.diff(report.indptr), times):
-                    self._without_place = block.lists, int(done)
+                    self._without_slot = block.lists, int(done)
                     return None
                 self._fill(block.lists, batch, report, aim)
             self._radii[batch] = aim
@@ -227,7 +227,7 @@ class DataSearchEngine(ListEngine):
             for index, block in zip(self._indexes, self._blocks, strict=True):
                 certified = self._refresh_block(index, block.lists, batch, aim)
                 if certified is None:
-                    self._diverged = not self._make_lists_anew()
+                    self._diverged = not self._rebuild_lists_in_place()
                     return
                 left.append(certified)
             self._radii[batch] = np.min(left, axis=0)

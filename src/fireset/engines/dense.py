@@ -1,7 +1,7 @@
 """The reference engine: every pair, in tiles. Every other exact engine is held against it.
 
 One iteration costs 4·n·m·d operations. Between forward and backward it keeps one bit per pair (who fired); beyond
-``_MOST_BITS`` it keeps nothing and computes the pre-activations again.
+``_MAX_BITS`` it keeps nothing and computes the pre-activations again.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.fire_sets import PAIR_BYTES
 from fireset.network import TILE_PAIRS
 
-_MOST_BITS = 1 << 33  # 1 GiB
-_MOST_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
+_MAX_BITS = 1 << 33  # 1 GiB
+_MAX_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
 
 
 class DenseEngine(BatchEngine):
@@ -29,33 +29,33 @@ class DenseEngine(BatchEngine):
         self._fired: dict[tuple[int, int], np.ndarray] = {}
         self._batch: DenseEngine | None = None  # on the rows of the last ``forward_rows``
         pairs = len(self.X) * self.network.width
-        self._keeps_bits, self._packs = pairs <= _MOST_BITS, pairs > _MOST_BYTES
+        self._keeps_bits, self._packs = pairs <= _MAX_BITS, pairs > _MAX_BYTES
 
     def memory_bytes(self, network, n_samples: int) -> float:
         """A bit or a byte for each pair and the gradient's rows; or, before, the fire sets, for a step size."""
         pairs = n_samples * network.width
-        fired = pairs * upper_tail(network.threshold)
-        kept = pairs if pairs <= _MOST_BYTES else min(pairs, _MOST_BITS) / 8
+        active = pairs * upper_tail(network.threshold)
+        kept = pairs if pairs <= _MAX_BYTES else min(pairs, _MAX_BITS) / 8
         tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 10)
-        return tiles + max(kept + 1.5 * network.weights.nbytes, PAIR_BYTES * fired)
+        return tiles + max(kept + 1.5 * network.weights.nbytes, PAIR_BYTES * active)
 
     def forward(self) -> np.ndarray:
         network, X = self.network, self.X
 
         def span_sum(span: tuple[int, int]) -> tuple[np.ndarray, int]:
-            total, fired = np.zeros((len(X), network.n_outputs)), 0
+            total, active = np.zeros((len(X), network.n_outputs)), 0
             for tile in network.tiles(X, *span):
-                total[tile.samples] += tile.activations.T @ network.signs[tile.neurons]
+                total[tile.samples] += tile.activations.T @ network.output_weights[tile.neurons]
                 mask = tile.activations > 0
-                fired += int(np.count_nonzero(mask))
+                active += int(np.count_nonzero(mask))
                 if self._keeps_bits:
                     place = tile.neurons.start, tile.samples.start
                     self._fired[place] = np.packbits(mask) if self._packs else mask
-            return total, fired
+            return total, active
 
         parts = parallel_map(span_sum, ranges(network.width), uses_blas=True)
         self.work.inner_products += len(X) * network.width
-        self.work.fired_pairs = sum(fired for _, fired in parts)
+        self.work.active_pairs = sum(active for _, active in parts)
         return np.sum([total for total, _ in parts], axis=0) / network.divisor
 
     def gradient(self, residual: np.ndarray) -> RowGradients:
@@ -67,7 +67,7 @@ class DenseEngine(BatchEngine):
 
         def span_gradient(span: tuple[int, int]) -> None:
             for neurons, samples, mask in self._masks(span):
-                push = network.signs[neurons] @ residual[samples].T
+                push = network.output_weights[neurons] @ residual[samples].T
                 push *= mask
                 rows[neurons] += push @ X[samples]
 
@@ -81,7 +81,7 @@ class DenseEngine(BatchEngine):
         self._batch.start(self.network, self.X[rows])
         predictions = self._batch.forward()
         self.work.inner_products += self._batch.work.inner_products
-        self.work.fired_pairs = self._batch.work.fired_pairs
+        self.work.active_pairs = self._batch.work.active_pairs
         return predictions
 
     def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:

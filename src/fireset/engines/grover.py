@@ -59,8 +59,8 @@ class GroverEngine(ListEngine):
     def forward(self) -> np.ndarray:
         network = self.network
         if not self._diverged:
-            fired = self.fire_sets()
-            self._look_at_all(fired.indptr, fired.indices)
+            active = self.fire_sets()
+            self._look_at_all(active.indptr, active.indices)
             norms = row_norms(network.weights)
             self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
             self._drifts[:] = 0.0  # the lists are of the weights as they are

@@ -119,10 +119,10 @@ class TreeSums:
         slacks = dot_slack(network.n_features, network.dtype, norms, corner)
         bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
         counted = parallel_map(lambda span: self._forward_span(span, slacks, bands), range(len(self._ranges)))
-        nodes, tested, fired = (int(sum(column)) for column in zip(*counted, strict=True))
+        nodes, tested, active = (int(sum(column)) for column in zip(*counted, strict=True))
         self.work.nodes_visited += nodes
         self.work.inner_products += tested
-        self.work.fired_pairs = fired + pairs_inside(tree.nodes, tree.buckets, self._order, self._visits.sum(axis=0))
+        self.work.active_pairs = active + pairs_inside(tree.nodes, tree.buckets, self._order, self._visits.sum(axis=0))
         self._forward_done = True
         return self._collect_predictions(1.0 / network.divisor)
 
@@ -164,7 +164,7 @@ class TreeSums:
                 zeroed[span] = 0
             tangent(
                 self._tree.coordinates,
-                self._network.signs,
+                self._network.output_weights,
                 self._neuron_order,
                 EntryArrays(self._entries[span], self._masks[span], self._ends),
                 self._sums,
@@ -194,7 +194,7 @@ class TreeSums:
             turn, end = forward(
                 tree,
                 network.weights,
-                network.signs,
+                network.output_weights,
                 threshold,
                 slacks,
                 bands,
@@ -228,7 +228,7 @@ class TreeSums:
             network.weights[:] = np.nan
             return
         self._sum_subtrees((residual / network.divisor).astype(network.dtype))
-        moving = network.weights, velocity, network.signs, self._neuron_order
+        moving = network.weights, velocity, network.output_weights, self._neuron_order
 
         def step_span(span: int) -> None:
             entries = EntryArrays(self._entries[span], self._masks[span], self._ends)
@@ -252,7 +252,9 @@ class TreeSums:
         def span_gradients(span: int) -> None:
             entries = EntryArrays(self._entries[span], self._masks[span], self._ends)
             sums = self._sums, self._weights
-            gradients(tree.coordinates, network.signs, self._neuron_order, entries, *sums, rows, *self._ranges[span])
+            gradients(
+                tree.coordinates, network.output_weights, self._neuron_order, entries, *sums, rows, *self._ranges[span]
+            )
 
         parallel_map(span_gradients, range(len(self._ranges)))
         return rows

@@ -29,7 +29,7 @@ from fireset.engines.list_engine import ListEngine
 _WINDOW = 8  # coordinates that a winner-take-all hash compares, as in SLIDE
 _HASHES = {"simhash": 8, "winner-take-all": 3}  # K by default: 256 and 512 buckets
 _TILE = 2048  # vectors hashed at a time
-_MOST_CODES = 2**62
+_MAX_CODES = 2**62
 
 
 class HashingEngine(ListEngine):
@@ -71,8 +71,8 @@ class HashingEngine(ListEngine):
         outcomes = 2 if family == "simhash" else _WINDOW
         hashes = _HASHES[family] if hashes == "auto" else hashes
         whole_number("hashes", hashes, 1)
-        if outcomes ** int(hashes) > _MOST_CODES:
-            raise InputError(f"hashes must make at most {_MOST_CODES:.0e} codes with {family}, got {hashes}")
+        if outcomes ** int(hashes) > _MAX_CODES:
+            raise InputError(f"hashes must make at most {_MAX_CODES:.0e} codes with {family}, got {hashes}")
         whole_number("tables", tables, 1)
         whole_number("rehash_every", rehash_every, 1)
         if not (is_number(rehash_growth) and float(rehash_growth) >= 1):

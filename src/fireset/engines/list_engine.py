@@ -19,7 +19,7 @@ from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.base import Engine
 from fireset.engines.candidate_lists import CandidateLists, sample_blocks
 from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.engines.tangent import FiredByNeuron, TangentOperator
+from fireset.engines.tangent import ActiveByNeuron, TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transposed
 from fireset.hsr import HalfSpaceIndex
 from fireset.sparse_rows import SparseRows, kernel_rows, longest_sum
@@ -98,7 +98,7 @@ class ListEngine(Engine):
             return np.full((len(self.X), network.n_outputs), np.nan)
         threshold = network.dtype.type(network.threshold)
         certificates = Certificates(self._radii, self._drifts, self._bands)
-        neurons = network.weights, network.signs, threshold
+        neurons = network.weights, network.output_weights, threshold
 
         def span_sum(span: tuple[int, int]):
             sums = self._zero_sums(span)
@@ -117,7 +117,7 @@ class ListEngine(Engine):
                     f"{self._radii[violated]:.3g} and was not refreshed"
                 )
         self.work.inner_products += sum(int(counted[:, 0].sum()) for _, counted in parts)
-        self.work.fired_pairs = sum(int(counted[:, 1].sum()) for _, counted in parts)
+        self.work.active_pairs = sum(int(counted[:, 1].sum()) for _, counted in parts)
         self._forward_done = True
         self._audit_some()
         return self._total([sums for sums, _ in parts]) / network.divisor
@@ -151,16 +151,16 @@ class ListEngine(Engine):
         self._ensure_forward()
         network = self.network
         rows = np.full_like(network.weights, np.nan if self._diverged else 0.0)
-        fired, uncounted = np.zeros(network.width, np.int64), np.zeros(network.width, np.int32)
+        active, uncounted = np.zeros(network.width, np.int64), np.zeros(network.width, np.int32)
         if not self._diverged:
             residual = self._aligned_residual(residual)
 
             def span_gradient(span: tuple[int, int]) -> None:
-                gradients = self._span_gradients(span, residual, fired, uncounted)
+                gradients = self._span_gradients(span, residual, active, uncounted)
                 rows[slice(*span)] = gradients[:, : network.n_features]
 
             parallel_map(span_gradient, ranges(network.width))
-        neurons = np.flatnonzero(fired) if not self._diverged else np.arange(network.width)
+        neurons = np.flatnonzero(active) if not self._diverged else np.arange(network.width)
         return RowGradients(neurons, rows[neurons])
 
     def output_gradient(self, residual: np.ndarray) -> np.ndarray:
@@ -168,21 +168,21 @@ class ListEngine(Engine):
 
         self._ensure_forward()
         network = self.network
-        gradient = np.full_like(network.signs, np.nan if self._diverged else 0.0)
+        gradient = np.full_like(network.output_weights, np.nan if self._diverged else 0.0)
         if not self._diverged:
             pushes = (residual / network.divisor).astype(network.dtype)
             neurons = network.weights, network.dtype.type(network.threshold)
 
             def add(span: tuple[int, int]) -> None:
                 for samples, rows, lists in self._blocks:
-                    own = lists.arrays(), lists.fired(span)
+                    own = lists.arrays(), lists.active(span)
                     add_output_gradients(rows, *neurons, pushes[samples], *own, gradient, *span)
 
             parallel_map(add, ranges(network.width))
         return gradient
 
     def _span_gradients(
-        self, span: tuple[int, int], residual: np.ndarray, fired_counts: np.ndarray, near_misses: np.ndarray
+        self, span: tuple[int, int], residual: np.ndarray, active_counts: np.ndarray, near_misses: np.ndarray
     ) -> np.ndarray:
         """G_r for the neurons of a range, aligned as the rows are.
 
@@ -191,11 +191,11 @@ class ListEngine(Engine):
         from fireset.kernels.candidates import add_gradients
 
         gradients = np.zeros((span[1] - span[0], self._blocks[0].rows.shape[1]), self.network.dtype)
-        signs = self.network.signs
+        output_weights = self.network.output_weights
         for samples, rows, lists in self._blocks:
-            own = lists.arrays(), lists.fired(span)
-            add_gradients(rows, signs, residual[samples], *own, near_misses, gradients, *span)
-            fired_counts[slice(*span)] += lists.fired_counts[slice(*span)]
+            own = lists.arrays(), lists.active(span)
+            add_gradients(rows, output_weights, residual[samples], *own, near_misses, gradients, *span)
+            active_counts[slice(*span)] += lists.active_counts[slice(*span)]
         return gradients
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
@@ -209,13 +209,15 @@ class ListEngine(Engine):
 
         def step_span(span: tuple[int, int]) -> None:
             _, rows, lists = self._blocks[0]
-            own = lists.arrays(), lists.fired(span)
-            backward(rows, *moving, network.signs, residual, *own, arguments, self._speeds, self._near_misses, *span)
+            own = lists.arrays(), lists.active(span)
+            backward(
+                rows, *moving, network.output_weights, residual, *own, arguments, self._speeds, self._near_misses, *span
+            )
 
         def step_span_in_blocks(span: tuple[int, int]) -> None:
-            fired_counts = np.zeros(network.width, np.int64)
-            gradients = self._span_gradients(span, residual, fired_counts, self._near_misses)
-            take_steps(*moving, gradients, fired_counts[slice(*span)], arguments, self._speeds, *span)
+            active_counts = np.zeros(network.width, np.int64)
+            gradients = self._span_gradients(span, residual, active_counts, self._near_misses)
+            take_steps(*moving, gradients, active_counts[slice(*span)], arguments, self._speeds, *span)
 
         parallel_map(step_span if len(self._blocks) == 1 else step_span_in_blocks, ranges(network.width))
         self._follow_weights()
@@ -223,7 +225,7 @@ class ListEngine(Engine):
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
         if self._forward_done:  # as our own step counts them
             for _, _, lists in self._blocks:
-                self._near_misses += lists.prefix_lengths - lists.fired_counts
+                self._near_misses += lists.prefix_lengths - lists.active_counts
         self._speeds[:] = _UNKNOWN_SPEED
         self._speeds[neurons] = np.maximum(distances, _UNKNOWN_SPEED)
         self._follow_weights()
@@ -262,12 +264,12 @@ class ListEngine(Engine):
                 sums = self._zero_sums(span)
                 if len(self._blocks) == 1:
                     _, rows, lists = self._blocks[0]
-                    tangent(rows, network.signs, direction, lists.arrays(), lists.fired(span), sums, *span)
+                    tangent(rows, network.output_weights, direction, lists.arrays(), lists.active(span), sums, *span)
                     return sums
                 linear = self._span_gradients(span, direction, np.zeros(network.width, np.int64), uncounted)
                 for samples, rows, lists in self._blocks:
-                    own = lists.arrays(), lists.fired(span)
-                    spread_linear(rows, network.signs, linear, *own, sums[samples], *span)
+                    own = lists.arrays(), lists.active(span)
+                    spread_linear(rows, network.output_weights, linear, *own, sums[samples], *span)
                 return sums
 
             return self._total(parallel_map(span_product, spans)) * (factor / network.squared_divisor)
@@ -280,7 +282,7 @@ class ListEngine(Engine):
         spans = ranges(network.width)
         if network.width % 2 or len(spans) % 2 or spans[len(spans) // 2][0] != half:
             return False
-        mirrored = np.array_equal(network.signs[:half], -network.signs[half:])
+        mirrored = np.array_equal(network.output_weights[:half], -network.output_weights[half:])
         return mirrored and np.array_equal(network.weights[:half], network.weights[half:])
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
@@ -296,8 +298,8 @@ class ListEngine(Engine):
             linear = np.zeros((span[1] - span[0], self._blocks[0].rows.shape[1]), network.dtype)
             linear[:, : network.n_features] = directions[slice(*span)]
             for samples, rows, lists in self._blocks:
-                own = lists.arrays(), lists.fired(span)
-                spread_linear(rows, network.signs, linear, *own, sums[samples], *span)
+                own = lists.arrays(), lists.active(span)
+                spread_linear(rows, network.output_weights, linear, *own, sums[samples], *span)
             return sums
 
         return self._total(parallel_map(span_product, ranges(network.width))) / network.divisor
@@ -317,23 +319,23 @@ class ListEngine(Engine):
         """n × m, from the lists; looks at nothing outside them."""
         if self._diverged:
             return self.network.fire_sets(self.X)
-        return fire_sets_by_neuron(*self.fired_by_neuron())
+        return fire_sets_by_neuron(*self.active_by_neuron())
 
-    def fired_by_neuron(self) -> FiredByNeuron:
-        from fireset.kernels.candidates import copy_fired
+    def active_by_neuron(self) -> ActiveByNeuron:
+        from fireset.kernels.candidates import copy_active
 
         if self._diverged:
-            return super().fired_by_neuron()
+            return super().active_by_neuron()
         self._ensure_forward()
-        indptr = list_offsets(np.sum([block.lists.fired_counts for block in self._blocks], axis=0))
-        fired, places = np.empty(indptr[-1], np.int32), indptr[:-1].copy()
+        indptr = list_offsets(np.sum([block.lists.active_counts for block in self._blocks], axis=0))
+        active, places = np.empty(indptr[-1], np.int32), indptr[:-1].copy()
 
         def copy_span(span: tuple[int, int]) -> None:
             for samples, _, lists in self._blocks:
-                copy_fired(lists.arrays(), lists.fired(span), samples.start, places, fired, *span)
+                copy_active(lists.arrays(), lists.active(span), samples.start, places, active, *span)
 
         parallel_map(copy_span, ranges(self.network.width))
-        return FiredByNeuron(indptr, fired, len(self.X))
+        return ActiveByNeuron(indptr, active, len(self.X))
 
     @contextmanager
     def _counting(self, index: HalfSpaceIndex) -> Iterator[None]:
@@ -387,6 +389,6 @@ class ListEngine(Engine):
     def _listed_pairs(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fired pairs of the last forward pass: position in ``neurons`` (ascending) and sample."""
         places = np.arange(len(neurons))
-        owners = [np.repeat(places, lists.fired_counts[neurons]) for _, _, lists in self._blocks]
-        ids = [samples.start + lists.fired_samples(neurons) for samples, _, lists in self._blocks]
+        owners = [np.repeat(places, lists.active_counts[neurons]) for _, _, lists in self._blocks]
+        ids = [samples.start + lists.active_samples(neurons) for samples, _, lists in self._blocks]
         return np.concatenate(owners), np.concatenate(ids)

@@ -14,9 +14,9 @@ from fireset._util.errors import CertificateError
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map
 from fireset._util.rounding import row_norms
-from fireset.engines.fired_rows import (
-    NOBODY_FAR,
-    FiredRows,
+from fireset.engines.active_rows import (
+    NO_DRIFTED_NEURONS,
+    ActiveRows,
     count_blocks,
     fire_rows,
     index_of,
@@ -28,10 +28,10 @@ from fireset.engines.fired_rows import (
 )
 from fireset.kernels.row_lists import LEVELS, Batch, Lists, Neurons, measure
 
-_FIRST_RADIUS, _LEAST_RADIUS = 0.3, 0.1
-LARGEST_RADIUS = 0.8
+_FIRST_RADIUS, _MIN_RADIUS = 0.3, 0.1
+MAX_RADIUS = 0.8
 _FEW_FAR = 0.003  # of all neurons, that are rather looked at for all rows than one level more of all lists
-_MOST_FAR = 0.02  # beyond their last reach: then the lists are begun anew
+_MAX_FAR = 0.02  # beyond their last reach: then the lists are begun anew
 _OFTEN_USED = 32  # times, on average, after which lists that end might have been shorter
 _SELDOM_USED = 8  # before which they should have been longer
 _AUDITS = 4096  # every neuron is held against a batch once in about so many passes
@@ -71,7 +71,7 @@ class RowLists:
     references : (m, d) array, aligned
         The weights that the lists were made from.
     moved : (m,) array
-        How far from them each neuron is, as ``follow`` or ``FiredRows.step`` found.
+        How far from them each neuron is, as ``follow`` or ``ActiveRows.step`` found.
     """
 
     def __init__(self, X: np.ndarray):
@@ -133,7 +133,7 @@ class RowLists:
                 lambda span: measure(neurons.weights, self.references, self.moved, *span), parts_of(len(self.moved))
             )
 
-    def fire(self, neurons: Neurons, rows: np.ndarray, *, with_values: bool = False) -> tuple[np.ndarray, FiredRows]:
+    def fire(self, neurons: Neurons, rows: np.ndarray, *, with_values: bool = False) -> tuple[np.ndarray, ActiveRows]:
         """One pass over some rows of the table, at weights that were followed; as ``fire_rows``.
 
         Cost O(d) for each candidate of these rows, and for rows without a list O(m · d).
@@ -144,13 +144,13 @@ class RowLists:
                 return fire_rows(neurons, self.samples[rows], with_values=with_values)
             # The first level that certifies anything; all of them where rounding is larger than the radius.
             certified = np.flatnonzero(self._reaches >= 0)
-            found = (int(certified[0]) if len(certified) else LEVELS - 1), NOBODY_FAR
+            found = (int(certified[0]) if len(certified) else LEVELS - 1), NO_DRIFTED_NEURONS
         self._list(neurons, rows)
         self._uses += len(rows)
         batch = Batch(self.samples, rows)
-        sums, fired = pass_over(neurons, batch, self._lists, *found, self._slack, with_values)
-        self._audit(neurons, fired)
-        return sums, fired
+        sums, active = pass_over(neurons, batch, self._lists, *found, self._slack, with_values)
+        self._audit(neurons, active)
+        return sums, active
 
     def _level(self, neurons: Neurons) -> tuple[int, np.ndarray] | None:
         """Levels of the lists that have to be looked at, and neurons that are too far off; None where too many are."""
@@ -159,8 +159,8 @@ class RowLists:
         for level, reach in enumerate(self._reaches):
             far = ~(self.moved <= reach)
             count = np.count_nonzero(far)
-            if count <= (_FEW_FAR if level < LEVELS - 1 else _MOST_FAR) * len(far):
-                return level, far.view(np.uint8) if count else NOBODY_FAR
+            if count <= (_FEW_FAR if level < LEVELS - 1 else _MAX_FAR) * len(far):
+                return level, far.view(np.uint8) if count else NO_DRIFTED_NEURONS
         return None
 
     def _begin(self, neurons: Neurons) -> bool:
@@ -169,7 +169,7 @@ class RowLists:
         if self.listed:
             uses = self._uses / self.listed
             factor = 1.5 if uses < _SELDOM_USED else 0.8 if uses > _OFTEN_USED else 1.0
-            self._radius = min(max(self._radius * factor, _LEAST_RADIUS), LARGEST_RADIUS)
+            self._radius = min(max(self._radius * factor, _MIN_RADIUS), MAX_RADIUS)
         norm = weight_norm(neurons.weights)
         slack = rounding_slack(norm + self._radius / max(self._norm, 1e-300), self.samples)
         if not np.isfinite(slack):
@@ -210,9 +210,9 @@ class RowLists:
         self._lists.cuts[rows] = made.cuts
         self._used, self.listed = end, self.listed + len(rows)
 
-    def _audit(self, neurons: Neurons, fired: FiredRows) -> None:
+    def _audit(self, neurons: Neurons, active: ActiveRows) -> None:
         """Hold some neurons against every row of the batch; raises CertificateError where the lists missed one."""
-        m, rows = len(neurons.weights), fired.batch.rows
+        m, rows = len(neurons.weights), active.batch.rows
         share = max(1, min(m // _AUDITS, _AUDITED_PAIRS // max(1, len(rows))))
         first = self._next_audit
         some = slice(first, min(first + share, m))
@@ -220,8 +220,8 @@ class RowLists:
         with np.errstate(over="ignore", invalid="ignore"):
             fires = self.samples[rows] @ neurons.weights[some].T > neurons.threshold + 2 * self._slack
         for r, expected in zip(range(first, some.stop), fires.sum(axis=0), strict=True):
-            if expected and fired.count(r) < expected:
+            if expected and active.count(r) < expected:
                 raise CertificateError(
-                    f"neuron {r} fires for {expected} rows, of which its lists know {fired.count(r)}; was the table "
+                    f"neuron {r} fires for {expected} rows, of which its lists know {active.count(r)}; was the table "
                     f"changed? Attach it again"
                 )

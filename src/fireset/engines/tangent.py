@@ -18,7 +18,7 @@ _PAIR, _BIT = 1.0, 0.1 / 64  # nanoseconds to count a neuron for a pair of sampl
 TangentOperator = Callable[[np.ndarray], np.ndarray]
 
 
-class FiredByNeuron(NamedTuple):
+class ActiveByNeuron(NamedTuple):
     """The fire sets by neuron: r fires for ``samples[indptr[r]:indptr[r+1]]``, in any order."""
 
     indptr: np.ndarray  # (m + 1,)
@@ -26,27 +26,27 @@ class FiredByNeuron(NamedTuple):
     n_samples: int
 
     @classmethod
-    def of(cls, fire_sets: "csr_array") -> "FiredByNeuron":
+    def of(cls, fire_sets: "csr_array") -> "ActiveByNeuron":
         columns = fire_sets.tocsc()
         return cls(columns.indptr, columns.indices, len(fire_sets.indptr) - 1)
 
 
-def fire_set_product(X: Rows, signs: np.ndarray, fire_sets: "csr_array") -> TangentOperator:
+def fire_set_product(X: Rows, output_weights: np.ndarray, fire_sets: "csr_array") -> TangentOperator:
     """The map v ↦ (1/m) J Jᵀ v for v (n, c), in float64; J as the fire sets have it.
 
     A product costs two passes over the fired pairs, O(d · fired).
     """
     from fireset.kernels.tangent import tangent_product
 
-    n, m, dtype, rows = len(X), len(signs), X.dtype, kernel_rows(X)
+    n, m, dtype, rows = len(X), len(output_weights), X.dtype, kernel_rows(X)
     columns = fire_sets.tocsc()
 
     def product(direction: np.ndarray) -> np.ndarray:
         direction = direction.astype(dtype)
 
         def span_product(span: tuple[int, int]) -> np.ndarray:
-            share = np.zeros((n, signs.shape[1]))
-            tangent_product(rows, signs, columns.indptr, columns.indices, direction, share, *span)
+            share = np.zeros((n, output_weights.shape[1]))
+            tangent_product(rows, output_weights, columns.indptr, columns.indices, direction, share, *span)
             return share
 
         return np.sum(parallel_map(span_product, ranges(m)), axis=0) / m
@@ -55,14 +55,16 @@ def fire_set_product(X: Rows, signs: np.ndarray, fire_sets: "csr_array") -> Tang
 
 
 def largest_eigenvalue(
-    X: Rows, signs: np.ndarray, fire_sets: "csr_array", sample_weight: np.ndarray | None = None, **limits
+    X: Rows, output_weights: np.ndarray, fire_sets: "csr_array", sample_weight: np.ndarray | None = None, **limits
 ) -> float:
     """λ_max of the fire-set kernel (1/m) J Jᵀ over all outputs, by power iteration from a fixed start.
 
     With one output and no weights this is H(t). With sample weights it is that of D^½ H D^½. ``limits`` are those of
     ``power_iteration``.
     """
-    return power_iteration(fire_set_product(X, signs, fire_sets), X, signs.shape[1], sample_weight, **limits)
+    return power_iteration(
+        fire_set_product(X, output_weights, fire_sets), X, output_weights.shape[1], sample_weight, **limits
+    )
 
 
 def power_iteration(
@@ -98,7 +100,7 @@ def power_iteration(
     return estimate
 
 
-def common_counts(columns: FiredByNeuron, dtype=np.float64) -> np.ndarray:
+def common_counts(columns: ActiveByNeuron, dtype=np.float64) -> np.ndarray:
     """How many neurons fire for both of two samples, for all pairs.
 
     (n, n), of which only the lower triangle means anything. Cost on all cores: for a neuron that fires for k̃ of the n
@@ -108,13 +110,13 @@ def common_counts(columns: FiredByNeuron, dtype=np.float64) -> np.ndarray:
     from fireset.kernels.common_firing import count_common_pairs
 
     columns, factor = _one_of_each_pair(columns)
-    indptr, fired, n = columns
+    indptr, active, n = columns
     lengths = np.diff(indptr)
     often = lengths.astype(np.float64) ** 2 * _PAIR > 0.5 * n * n * _BIT
     by_bits, by_pairs = np.flatnonzero(often), np.flatnonzero(~often & (lengths > 0))
     table = np.zeros((n, n), dtype)
     _count_bits(_packed(columns, by_bits), table)
-    parallel_map(lambda rows: count_common_pairs(indptr, fired, by_pairs, table, *rows), _row_blocks(n))
+    parallel_map(lambda rows: count_common_pairs(indptr, active, by_pairs, table, *rows), _row_blocks(n))
     if factor != 1:
         table *= dtype(factor)
     return table
@@ -133,34 +135,34 @@ def _row_blocks(n: int) -> list[tuple[int, int]]:
     return [(int(lo), int(hi)) for hi, lo in pairwise(cuts) if hi > lo]
 
 
-def _one_of_each_pair(columns: FiredByNeuron) -> tuple[FiredByNeuron, int]:
+def _one_of_each_pair(columns: ActiveByNeuron) -> tuple[ActiveByNeuron, int]:
     """At an antisymmetric start neurons r and r + m/2 fire for the same samples: half of them, to count twice."""
-    indptr, fired, n = columns
+    indptr, active, n = columns
     half, odd = divmod(len(indptr) - 1, 2)
     middle = indptr[half]
     if odd or 2 * middle != indptr[-1] or not np.array_equal(indptr[: half + 1] + middle, indptr[half:]):
         return columns, 1
-    if not np.array_equal(fired[:middle], fired[middle:]):
+    if not np.array_equal(active[:middle], active[middle:]):
         return columns, 1
-    return FiredByNeuron(indptr[: half + 1], fired[:middle], n), 2
+    return ActiveByNeuron(indptr[: half + 1], active[:middle], n), 2
 
 
-def _packed(columns: FiredByNeuron, neurons: np.ndarray) -> np.ndarray:
+def _packed(columns: ActiveByNeuron, neurons: np.ndarray) -> np.ndarray:
     """A bit for each sample and each of these neurons: (n, words), uint64."""
     from fireset.kernels.common_firing import WORDS_AT_ONCE, pack_bits
 
-    indptr, fired, n = columns
+    indptr, active, n = columns
     bits = np.zeros((n, -(-len(neurons) // (64 * WORDS_AT_ONCE)) * WORDS_AT_ONCE), np.uint64)
     # Ranges of whole words: nobody writes to another's.
     spans = [(64 * lo, min(64 * hi, len(neurons))) for lo, hi in ranges(-(-len(neurons) // 64))]
-    parallel_map(lambda span: pack_bits(indptr, fired, neurons, bits, *span), spans)
+    parallel_map(lambda span: pack_bits(indptr, active, neurons, bits, *span), spans)
     return bits
 
 
 class FireSetColumns:
     """Some rows of ``common_counts`` at a time, whole ones, without the table; n · m / 8 bytes."""
 
-    def __init__(self, columns: FiredByNeuron):
+    def __init__(self, columns: ActiveByNeuron):
         columns, self._factor = _one_of_each_pair(columns)
         self._bits = _packed(columns, np.flatnonzero(np.diff(columns.indptr)))
         self._diagonal = np.bitwise_count(self._bits).sum(axis=1) * float(self._factor)

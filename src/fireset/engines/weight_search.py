@@ -69,14 +69,14 @@ class WeightSearchEngine(ListEngine):
     def memory_bytes(self, network, n_samples: int) -> float:
         """The index, and the lists: as they are reported, block by block and together, and turned by neuron."""
         pairs = float(n_samples * network.width)
-        listed, fired = (
+        listed, active = (
             pairs * upper_tail(network.threshold - radius) for radius in (self._largest_radius(network), 0.0)
         )
         index, buffers = 2.2, 0.0
         if self.index_kind(network, n_samples) != "scan":
             index, buffers = 6.0, min(_TREE_BUFFERS, 12 * listed)
-        lists = 13 * listed + 4 * fired + pass_bytes(network, n_samples, sparse=False)
-        return index * network.weights.nbytes + 2 * network.signs.nbytes + lists + buffers + _KEPT_BLOCKS
+        lists = 13 * listed + 4 * active + pass_bytes(network, n_samples, sparse=False)
+        return index * network.weights.nbytes + 2 * network.output_weights.nbytes + lists + buffers + _KEPT_BLOCKS
 
     def _largest_radius(self, network) -> float:
         """With "auto", one whose lists are longer by a quarter, on average: moves saved beyond cost too much."""

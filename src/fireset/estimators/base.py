@@ -32,7 +32,7 @@ from fireset.sparse_rows import is_sparse
 from fireset.tables.columns import ColumnMap
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import hold_out
-from fireset.tables.settings import FEWEST_ROWS, TableSettings, choose_settings
+from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
 from fireset.training.losses import Loss, get_loss
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
 _KERNEL_OUTPUT_SCALE, _OUTPUT_SCALE = 1000.0, 10.0
 _OUTPUT_SCALES = 1e-12, 1e12  # as for networks; solvers have limits of their own, by precision
-_LARGEST_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
+_MAX_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
 _GRADIENT_TOLERANCE = 1e-4  # where tol is "auto"; Gauss–Newton has the loss's
 _NARROW = 2  # weights for each target; docs/solvers.md has the figures
 _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
@@ -120,10 +120,10 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.start not in ("auto", "paper", "antisymmetric"):
             raise InputError(f"start must be 'auto', 'paper' or 'antisymmetric', got {self.start!r}")
         threshold, scale = self.threshold, self.output_scale
-        if not isinstance(threshold, str) and not (is_number(threshold) and abs(threshold) <= _LARGEST_THRESHOLD):
+        if not isinstance(threshold, str) and not (is_number(threshold) and abs(threshold) <= _MAX_THRESHOLD):
             raise InputError(
-                f"`threshold` must be 'auto', 'paper' or a number between −{_LARGEST_THRESHOLD:g} and "
-                f"{_LARGEST_THRESHOLD:g}, got {threshold!r}: beyond, no neuron or every neuron is active."
+                f"`threshold` must be 'auto', 'paper' or a number between −{_MAX_THRESHOLD:g} and "
+                f"{_MAX_THRESHOLD:g}, got {threshold!r}: beyond, no neuron or every neuron is active."
             )
         low, high = _OUTPUT_SCALES
         if scale != "auto" and not (is_number(scale) and low <= float(scale) <= high):
@@ -190,7 +190,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             bias=self.bias,
             column_scales=self._given_scales(X.shape[1]),
             classes=is_classifier(self),
-            fewest_rows=FEWEST_ROWS if choose else np.inf,
+            fewest_rows=MIN_ROWS if choose else np.inf,
         )
         if self.verbose and choose and current_group().rank == 0:
             names = [column.name for column in self.encoder_.columns for _ in column.feature_names]

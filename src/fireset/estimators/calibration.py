@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 _FLOORS = (0.03, 0.01, 0.003, 0.001)
-_LEAST_SLOPE = 0.01  # of α, so that the order is kept below the floor, too
-_FEWEST_ROWS = 40
+_MIN_SLOPE = 0.01  # of α, so that the order is kept below the floor, too
+_MIN_ROWS = 40
 _LARGEST = 50.0
 
 
@@ -35,7 +35,7 @@ class Calibration:
         """From scores (n, c), c = 1 for two classes, of rows that had no part in making their own."""
         from scipy.optimize import minimize
 
-        if len(scores) < _FEWEST_ROWS:
+        if len(scores) < _MIN_ROWS:
             return cls()
         scores = _one_for_each_class(scores)
         rows = np.arange(len(codes))
@@ -50,7 +50,7 @@ class Calibration:
                 p *= weight[:, None]
                 return value / weight.sum(), np.array([(p * scores).sum(), (p * logs).sum()]) / weight.sum()
 
-            limits = [(_LEAST_SLOPE, _LARGEST), (0.0, _LARGEST)]
+            limits = [(_MIN_SLOPE, _LARGEST), (0.0, _LARGEST)]
             best = minimize(loss, np.array([2.0, 0.5]), jac=True, method="L-BFGS-B", bounds=limits)
             found.append((float(best.fun), cls(float(best.x[0]), float(best.x[1]), floor, 1.0 / (len(codes) + 1))))
         return min(found, key=lambda one: one[0])[1]

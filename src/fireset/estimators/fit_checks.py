@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fireset.estimators.base import ShiftedReLUEstimator
 
 _TARGET_SIZES = 1e-100, 1e100  # squares of others overflow or underflow
-_LEAST_ACTIVE = 1.0  # neurons for a row, on average; with fewer, most rows have the same prediction
+_MIN_ACTIVE = 1.0  # neurons for a row, on average; with fewer, most rows have the same prediction
 _WORSE = 0.01  # of the loss before training: a fit may have so much more than the constant prediction
 _ROUNDING = 1e-6  # of the loss of a row
 
@@ -45,8 +45,8 @@ def check_finite(estimator: "ShiftedReLUEstimator") -> None:
 def warn_if_inactive(estimator: "ShiftedReLUEstimator") -> None:
     """Warn if so few neurons are active that predictions hardly depend on the row."""
     network, result = estimator.network_, estimator.result_
-    active = result.history[result.best_iteration].fired_fraction * network.width
-    if active < _LEAST_ACTIVE:
+    active = result.history[result.best_iteration].active_fraction * network.width
+    if active < _MIN_ACTIVE:
         warnings.warn(
             f"with threshold={network.threshold:g} and width={network.width}, {active:.2g} neurons are active for a "
             "row on average; rows without one have the same prediction. Lower `threshold` or raise `width`.",

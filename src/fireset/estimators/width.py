@@ -12,7 +12,7 @@ from fireset._util.system_memory import available_bytes
 THRESHOLD = 1.5
 _WIDTH = 20_000
 _PARAMETERS_PER_TARGET = 2.0  # neurons come in pairs, of which one would do
-_MOST_PAIRS = 1e8  # that fire: beyond, a product takes seconds
+_MAX_PAIRS = 1e8  # that fire: beyond, a product takes seconds
 _BYTES_PER_PAIR = 24  # candidate, reference and fired sample, with places to spare
 _BYTES_PER_WEIGHT = 24  # in float32, with the copies that training has of all weights
 _SHARE_OF_MEMORY = 0.25
@@ -27,6 +27,6 @@ def choose_width(rows: int, columns: int, outputs: int, threshold: float = THRES
     """
     wanted = max(_WIDTH, _PARAMETERS_PER_TARGET * rows * outputs / columns)
     memory = _SHARE_OF_MEMORY * available_bytes()
-    pairs = min(_MOST_PAIRS, memory / _BYTES_PER_PAIR)
+    pairs = min(_MAX_PAIRS, memory / _BYTES_PER_PAIR)
     most = min(_MOST, pairs / (rows * upper_tail(threshold)), memory / (_BYTES_PER_WEIGHT * columns))
     return 2 * round(max(_LEAST, min(wanted, most)) / 2)

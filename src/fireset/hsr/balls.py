@@ -17,7 +17,7 @@ from fireset._util.readers_writer_lock import ReadersWriterLock
 from fireset.hsr.base import IndexWork, Report
 from fireset.hsr.registry import build
 
-_LARGEST_COORDINATE = 1e150  # squares of larger ones may overflow
+_MAX_COORDINATE = 1e150  # squares of larger ones may overflow
 _CANDIDATES_AT_ONCE = 1 << 18
 _EPS = float(np.finfo(np.float64).eps)
 _UNDERFLOW = 1e-290
@@ -165,11 +165,11 @@ def _checked_points(points, name: str, n_features: int | None) -> np.ndarray:
     shape = f"(n, {'d' if n_features is None else n_features})"
     if points.ndim != 2 or points.shape[1] == 0 or (n_features is not None and points.shape[1] != n_features):
         raise InputError(f"{name} must have shape {shape}, got {points.shape}")
-    small = np.abs(points) <= _LARGEST_COORDINATE  # False for NaN
+    small = np.abs(points) <= _MAX_COORDINATE  # False for NaN
     if not small.all():
         row, column = np.argwhere(~small)[0]
         raise InputError(
-            f"{name} must be finite and at most {_LARGEST_COORDINATE:g} in size, got {points[row, column]:g} "
+            f"{name} must be finite and at most {_MAX_COORDINATE:g} in size, got {points[row, column]:g} "
             f"in row {row}; rescale them"
         )
     return points

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _FEW = 512  # points of a tree without cells
 _BUFFER_IDS = 1 << 16  # space for the answers of a block, besides one of any length
-_MOST_ROTATED = 16  # coordinates for which cells have a frame of their own
-_MOST_SPLIT = 6  # coordinates for which cells have more directions than those of their box
+_MAX_ROTATED = 16  # coordinates for which cells have a frame of their own
+_MAX_SPLIT = 6  # coordinates for which cells have more directions than those of their box
 _MAX_DEPTH = 32  # of the splits of a hull in the plane, which are balanced
 
 
@@ -91,8 +91,8 @@ class CellTreeIndex(DynamicIndex):
         distinct = rows[order[starts]]
         numbers = np.arange(len(distinct), dtype=np.int32)
         scale, margin, n_cells, n_splits = 1.0, 0.0, 0, 0
-        budget = self._directions if d <= _MOST_SPLIT else 0
-        space = space_for_cells(len(distinct), d, d <= _MOST_ROTATED, budget)
+        budget = self._directions if d <= _MAX_SPLIT else 0
+        space = space_for_cells(len(distinct), d, d <= _MAX_ROTATED, budget)
         ends = np.append(np.arange(LEAF, len(distinct), LEAF), len(distinct))
         if len(rows) > _FEW:
             # A power of two that makes the largest coordinate ½ to 1, so that squares neither overflow nor vanish.

@@ -18,8 +18,8 @@ from fireset._util.errors import InputError
 from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
 
 _BUFFER_IDS = 1 << 20  # space for the answers of a block, besides one of any length
-_LARGEST_EXPONENT = 320  # of scaled coordinates: products of three differences do not overflow
-_SMALLEST_EXPONENT = -500  # of the grid they are on: products of two differences lose nothing to underflow
+_MAX_EXPONENT = 320  # of scaled coordinates: products of three differences do not overflow
+_MIN_EXPONENT = -500  # of the grid they are on: products of two differences lose nothing to underflow
 
 
 class ConvexLayersIndex(HalfSpaceIndex):
@@ -113,7 +113,7 @@ def _scaled(coordinates: np.ndarray) -> tuple[np.ndarray, int]:
     product, for which queries make allowance. Points that become equal by it are neighbours in the layers, no more.
     """
     coordinates = coordinates.astype(np.float64)
-    exponent = _LARGEST_EXPONENT - int(np.frexp(np.abs(coordinates).max(initial=0.0))[1])
+    exponent = _MAX_EXPONENT - int(np.frexp(np.abs(coordinates).max(initial=0.0))[1])
     scaled = np.ldexp(coordinates, exponent)
-    grid = 1.5 * 2.0 ** (_SMALLEST_EXPONENT + 52)  # adding and subtracting it leaves multiples of 2⁻⁵⁰⁰
+    grid = 1.5 * 2.0 ** (_MIN_EXPONENT + 52)  # adding and subtracting it leaves multiples of 2⁻⁵⁰⁰
     return np.where(np.abs(scaled) < grid / 1.5, scaled + grid - grid, scaled), exponent

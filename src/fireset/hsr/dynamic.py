@@ -9,7 +9,7 @@ from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.own_ids import OwnIds, checked_new_ids
 
 MAX_IDS = 2**31 - 1  # points are numbered in 32 bits
-_LARGEST_ID = np.iinfo(np.int64).max
+_MAX_ID = np.iinfo(np.int64).max
 
 
 class DynamicIndex(HalfSpaceIndex):
@@ -59,7 +59,7 @@ class DynamicIndex(HalfSpaceIndex):
         if given is None:
             if self._own_ids is None:
                 return None
-            if self._own_ids.next_id + n > _LARGEST_ID:
+            if self._own_ids.next_id + n > _MAX_ID:
                 raise InputError(f"the largest id is {self._own_ids.next_id - 1}; give ids for the new points")
             return np.arange(self._own_ids.next_id, self._own_ids.next_id + n)
         numbers = given if self._own_ids is None else self._own_ids.numbers(given)

@@ -11,12 +11,12 @@ from fireset._util.parallel import one_blas_thread, parallel_map
 from fireset._util.rounding import dot_slack, row_norms
 
 _FIRST_SAMPLE = 16  # points in the first sample for ρ = 3, doubled for every further dimension, as lists get longer
-_LARGEST_FIRST_SAMPLE = 512
+_MAX_FIRST_SAMPLE = 512
 _GROWTH = 2  # of a sample over that of the other family before it
 _POINTS_PER_SAMPLED = 8  # at the last level: finer lists would save less than the walk to them costs
 _SEED = 0
 _SLACK = 1e-11  # how far near and beyond are from a facet, at least, in coordinates of size 1
-_LARGEST_SLACK = 1e-3  # with more, lists would be long for nothing
+_MAX_SLACK = 1e-3  # with more, lists would be long for nothing
 _WELL_CONDITIONED = 1e-3
 _BLOCKS = 16  # of facets, to be spread over the cores
 _ENTRIES_AT_A_TIME = 1 << 25  # of lists of facets, while those of nodes are made from them
@@ -113,7 +113,7 @@ def reduce_points(points: np.ndarray) -> tuple[Frame, np.ndarray, float] | None:
         )
         rounding = dot_slack(d, points.dtype, 1.0, sqrt(d) * norms) if points.dtype == np.float64 else 0.0
         slack = 2 * (sqrt(d) * error_bound + rounding) / np.linalg.norm(axes, axis=0).min()
-    if not (np.isfinite(reduced).all() and slack <= _LARGEST_SLACK):
+    if not (np.isfinite(reduced).all() and slack <= _MAX_SLACK):
         return None
     return (
         Frame(center, np.ascontiguousarray(axes), float(radius), float(error_bound)),
@@ -266,7 +266,7 @@ def _facet_lists(
 
 
 def _sample_sizes(n: int, rho: int) -> Iterator[int]:
-    size = max(rho + 1, min(ceil(_FIRST_SAMPLE * 2.0 ** min(rho - 3, 9)), _LARGEST_FIRST_SAMPLE))
+    size = max(rho + 1, min(ceil(_FIRST_SAMPLE * 2.0 ** min(rho - 3, 9)), _MAX_FIRST_SAMPLE))
     while size * _POINTS_PER_SAMPLED <= n:
         yield size
         size *= _GROWTH

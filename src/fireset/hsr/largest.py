@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fireset.hsr.base import Answers, Queries
     from fireset.kernels.largest import Heaps
 
-_SMALLEST_SAMPLE = 64
+_MIN_SAMPLE = 64
 
 
 class Largest(NamedTuple):
@@ -46,7 +46,7 @@ def offer_above(
     from fireset.kernels.largest import offer_listed
 
     n, k = len(points), heaps.values.shape[1]
-    sample = points[:: max(1, n // max(_SMALLEST_SAMPLE, isqrt(n * k)))]
+    sample = points[:: max(1, n // max(_MIN_SAMPLE, isqrt(n * k)))]
     with np.errstate(over="ignore", invalid="ignore"):
         guesses = -np.sort(-(queries.normals @ sample.T), axis=1)
     expected = k * len(sample) / n

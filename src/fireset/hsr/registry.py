@@ -20,8 +20,8 @@ _BUILT_IN = {
 KINDS = Registry("fireset.indexes", _BUILT_IN, name_attribute="kind")
 
 _SAMPLE = 2048  # points of the probe of ``boxes_suit``
-_MOST_PROBED = 4  # coordinates; in more dimensions random points, too, have most boxes cut
-_MOST_TESTED = 0.7  # of the sample
+_MAX_PROBED = 4  # coordinates; in more dimensions random points, too, have most boxes cut
+_MAX_TESTED = 0.7  # of the sample
 _FLAT = 1e-18  # variances below this may be rounding, across which all points tie
 
 
@@ -117,7 +117,7 @@ def boxes_suit(points) -> bool:
     """
     n, d = points.shape
     sample = np.asarray(points[:: max(1, n // _SAMPLE)], np.float64)
-    if d > _MOST_PROBED or not np.isfinite(sample).all():
+    if d > _MAX_PROBED or not np.isfinite(sample).all():
         return True
     largest = np.abs(sample).max(initial=0.0)
     sample = (sample - sample.mean(axis=0)) / (largest if largest > 0 else 1.0)
@@ -127,7 +127,7 @@ def boxes_suit(points) -> bool:
     for normal in np.concatenate([axes, -axes]):
         before = tree.work.points_tested
         tree.query(normal, float(np.quantile(sample @ normal, 0.99)))
-        if tree.work.points_tested - before > _MOST_TESTED * len(sample):
+        if tree.work.points_tested - before > _MAX_TESTED * len(sample):
             return False
     return True
 

@@ -69,7 +69,7 @@ def locate(circle, W, threshold, slacks, arcs, lo, hi):
     """
     rows, _, angles, table, min_norm, max_norm = circle
     n = angles.shape[0]
-    fired, tested = 0, 0
+    active, tested = 0, 0
     for r in range(lo, hi):
         x, y = np.float64(W[r, 0]), np.float64(W[r, 1])
         norm, middle = np.hypot(x, y), np.arctan2(y, x)
@@ -93,23 +93,23 @@ def locate(circle, W, threshold, slacks, arcs, lo, hi):
             end = min(max(_rank(angles, table, middle + inner), begin), last)
         before = first - first % n  # so that the first is below n
         arcs[r, 0], arcs[r, 1], arcs[r, 2], arcs[r, 3] = first - before, begin - before, end - before, last - before
-        fired += end - begin
+        active += end - begin
         for side in range(0, 3, 2):
             for p in range(arcs[r, side], arcs[r, side + 1]):
-                fired += deciding_dot(W[r], rows[p % n]) > threshold
+                active += deciding_dot(W[r], rows[p % n]) > threshold
                 tested += 1
-    return fired, tested
+    return active, tested
 
 
 @vectorized
-def spread(circle, W, signs, threshold, arcs, order, linear, constant, steps, extra, lo, hi):
+def spread(circle, W, output_weights, threshold, arcs, order, linear, constant, steps, extra, lo, hi):
     """Have neurons ``order[lo:hi]`` add a_rc (⟨linear_r, x⟩ + constant) to all samples that they fire for.
 
     ``steps`` (n + 1, c, 3, 2) receives what begins and ends at a sample, ``extra`` (n, c) what goes to one alone.
     """
     rows = circle.rows
     n = rows.shape[0]
-    outputs = signs.shape[1]
+    outputs = output_weights.shape[1]
     for k in range(lo, hi):
         r = order[k]
         x, y = np.float64(linear[r, 0]), np.float64(linear[r, 1])
@@ -118,7 +118,7 @@ def spread(circle, W, signs, threshold, arcs, order, linear, constant, steps, ex
         begins = 0 if whole else begin % n
         ends = n if whole else end % n
         for c in range(outputs):
-            sign = np.float64(signs[r, c])
+            sign = np.float64(output_weights[r, c])
             if begin < end:
                 _add_step(steps, begins, c, sign, x, y, constant)
                 _add_step(steps, ends, c, -sign, x, y, constant)
@@ -130,7 +130,7 @@ def spread(circle, W, signs, threshold, arcs, order, linear, constant, steps, ex
                 if deciding_dot(W[r], rows[i]) > threshold:
                     value = x * rows[i, 0] + y * rows[i, 1] + constant
                     for c in range(outputs):
-                        extra[i, c] += np.float64(signs[r, c]) * value
+                        extra[i, c] += np.float64(output_weights[r, c]) * value
 
 
 @inlined
@@ -186,11 +186,11 @@ def _arc_sum(sums, begin, end, c, j):
 
 
 @vectorized
-def gather(circle, W, signs, threshold, arcs, order, sums, residual, gradients, lo, hi):
+def gather(circle, W, output_weights, threshold, arcs, order, sums, residual, gradients, lo, hi):
     """``gradients[r] = Σ_i fired (Σ_c a_rc residual_ic) x_i`` for neurons ``order[lo:hi]``, from prefix sums."""
     rows, samples = circle.rows, circle.samples
     n = rows.shape[0]
-    outputs = signs.shape[1]
+    outputs = output_weights.shape[1]
     for k in range(lo, hi):
         r = order[k]
         begin, end = arcs[r, 1], arcs[r, 2]
@@ -200,7 +200,7 @@ def gather(circle, W, signs, threshold, arcs, order, sums, residual, gradients, 
         x, y = 0.0, 0.0
         if begin < end:
             for c in range(outputs):
-                sign = np.float64(signs[r, c])
+                sign = np.float64(output_weights[r, c])
                 x += sign * _arc_sum(sums, begins, ends, c, 0)
                 y += sign * _arc_sum(sums, begins, ends, c, 1)
         for side in range(0, 3, 2):
@@ -208,7 +208,7 @@ def gather(circle, W, signs, threshold, arcs, order, sums, residual, gradients, 
                 i = p % n
                 if deciding_dot(W[r], rows[i]) > threshold:
                     for c in range(outputs):
-                        factor = np.float64(signs[r, c]) * np.float64(residual[samples[i], c])
+                        factor = np.float64(output_weights[r, c]) * np.float64(residual[samples[i], c])
                         x += factor * rows[i, 0]
                         y += factor * rows[i, 1]
         gradients[r, 0], gradients[r, 1] = x, y

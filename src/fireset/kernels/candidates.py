@@ -3,8 +3,8 @@
 Layout (``ListArrays``). Neuron r owns the slot from ``starts[r]`` on. ``samples`` holds its ``counts[r]`` candidates
 there by descending ``references``, upper bounds of the inner products when the list was made. The forward pass looks
 at a prefix of ``prefix_lengths[r]`` candidates (``next_references[r]`` is the reference of the next one, −∞ at the end)
-and writes those that fire to ``fired``, one array for the neurons of a call, packed: ``fired_counts[r]`` of them from
-``fired_starts[r]`` on. The backward pass reads nothing else of the lists. The loops over pairs have no branch that
+and writes those that fire to ``fired``, one array for the neurons of a call, packed: ``active_counts[r]`` of them from
+``active_starts[r]`` on. The backward pass reads nothing else of the lists. The loops over pairs have no branch that
 cannot be foreseen.
 
 All functions work on some of the neurons and touch nothing of the others, so that ranges of them run side by side.
@@ -32,8 +32,8 @@ class ListArrays(NamedTuple):
     references: np.ndarray  # (places,)
     prefix_lengths: np.ndarray  # (m,) int32
     next_references: np.ndarray  # (m,)
-    fired_starts: np.ndarray  # (m,) int64
-    fired_counts: np.ndarray  # (m,) int32
+    active_starts: np.ndarray  # (m,) int64
+    active_counts: np.ndarray  # (m,) int32
 
 
 class Certificates(NamedTuple):
@@ -48,7 +48,7 @@ LEVELS = 32  # steps of the reference values between b − radius and b
 
 
 @vectorized
-def forward(rows, W, signs, threshold, lists, certificates, fired, sums, lo, hi):
+def forward(rows, W, output_weights, threshold, lists, certificates, active, sums, lo, hi):
     """Add a_r σ_b(⟨w_r, x_i⟩) of neurons lo … hi−1 to ``sums``, and note who fired.
 
     ``rows`` are the samples as ``aligned_rows`` lays them out, or ``RowArrays`` of sparse ones; ``sums`` is (n,), or
@@ -57,12 +57,12 @@ def forward(rows, W, signs, threshold, lists, certificates, fired, sums, lo, hi)
     longer certifies anything. ``fired`` needs room for all candidates and one more. Returns (looked at, fired, first
     neuron beyond its radius or −1). Cost O(d · looked at); of sparse rows, d stands for the stored entries of a row.
     """
-    starts, counts, samples, references, prefix_lengths, next_references, fired_starts, fired_counts = lists
+    starts, counts, samples, references, prefix_lengths, next_references, active_starts, active_counts = lists
     radii, drifts, bands = certificates
     lanes = lanes_of(W)
     zero = threshold - threshold
     padded = np.zeros(rows.shape[1], W.dtype)
-    sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], W.dtype)
+    output_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], W.dtype)
     excess = np.empty(rows.shape[0] + lanes, W.dtype)
     few = np.empty(lanes, np.int32)
     looked_total = 0
@@ -82,8 +82,8 @@ def forward(rows, W, signs, threshold, lists, certificates, fired, sums, lo, hi)
                 prefix_lengths[r] = k
                 next_references[r] = references[start + k] if k < count else -np.inf
         if k == 0:  # most neurons, where rows are few: their weights are not read, and nothing is written
-            if fired_counts[r] != 0:
-                fired_counts[r] = 0
+            if active_counts[r] != 0:
+                active_counts[r] = 0
             continue
         w = neuron_weights(rows, W, r, padded)
         list_dots(rows, samples, start, k, w, threshold, excess, few)
@@ -94,31 +94,31 @@ def forward(rows, W, signs, threshold, lists, certificates, fired, sums, lo, hi)
                     excess[p] = decide(W[r], rows, samples[start + p]) - threshold
         first, begin = np.uint64(start), place
         if sums.ndim == 1:
-            sign = signs[r, 0]
+            sign = output_weights[r, 0]
             for p in range(k):
                 i = np.uint32(samples[first + np.uint64(p)])
                 value = excess[p]
                 fires = not value <= zero  # true for a NaN, which must not vanish
                 sums[i] += sign * (value if fires else zero)
-                fired[place] = i
+                active[place] = i
                 place += np.uint64(fires)
         else:
             for p in range(k):
                 value = excess[p]
-                fired[place] = samples[first + np.uint64(p)]
+                active[place] = samples[first + np.uint64(p)]
                 excess[place - begin] = value
                 place += np.uint64(not value <= zero)
-            for c in range(signs.shape[1]):
-                sign_row[c] = signs[r, c]
-            add_to_rows(sums, fired, begin, place - begin, excess, sign_row)
-        fired_starts[r] = begin
-        fired_counts[r] = place - begin
+            for c in range(output_weights.shape[1]):
+                output_row[c] = output_weights[r, c]
+            add_to_rows(sums, active, begin, place - begin, excess, output_row)
+        active_starts[r] = begin
+        active_counts[r] = place - begin
         looked_total += k
     return looked_total, np.int64(place), violated
 
 
 @vectorized
-def backward(rows, W, V, signs, residual, lists, fired, rule, speeds, near_misses, lo, hi):
+def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, near_misses, lo, hi):
     """One gradient step on neurons lo … hi−1, on the fired pairs that ``forward`` noted.
 
     ``G_r = Σ_i fired (Σ_c a_rc residual_ic) x_i``; then ``take_step``. ``V`` has no rows when momentum is off.
@@ -126,15 +126,15 @@ def backward(rows, W, V, signs, residual, lists, fired, rule, speeds, near_misse
     ‖Δw_r‖; ``near_misses[r]`` grows by the near misses looked at. A neuron at rest (speed 0) that does not fire is
     left alone. ``rule`` is (rate, momentum, nesterov). Cost O(d · fired).
     """
-    prefix_lengths, fired_starts, fired_counts = lists.prefix_lengths, lists.fired_starts, lists.fired_counts
+    prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
     rate, momentum, nesterov = rule
     gradient = np.empty(rows.shape[1], W.dtype)
-    sign_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], W.dtype)
-    pushes = np.empty(rows.shape[0] + lanes_of(signs), W.dtype)
-    few = np.empty(lanes_of(signs), np.int32)
+    output_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], W.dtype)
+    pushes = np.empty(rows.shape[0] + lanes_of(output_weights), W.dtype)
+    few = np.empty(lanes_of(output_weights), np.int32)
     rolling = V.shape[0] > 0
     for r in range(lo, hi):
-        count = fired_counts[r]
+        count = active_counts[r]
         looked_at = prefix_lengths[r]
         if looked_at > count:
             near_misses[r] += looked_at - count
@@ -143,102 +143,106 @@ def backward(rows, W, V, signs, residual, lists, fired, rule, speeds, near_misse
                 speeds[r] = 0.0
             continue
         gradient[:] = rate - rate
-        _add_gradient(rows, signs, residual, r, fired, fired_starts[r], count, sign_row, pushes, few, gradient)
+        _add_gradient(
+            rows, output_weights, residual, r, active, active_starts[r], count, output_row, pushes, few, gradient
+        )
         speeds[r] = take_step(W, V, r, gradient, rate, momentum, nesterov)
 
 
 @vectorized
-def add_gradients(rows, signs, residual, lists, fired, near_misses, gradients, lo, hi):
+def add_gradients(rows, output_weights, residual, lists, active, near_misses, gradients, lo, hi):
     """The first half of ``backward``, for one of several blocks of samples: adds its share of G_r to row r − lo."""
-    prefix_lengths, fired_starts, fired_counts = lists.prefix_lengths, lists.fired_starts, lists.fired_counts
-    sign_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], signs.dtype)
-    pushes = np.empty(rows.shape[0] + lanes_of(signs), signs.dtype)
-    few = np.empty(lanes_of(signs), np.int32)
+    prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
+    output_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], output_weights.dtype)
+    pushes = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
+    few = np.empty(lanes_of(output_weights), np.int32)
     for r in range(lo, hi):
-        count = fired_counts[r]
+        count = active_counts[r]
         near_misses[r] += prefix_lengths[r] - count
         if count > 0:
             gradient = gradients[r - lo]
-            _add_gradient(rows, signs, residual, r, fired, fired_starts[r], count, sign_row, pushes, few, gradient)
+            _add_gradient(
+                rows, output_weights, residual, r, active, active_starts[r], count, output_row, pushes, few, gradient
+            )
 
 
 @vectorized
-def take_steps(W, V, gradients, fired_counts, rule, speeds, lo, hi):
-    """The second half of ``backward``; ``fired_counts[r − lo]`` is the number of samples of all blocks."""
+def take_steps(W, V, gradients, active_counts, rule, speeds, lo, hi):
+    """The second half of ``backward``; ``active_counts[r − lo]`` is the number of samples of all blocks."""
     rate, momentum, nesterov = rule
     rolling = V.shape[0] > 0
     for r in range(lo, hi):
-        if fired_counts[r - lo] == 0 and (not rolling or speeds[r] == 0.0):
+        if active_counts[r - lo] == 0 and (not rolling or speeds[r] == 0.0):
             speeds[r] = 0.0
         else:
             speeds[r] = take_step(W, V, r, gradients[r - lo], rate, momentum, nesterov)
 
 
 @vectorized
-def tangent(rows, signs, direction, lists, fired, sums, lo, hi):
+def tangent(rows, output_weights, direction, lists, active, sums, lo, hi):
     """Add the share of neurons lo … hi−1 in J Jᵀ ``direction`` to ``sums``, on the fired pairs that ``forward`` noted.
 
     For each neuron t = Σ_i fired (Σ_c a_rc v_ic) x_i, then a_rc ⟨t, x_i⟩ for the same samples, whose rows are still in
     the cache; the weights are never read. Layouts as in ``forward``; the factor 1/m is the caller's. Cost O(d · fired).
     """
-    fired_starts, fired_counts = lists.fired_starts, lists.fired_counts
-    linear = np.empty(rows.shape[1], signs.dtype)
-    sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], signs.dtype)
-    values = np.empty(rows.shape[0] + lanes_of(signs), signs.dtype)
-    few = np.empty(lanes_of(signs), np.int32)
+    active_starts, active_counts = lists.active_starts, lists.active_counts
+    linear = np.empty(rows.shape[1], output_weights.dtype)
+    output_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
+    values = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
+    few = np.empty(lanes_of(output_weights), np.int32)
     for r in range(lo, hi):
-        count = fired_counts[r]
+        count = active_counts[r]
         if count > 0:
             linear[:] = 0
-            start = fired_starts[r]
-            _add_gradient(rows, signs, direction, r, fired, start, count, sign_row, values, few, linear)
-            _spread_linear(rows, signs, r, linear, fired, start, count, sign_row, values, few, sums)
+            start = active_starts[r]
+            _add_gradient(rows, output_weights, direction, r, active, start, count, output_row, values, few, linear)
+            _spread_linear(rows, output_weights, r, linear, active, start, count, output_row, values, few, sums)
 
 
 @vectorized
-def spread_linear(rows, signs, linear, lists, fired, sums, lo, hi):
+def spread_linear(rows, output_weights, linear, lists, active, sums, lo, hi):
     """The second half of ``tangent``, for one of several blocks of samples; row r − lo of ``linear`` is that of r."""
-    fired_starts, fired_counts = lists.fired_starts, lists.fired_counts
-    one = np.empty(rows.shape[1], signs.dtype)
-    sign_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], signs.dtype)
-    values = np.empty(rows.shape[0] + lanes_of(signs), signs.dtype)
-    few = np.empty(lanes_of(signs), np.int32)
+    active_starts, active_counts = lists.active_starts, lists.active_counts
+    one = np.empty(rows.shape[1], output_weights.dtype)
+    output_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
+    values = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
+    few = np.empty(lanes_of(output_weights), np.int32)
     for r in range(lo, hi):
-        count = fired_counts[r]
+        count = active_counts[r]
         if count > 0:
             for j in range(rows.shape[1]):
                 one[j] = linear[r - lo, j]
-            _spread_linear(rows, signs, r, one, fired, fired_starts[r], count, sign_row, values, few, sums)
+            _spread_linear(rows, output_weights, r, one, active, active_starts[r], count, output_row, values, few, sums)
 
 
 @inlined
-def _spread_linear(rows, signs, r, linear, fired, start, count, sign_row, values, few, sums):
+def _spread_linear(rows, output_weights, r, linear, active, start, count, output_row, values, few, sums):
     """Add a_rc ⟨linear, x_i⟩ to ``sums`` for i in ``fired[start : start + count]``; the rest is scratch."""
-    list_dots(rows, fired, start, count, linear, linear.dtype.type(0), values, few)
+    list_dots(rows, active, start, count, linear, linear.dtype.type(0), values, few)
     if sums.ndim == 1:
-        sign = signs[r, 0]
+        sign = output_weights[r, 0]
         first = np.uint64(start)
         for p in range(count):
-            sums[np.uint32(fired[first + np.uint64(p)])] += sign * values[p]
+            sums[np.uint32(active[first + np.uint64(p)])] += sign * values[p]
     else:
-        for c in range(signs.shape[1]):
-            sign_row[c] = signs[r, c]
-        add_to_rows(sums, fired, start, count, values, sign_row)
+        for c in range(output_weights.shape[1]):
+            output_row[c] = output_weights[r, c]
+        add_to_rows(sums, active, start, count, values, output_row)
 
 
 @inlined
-def _add_gradient(rows, signs, residual, r, fired, start, count, sign_row, pushes, few, gradient):
+def _add_gradient(rows, output_weights, residual, r, active, start, count, output_row, pushes, few, gradient):
     """Add Σ_i (Σ_c a_rc residual_ic) x_i over ``fired[start : start + count]`` to ``gradient``; the rest is scratch."""
     if residual.ndim == 1:
-        sign = signs[r, 0]
+        sign = output_weights[r, 0]
         first = np.uint64(start)  # a signed index would be asked whether it is negative
         for p in range(count):
-            pushes[p] = sign * residual[np.uint32(fired[first + np.uint64(p)])]
+            pushes[p] = sign * residual[np.uint32(active[first + np.uint64(p)])]
     else:
-        for c in range(signs.shape[1]):
-            sign_row[c] = signs[r, c]
-        list_dots(residual, fired, start, count, sign_row, signs.dtype.type(0), pushes, few)
-    add_listed_rows(rows, fired, start, count, pushes, gradient)
+        for c in range(output_weights.shape[1]):
+            output_row[c] = output_weights[r, c]
+        list_dots(residual, active, start, count, output_row, output_weights.dtype.type(0), pushes, few)
+    add_listed_rows(rows, active, start, count, pushes, gradient)
 
 
 @vectorized
@@ -308,22 +312,22 @@ def copy_lists(starts, counts, source, new_starts, target, lo, hi):
 
 
 @vectorized
-def copy_fired(lists, fired, first, places, out, lo, hi):
+def copy_active(lists, active, first, places, out, lo, hi):
     """Copy who fired for neurons lo … hi−1, counted from ``first`` on, to ``places`` of ``out``, which move on."""
     for r in range(lo, hi):
-        begin, end = lists.fired_starts[r], places[r]
-        for p in range(lists.fired_counts[r]):
-            out[end + p] = fired[begin + p] + first
-        places[r] = end + lists.fired_counts[r]
+        begin, end = lists.active_starts[r], places[r]
+        for p in range(lists.active_counts[r]):
+            out[end + p] = active[begin + p] + first
+        places[r] = end + lists.active_counts[r]
 
 
 @vectorized
-def add_output_gradients(rows, W, threshold, residual, lists, fired, gradients, lo, hi):
+def add_output_gradients(rows, W, threshold, residual, lists, active, gradients, lo, hi):
     """Add Σ_i fired (⟨w_r, x_i⟩ − b) residual_ic to row r of ``gradients`` (m, c), for neurons lo … hi−1."""
     for r in range(lo, hi):
-        start = lists.fired_starts[r]
-        for p in range(lists.fired_counts[r]):
-            i = fired[start + p]
+        start = lists.active_starts[r]
+        for p in range(lists.active_counts[r]):
+            i = active[start + p]
             excess = row_dot(W[r], rows, i, -threshold)
             for c in range(residual.shape[1]):
                 gradients[r, c] += excess * residual[i, c]

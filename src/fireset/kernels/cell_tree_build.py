@@ -16,7 +16,7 @@ from fireset.kernels.partition_tree import LEAF
 
 _FLAT = 1e-12  # standard deviations below this are rounding: all points have norm at most about 1
 _SAMPLE = 256  # points that an axis is chosen by
-_MOST_WEIGHED = 6  # coordinates for which volumes are compared
+_MAX_WEIGHED = 6  # coordinates for which volumes are compared
 _EVENNESS = 0.5  # the weight of an extent relative to the deviation, beside that of the volume
 
 
@@ -304,7 +304,7 @@ def _choose_axis(rows, begin, end, frame, deviations):
             low, high = min(low, keys[p]), max(high, keys[p])
         relative = (high - low) / max(deviations[axis], _FLAT)
         score = -_EVENNESS * np.log(max(relative, 1e-3))
-        if d <= _MOST_WEIGHED:
+        if d <= _MAX_WEIGHED:
             sort_by(keys, order)
             for half in range(2):
                 first, last = (0, (count + 1) // 2) if half == 0 else ((count + 1) // 2, count)

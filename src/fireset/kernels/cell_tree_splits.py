@@ -8,8 +8,8 @@ import numpy as np
 
 from fireset.kernels.compiling import strict, vectorized
 
-_LEAST_GAIN = 1e-3  # of the extent of a cell: splits that promise less are not made
-_LEAST_WEIGHT = 1e-12  # of a generator in a split
+_MIN_GAIN = 1e-3  # of the extent of a cell: splits that promise less are not made
+_MIN_WEIGHT = 1e-12  # of a generator in a split
 
 
 @vectorized
@@ -59,10 +59,10 @@ def _choose_split(rows, generators, heights, points, widths, cone, choices):
             if gaps[i, j] > 0.0 and gaps[j, i] > 0.0:
                 a = gaps[j, i] / total
                 gain = gaps[i, j] * a / (a * widths[cone, i] + (1.0 - a) * widths[cone, j])
-                if gain > best and _LEAST_WEIGHT < a < 1.0 - _LEAST_WEIGHT:
+                if gain > best and _MIN_WEIGHT < a < 1.0 - _MIN_WEIGHT:
                     best = gain
                     choices[cone, 0], choices[cone, 1], choices[cone, 2] = i, j, a
-    if best > _LEAST_GAIN or d == 2:
+    if best > _MIN_GAIN or d == 2:
         return best
     # No edge promises anything. If one point is extreme for all generators, the cone is done; else halve an edge.
     least, edge_gap = np.inf, 0.0
@@ -75,7 +75,7 @@ def _choose_split(rows, generators, heights, points, widths, cone, choices):
         for j in range(i):
             gap = max(gaps[i, j] / max(widths[cone, i], 1e-300), gaps[j, i] / max(widths[cone, j], 1e-300))
             a = widths[cone, j] / max(widths[cone, i] + widths[cone, j], 1e-300)
-            if gap > edge_gap and _LEAST_WEIGHT < a < 1.0 - _LEAST_WEIGHT:
+            if gap > edge_gap and _MIN_WEIGHT < a < 1.0 - _MIN_WEIGHT:
                 edge_gap = gap
                 choices[cone, 0], choices[cone, 1], choices[cone, 2] = i, j, a
     return 0.25 * least if edge_gap > 0.0 else 0.0
@@ -108,7 +108,7 @@ def best_splits(rows, begin, end, frame, lowest, highest, extremes, budget, orth
         for other in range(cones):
             if gains[other] > gains[cone]:
                 cone = other
-        if not gains[cone] > _LEAST_GAIN:
+        if not gains[cone] > _MIN_GAIN:
             break
         i, j, a = int(choices[cone, 0]), int(choices[cone, 1]), choices[cone, 2]
         for k in range(d):
@@ -257,7 +257,7 @@ def _balanced_splits(x, y, side, chain, length, first, last, half, lowest, highe
         alpha = abs(normal_x * after_y - normal_y * after_x)
         beta = abs(before_x * normal_y - before_y * normal_x)
         a = 0.5 if not alpha + beta > 0.0 else alpha / (alpha + beta)
-        a = min(max(a, _LEAST_WEIGHT), 1.0 - _LEAST_WEIGHT)
+        a = min(max(a, _MIN_WEIGHT), 1.0 - _MIN_WEIGHT)
         w_x, w_y = a * before_x + (1.0 - a) * after_x, a * before_y + (1.0 - a) * after_y
         best = middle  # any weight is right if the height is: climb to the extreme point from the edge
         while best > 0 and _rise(x, y, chain, best, best - 1, w_x, w_y) > 0.0:

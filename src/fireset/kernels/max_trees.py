@@ -98,7 +98,7 @@ def leaves_above(tree, levels, threshold, found, spare):
 
 
 @vectorized
-def forward(forest, levels, signs, threshold, trees_are_neurons, fired, starts, counts, sums, used, lo, hi):
+def forward(forest, levels, output_weights, threshold, trees_are_neurons, active, starts, counts, sums, used, lo, hi):
     """Add a_r σ_b(⟨w_r, x_i⟩) of all pairs in trees lo … hi−1 to ``sums`` (n, c), and note who fired.
 
     A tree belongs to a neuron and its leaves to the samples, or the other way round. The leaves of tree t that fire are
@@ -106,13 +106,13 @@ def forward(forest, levels, signs, threshold, trees_are_neurons, fired, starts, 
     is added to ``sums`` and does not fire. Returns (next tree, entries of ``fired`` used, nodes visited); the next tree
     is below ``hi`` if its list did not fit. Cost O((log leaves + c) · fired).
     """
-    outputs = signs.shape[1]
+    outputs = output_weights.shape[1]
     visited_total = 0
     first, second = np.empty(levels[-1], np.int32), np.empty(levels[-1], np.int32)
     for t in range(lo, hi):
         tree = forest[t]
         found, count, visited = leaves_above(tree, levels, threshold, first, second)
-        if used + count > fired.shape[0]:
+        if used + count > active.shape[0]:
             return t, used, visited_total
         visited_total += visited
         starts[t] = used
@@ -121,24 +121,24 @@ def forward(forest, levels, signs, threshold, trees_are_neurons, fired, starts, 
             excess = tree[leaf] - threshold
             if trees_are_neurons:
                 for c in range(outputs):
-                    sums[leaf, c] += signs[t, c] * excess
+                    sums[leaf, c] += output_weights[t, c] * excess
             else:
                 for c in range(outputs):
-                    sums[t, c] += signs[leaf, c] * excess
-            fired[used] = leaf
+                    sums[t, c] += output_weights[leaf, c] * excess
+            active[used] = leaf
             used += excess > 0
         counts[t] = used - starts[t]
     return hi, used, visited_total
 
 
 @vectorized
-def lists_by_leaf(fired, starts, counts, positions, trees, lo, hi):
+def lists_by_leaf(active, starts, counts, positions, trees, lo, hi):
     """Lists by tree become lists by leaf: every tree of lo … hi−1 goes to ``trees[positions[leaf]]`` of its leaves.
 
     A position moves on by one with each entry, so that trees are written in ascending order. Cost O(fired).
     """
     for t in range(lo, hi):
         for p in range(starts[t], starts[t] + counts[t]):
-            leaf = fired[p]
+            leaf = active[p]
             trees[positions[leaf]] = t
             positions[leaf] += 1

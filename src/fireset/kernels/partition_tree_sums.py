@@ -109,7 +109,7 @@ def split_half_spaces(tree, queries, first, entry_arrays, work):
 
 
 @vectorized
-def forward(tree, W, signs, threshold, slacks, bands, order, entry_arrays, contributions, work, lo, hi, end):
+def forward(tree, W, output_weights, threshold, slacks, bands, order, entry_arrays, contributions, work, lo, hi, end):
     """What some neurons add to all samples: linear functions to subtrees, numbers to the points of cut leaves.
 
     They are ``order[lo], order[lo + 1], …``. Neuron r's linear function a_rc (⟨w_r, x⟩ − b) is added to
@@ -137,33 +137,35 @@ def forward(tree, W, signs, threshold, slacks, bands, order, entry_arrays, contr
         ends[k] = end
         work[0] += visited
         work[1] += tested
-        work[2] += _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end, linear, totals, visits)
+        work[2] += _add_linear(
+            coordinates, w, output_weights, threshold, r, entries, masks, begin, end, linear, totals, visits
+        )
     return hi, end
 
 
 @vectorized
-def _add_linear(coordinates, w, signs, threshold, r, entries, masks, begin, end, linear, totals, visits):
+def _add_linear(coordinates, w, output_weights, threshold, r, entries, masks, begin, end, linear, totals, visits):
     """Add a_rc (⟨w, x⟩ − b) to the entries of neuron r's half-space; returns the pairs that fire in leaves cut."""
     d = w.shape[0]
-    fired = 0
+    active = 0
     for p in range(begin, end):
         entry = entries[p]
         if entry >= 0:
             visits[entry] += 1
-            for c in range(signs.shape[1]):
-                sign = signs[r, c]
+            for c in range(output_weights.shape[1]):
+                sign = output_weights[r, c]
                 for j in range(d):
                     linear[entry, c, j] += sign * w[j]
                 linear[entry, c, d] -= sign * threshold
         else:
-            fired += count_bits(masks[p])
-            for c in range(signs.shape[1]):
-                add_excess(coordinates, ~entry, w, threshold, masks[p], signs[r, c], totals, c)
-    return fired
+            active += count_bits(masks[p])
+            for c in range(output_weights.shape[1]):
+                add_excess(coordinates, ~entry, w, threshold, masks[p], output_weights[r, c], totals, c)
+    return active
 
 
 @vectorized
-def gradients(coordinates, signs, order, entry_arrays, sums, residuals, rows, lo, hi):
+def gradients(coordinates, output_weights, order, entry_arrays, sums, residuals, rows, lo, hi):
     """``rows[r] = Σ_c a_rc Σ_{i fired} e_ic x_i`` for neurons ``order[lo:hi]``, one range, whose entries start at 0.
 
     From ``sums[child, c]`` (d numbers) for a child wholly inside, from the ``residuals`` e (leaves, c, LEAF) for the
@@ -174,14 +176,14 @@ def gradients(coordinates, signs, order, entry_arrays, sums, residuals, rows, lo
     begin = 0
     for k in range(lo, hi):
         r = order[k]
-        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, residuals, gradient)
+        _gather(coordinates, output_weights, r, entries, masks, begin, ends[k], sums, residuals, gradient)
         for j in range(rows.shape[1]):
             rows[r, j] = gradient[j]
         begin = ends[k]
 
 
 @vectorized
-def backward(coordinates, W, V, signs, order, entry_arrays, sums, residuals, rule, lo, hi):
+def backward(coordinates, W, V, output_weights, order, entry_arrays, sums, residuals, rule, lo, hi):
     """One gradient step on neurons ``order[lo:hi]``: ``gradients`` and ``take_step`` in one pass, which saves 5 %.
 
     ``rule`` is (rate, momentum, nesterov); ``V`` has no rows when momentum is off.
@@ -192,20 +194,20 @@ def backward(coordinates, W, V, signs, order, entry_arrays, sums, residuals, rul
     begin = 0
     for k in range(lo, hi):
         r = order[k]
-        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, residuals, gradient)
+        _gather(coordinates, output_weights, r, entries, masks, begin, ends[k], sums, residuals, gradient)
         if ends[k] > begin or V.shape[0] > 0:
             take_step(W, V, r, gradient, rate, momentum, nesterov)
         begin = ends[k]
 
 
 @vectorized
-def _gather(coordinates, signs, r, entries, masks, begin, end, sums, residuals, gradient):
+def _gather(coordinates, output_weights, r, entries, masks, begin, end, sums, residuals, gradient):
     """``gradient = Σ_c a_rc Σ_{i fired} residuals_ic x_i`` from the entries of neuron r."""
     gradient[:] = 0
     for p in range(begin, end):
         entry = entries[p]
-        for c in range(signs.shape[1]):
-            sign = signs[r, c]
+        for c in range(output_weights.shape[1]):
+            sign = output_weights[r, c]
             if entry >= 0:
                 for j in range(gradient.shape[0]):
                     gradient[j] += sign * sums[entry, c, j]
@@ -214,7 +216,7 @@ def _gather(coordinates, signs, r, entries, masks, begin, end, sums, residuals, 
 
 
 @vectorized
-def tangent(coordinates, signs, order, entry_arrays, sums, residuals, contributions, lo, hi):
+def tangent(coordinates, output_weights, order, entry_arrays, sums, residuals, contributions, lo, hi):
     """``J Jᵀ v`` of neurons ``order[lo:hi]``, with v in place of the residual in ``sums`` and ``residuals``.
 
     Each neuron's gradient is gathered as in ``gradients``, and its inner products added as in ``forward``.
@@ -226,8 +228,10 @@ def tangent(coordinates, signs, order, entry_arrays, sums, residuals, contributi
     begin = 0
     for k in range(lo, hi):
         r = order[k]
-        _gather(coordinates, signs, r, entries, masks, begin, ends[k], sums, residuals, gradient)
-        _add_linear(coordinates, gradient, signs, zero, r, entries, masks, begin, ends[k], linear, totals, visits)
+        _gather(coordinates, output_weights, r, entries, masks, begin, ends[k], sums, residuals, gradient)
+        _add_linear(
+            coordinates, gradient, output_weights, zero, r, entries, masks, begin, ends[k], linear, totals, visits
+        )
         begin = ends[k]
 
 

@@ -47,7 +47,7 @@ class Lists(NamedTuple):
     cuts: np.ndarray  # (n, LEVELS · blocks + 1), int32
 
 
-class Fired(NamedTuple):
+class ActiveLists(NamedTuple):
     """Who fires, for the blocks of a range: row k of the batch has those from ``ends[q, k − 1]`` to ``ends[q, k]``."""
 
     ids: np.ndarray  # int16, by place in the block; room for all candidates and all neurons that are far off
@@ -90,7 +90,7 @@ def _level(threshold, value, scale):
 
 
 @vectorized
-def forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, hi):
+def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, hi):
     """Add a_rc σ_b(⟨w_r, x_i⟩) of the neurons of blocks lo … hi−1 to ``sums`` (k, c), and note who fired.
 
     Of the lists the levels up to ``level`` are looked at. Neurons with ``far_off[r]`` are looked at for all rows,
@@ -101,7 +101,7 @@ def forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, h
     W, outputs, threshold, block = neurons
     X, rows = batch
     ids, starts, cuts = lists
-    fired_ids, ends, values = fired
+    active_ids, ends, values = active
     zero = threshold - threshold
     lanes = lanes_of(W)
     excess = np.empty(block + lanes, W.dtype)
@@ -127,11 +127,11 @@ def forward_rows(neurons, batch, lists, level, far_off, band, fired, sums, lo, h
                 for p in range(count):
                     if skipped[ids[begin + p]] != 0:
                         excess[p] = zero
-            place = _collect(ids, begin, count, excess, own_outputs, fired_ids, values, place, sums, k)
+            place = _collect(ids, begin, count, excess, own_outputs, active_ids, values, place, sums, k)
             looked += count
             if n_far > 0:
                 _excesses(Wq, far, 0, n_far, x, threshold, band, excess, few)
-                place = _collect(far, 0, n_far, excess, own_outputs, fired_ids, values, place, sums, k)
+                place = _collect(far, 0, n_far, excess, own_outputs, active_ids, values, place, sums, k)
                 looked += n_far
             ends[q - lo, k + 1] = place
     return looked, np.int64(place)
@@ -148,13 +148,13 @@ def _excesses(W, ids, begin, count, x, threshold, band, excess, few):
 
 
 @inlined
-def _collect(ids, begin, count, excess, outputs, fired, values, place, sums, k):
+def _collect(ids, begin, count, excess, outputs, active, values, place, sums, k):
     """Note who of these neurons fires, and add what they say to row k of ``sums``; returns the next place."""
     zero = excess.dtype.type(0)
     start, first = np.uint64(begin), place
     for p in range(count):
         value = excess[p]
-        fired[place] = ids[start + np.uint64(p)]
+        active[place] = ids[start + np.uint64(p)]
         excess[place - first] = value
         place += np.uint64(not value <= zero)  # true for a NaN, which must not vanish
     found = np.int64(place - first)
@@ -164,11 +164,11 @@ def _collect(ids, begin, count, excess, outputs, fired, values, place, sums, k):
     if outputs.shape[1] == 1:
         total = zero
         for p in range(found):
-            total += outputs[np.uint64(fired[first + np.uint64(p)]), np.uint64(0)] * excess[p]
+            total += outputs[np.uint64(active[first + np.uint64(p)]), np.uint64(0)] * excess[p]
         sums[k, 0] += total
     else:
         for p in range(found):
-            r = np.uint64(fired[first + np.uint64(p)])
+            r = np.uint64(active[first + np.uint64(p)])
             for c in range(outputs.shape[1]):
                 sums[k, c] += outputs[r, np.uint64(c)] * excess[p]
     return place
@@ -212,24 +212,24 @@ def _change(a, b):
 
 
 @vectorized
-def add_weight_gradients(batch, outputs, residual, fired, gradients, block, lo, hi):
+def add_weight_gradients(batch, outputs, residual, active, gradients, block, lo, hi):
     """Row r of ``gradients``, aligned, becomes Σ_i fired (Σ_c a_rc residual_ic) x_i, for blocks lo … hi−1."""
     pushes = np.empty(block, gradients.dtype)
     for q in range(lo, hi):
         first = q * block
         own = gradients[first : first + block]
         own[:] = 0
-        _add_block(batch, outputs[first:], residual, fired, q - lo, pushes, own)
+        _add_block(batch, outputs[first:], residual, active, q - lo, pushes, own)
 
 
 @inlined
-def _add_block(batch, outputs, residual, fired, q, pushes, gradients):
+def _add_block(batch, outputs, residual, active, q, pushes, gradients):
     """The share of one block; ``pushes`` is scratch."""
     X, rows = batch
     for k in range(rows.shape[0]):
-        begin, end = fired.ends[q, k], fired.ends[q, k + 1]
-        _push(outputs, residual, k, fired.ids, begin, end, pushes)
-        add_to_rows(gradients, fired.ids, begin, end - begin, pushes, X[rows[k]])
+        begin, end = active.ends[q, k], active.ends[q, k + 1]
+        _push(outputs, residual, k, active.ids, begin, end, pushes)
+        add_to_rows(gradients, active.ids, begin, end - begin, pushes, X[rows[k]])
 
 
 @inlined
@@ -245,31 +245,31 @@ def _push(outputs, residual, k, ids, begin, end, pushes):
 
 
 @vectorized
-def add_output_gradients(residual, fired, gradients, block, lo, hi):
+def add_output_gradients(residual, active, gradients, block, lo, hi):
     """Add Σ_i fired (⟨w_r, x_i⟩ − b) residual_ic to row r of ``gradients`` (m, c), for blocks lo … hi−1."""
     for q in range(lo, hi):
         for k in range(residual.shape[0]):
-            for p in range(fired.ends[q - lo, k], fired.ends[q - lo, k + 1]):
-                r = q * block + fired.ids[p]
+            for p in range(active.ends[q - lo, k], active.ends[q - lo, k + 1]):
+                r = q * block + active.ids[p]
                 for c in range(residual.shape[1]):
-                    gradients[r, c] += fired.values[p] * residual[k, c]
+                    gradients[r, c] += active.values[p] * residual[k, c]
 
 
 @vectorized
-def add_row_gradients(neurons, residual, fired, gradients, lo, hi):
+def add_row_gradients(neurons, residual, active, gradients, lo, hi):
     """Add Σ_r fired (Σ_c a_rc residual_ic) w_r to row k of ``gradients``, aligned, for blocks lo … hi−1."""
     W, outputs, _, block = neurons
     pushes = np.empty(block, W.dtype)
     for q in range(lo, hi):
         first = q * block
         for k in range(residual.shape[0]):
-            begin, end = fired.ends[q - lo, k], fired.ends[q - lo, k + 1]
-            _push(outputs[first:], residual, k, fired.ids, begin, end, pushes)
-            add_rows(W[first:], fired.ids, begin, end - begin, pushes, 0, gradients[k])
+            begin, end = active.ends[q - lo, k], active.ends[q - lo, k + 1]
+            _push(outputs[first:], residual, k, active.ids, begin, end, pushes)
+            add_rows(W[first:], active.ids, begin, end - begin, pushes, 0, gradients[k])
 
 
 @vectorized
-def step_blocks(neurons, velocity, batch, residual, fired, rule, references, moved, lo, hi):
+def step_blocks(neurons, velocity, batch, residual, active, rule, references, moved, lo, hi):
     """One gradient step on the neurons of blocks lo … hi−1, on the pairs that ``forward_rows`` noted.
 
     ``velocity`` is aligned as the weights are, or has no rows; ``rule`` is (rate, momentum, nesterov). ``moved`` is as
@@ -282,7 +282,7 @@ def step_blocks(neurons, velocity, batch, residual, fired, rule, references, mov
     for q in range(lo, hi):
         first, stop = q * block, min((q + 1) * block, W.shape[0])
         gradients[: stop - first] = 0
-        _add_block(batch, outputs[first:], residual, fired, q - lo, pushes, gradients)
+        _add_block(batch, outputs[first:], residual, active, q - lo, pushes, gradients)
         for r in range(first, stop):
             if velocity.shape[0] > 0:
                 take_step(W, velocity, r, gradients[r - first], rate, momentum, nesterov)

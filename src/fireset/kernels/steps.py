@@ -5,8 +5,8 @@ import numpy as np
 from fireset.kernels.compiling import vectorized
 from fireset.kernels.firing import difference
 
-_SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
-_SMALLEST_FLOAT64 = float(np.finfo(np.float64).tiny)
+_MIN_FLOAT32 = float(np.finfo(np.float32).tiny)
+_MIN_FLOAT64 = float(np.finfo(np.float64).tiny)
 RESTLESS = 1e-300  # the speed of a neuron that has velocity but did not move by a whole float
 
 
@@ -26,7 +26,7 @@ def take_step(W, V, r, gradient, rate, momentum, nesterov):
     zero = rate - rate
     rolling = False
     if V.shape[0] > 0:
-        smallest = _SMALLEST_FLOAT32 if V.itemsize == 4 else _SMALLEST_FLOAT64
+        smallest = _MIN_FLOAT32 if V.itemsize == 4 else _MIN_FLOAT64
         for j in range(d):
             velocity = momentum * V[r, j] + gradient[j]
             V[r, j] = zero if abs(velocity) < smallest else velocity  # a NaN is not below it, and stays visible

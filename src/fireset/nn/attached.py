@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fireset._util.errors import InputError
-from fireset.engines.fired_rows import FiredRows
+from fireset.engines.active_rows import ActiveRows
 from fireset.engines.row_lists import RowLists
 from fireset.kernels.row_lists import Neurons
 
@@ -27,7 +27,7 @@ class AttachedTable:
     def __len__(self) -> int:
         return len(self.X)
 
-    def fire(self, neurons: Neurons, rows: np.ndarray, *, with_values: bool) -> tuple[np.ndarray, FiredRows]:
+    def fire(self, neurons: Neurons, rows: np.ndarray, *, with_values: bool) -> tuple[np.ndarray, ActiveRows]:
         """One forward pass over the rows of these numbers, as ``fire_rows``; in the precision of the weights."""
         with self._lock:
             lists = self._checked_lists(rows, neurons.weights.dtype)

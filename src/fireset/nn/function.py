@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 from fireset._util.aligned import aligned_rows
 from fireset._util.errors import InputError
-from fireset.engines.fired_rows import FiredRows, fire_rows, neurons_of
+from fireset.engines.active_rows import ActiveRows, fire_rows, neurons_of
 
 if TYPE_CHECKING:
     from fireset.nn.attached import AttachedTable
@@ -24,8 +24,8 @@ class Call(NamedTuple):
     sparse: bool  # whether ∂L/∂W is sparse, with one row for each neuron that fired
 
 
-class FiredPairs(Function):
-    """``FiredPairs.apply(weight, outputs, x, call)``; x is None for rows of an attached table."""
+class ActivePairs(Function):
+    """``ActivePairs.apply(weight, outputs, x, call)``; x is None for rows of an attached table."""
 
     @staticmethod
     def forward(ctx, weight: torch.Tensor, outputs: torch.Tensor, x: torch.Tensor | None, call: Call) -> torch.Tensor:
@@ -33,11 +33,11 @@ class FiredPairs(Function):
         if x is None:
             assert call.table is not None
             assert call.rows is not None
-            sums, fired = call.table.fire(neurons, call.rows, with_values=ctx.needs_input_grad[1])
+            sums, active = call.table.fire(neurons, call.rows, with_values=ctx.needs_input_grad[1])
         else:
-            sums, fired = fire_rows(neurons, _array(x), with_values=ctx.needs_input_grad[1])
+            sums, active = fire_rows(neurons, _array(x), with_values=ctx.needs_input_grad[1])
         ctx.save_for_backward(weight, outputs, *(() if x is None else (x,)))
-        ctx.call, ctx.fired = call, fired
+        ctx.call, ctx.active = call, active
         with np.errstate(over="ignore"):
             return torch.from_numpy((sums / call.divisor).astype(neurons.weights.dtype))
 
@@ -47,7 +47,7 @@ class FiredPairs(Function):
         if torch.is_grad_enabled() and ctx.call.sparse:
             raise InputError("sparse gradients cannot be differentiated again; construct the layer with sparse=False")
         needed = ctx.needs_input_grad[:3]
-        return *_Gradients.apply(weight, outputs, x[0] if x else None, *gradients, ctx.call, ctx.fired, needed), None
+        return *_Gradients.apply(weight, outputs, x[0] if x else None, *gradients, ctx.call, ctx.active, needed), None
 
 
 class _Gradients(Function):
@@ -61,19 +61,19 @@ class _Gradients(Function):
     """
 
     @staticmethod
-    def forward(ctx, weight, outputs, x, gradient, call: Call, fired: FiredRows, needed: tuple[bool, ...]):
+    def forward(ctx, weight, outputs, x, gradient, call: Call, active: ActiveRows, needed: tuple[bool, ...]):
         ctx.save_for_backward(weight, outputs, gradient, *(() if x is None else (x,)))
-        ctx.call, ctx.fired = call, fired
+        ctx.call, ctx.active = call, active
         ctx.set_materialize_grads(False)
         A, pushes = _array(outputs), _array(gradient / call.divisor)
         for_weight = for_outputs = for_x = None
         if needed[0]:
-            for_weight = _weight_gradient(fired, A, pushes, weight, call.sparse)
+            for_weight = _weight_gradient(active, A, pushes, weight, call.sparse)
         if needed[1]:
-            for_outputs = torch.from_numpy(fired.output_gradients(pushes, len(weight)))
+            for_outputs = torch.from_numpy(active.output_gradients(pushes, len(weight)))
         if needed[2]:
             neurons = neurons_of(_array(weight), A, call.threshold)
-            for_x = _unpadded(fired.row_gradients(neurons, pushes), weight)
+            for_x = _unpadded(active.row_gradients(neurons, pushes), weight)
         return for_weight, for_outputs, for_x
 
     @staticmethod
@@ -83,7 +83,7 @@ class _Gradients(Function):
                 "third derivatives are not supported (create_graph=True in a double backward); use layer.to_dense()"
             )
         weight, outputs, gradient, *_ = ctx.saved_tensors
-        call, fired, m = ctx.call, ctx.fired, len(weight)
+        call, active, m = ctx.call, ctx.active, len(weight)
         for_weight, for_outputs, for_x = (None if each is None else _array(each) for each in cotangents)
         A, pushes = _array(outputs), _array(gradient / call.divisor)
         totals: list[torch.Tensor | None] = [None, None, None, None]
@@ -96,23 +96,23 @@ class _Gradients(Function):
         products = []  # matrices (v, z) for which Σ ⟨v_r, z_i⟩ multiplies ⟨a_r, h_i⟩
         if for_weight is not None:
             U = neurons_of(for_weight, A, call.threshold)
-            products.append((U.weights, fired.batch.samples))
+            products.append((U.weights, active.batch.samples))
             if ctx.needs_input_grad[2]:
-                add(2, _unpadded(fired.row_gradients(U, pushes), weight))
+                add(2, _unpadded(active.row_gradients(U, pushes), weight))
         if for_x is not None:
-            moved = fired._replace(batch=fired.batch._replace(samples=aligned_rows(for_x)))
+            moved = active._replace(batch=active.batch._replace(samples=aligned_rows(for_x)))
             products.append((W.weights, moved.batch.samples))
             if ctx.needs_input_grad[0]:
                 add(0, _unpadded(moved.weight_gradients(A, pushes, m), weight))
         if for_outputs is not None:
             if ctx.needs_input_grad[0]:
-                add(0, _unpadded(fired.weight_gradients(for_outputs, pushes, m), weight))
+                add(0, _unpadded(active.weight_gradients(for_outputs, pushes, m), weight))
             if ctx.needs_input_grad[2]:
-                add(2, _unpadded(fired.row_gradients(W._replace(outputs=for_outputs), pushes), weight))
+                add(2, _unpadded(active.row_gradients(W._replace(outputs=for_outputs), pushes), weight))
             if ctx.needs_input_grad[3]:
-                add(3, torch.from_numpy(fired.sums(for_outputs) / call.divisor).to(gradient.dtype))
+                add(3, torch.from_numpy(active.sums(for_outputs) / call.divisor).to(gradient.dtype))
         if products and (ctx.needs_input_grad[1] or ctx.needs_input_grad[3]):
-            multiplied = fired.products(*products)
+            multiplied = active.products(*products)
             if ctx.needs_input_grad[1]:
                 add(1, torch.from_numpy(multiplied.output_gradients(pushes, m)))
             if ctx.needs_input_grad[3]:
@@ -129,12 +129,12 @@ def _unpadded(rows: np.ndarray, like: torch.Tensor) -> torch.Tensor:
 
 
 def _weight_gradient(
-    fired: FiredRows, outputs: np.ndarray, pushes: np.ndarray, weight: torch.Tensor, sparse: bool
+    active: ActiveRows, outputs: np.ndarray, pushes: np.ndarray, weight: torch.Tensor, sparse: bool
 ) -> torch.Tensor:
-    dense = _unpadded(fired.weight_gradients(outputs, pushes, len(weight)), weight)
+    dense = _unpadded(active.weight_gradients(outputs, pushes, len(weight)), weight)
     if not sparse:
         return dense
-    neurons = torch.from_numpy(fired.neurons(len(weight)))
+    neurons = torch.from_numpy(active.neurons(len(weight)))
     return torch.sparse_coo_tensor(
         neurons[None], dense[neurons], weight.shape, is_coalesced=True, check_invariants=False
     )

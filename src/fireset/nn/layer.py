@@ -10,7 +10,7 @@ from torch import nn
 from fireset._util.errors import InputError
 from fireset.network import ShiftedReLUNetwork
 from fireset.nn.attached import AttachedTable
-from fireset.nn.function import Call, FiredPairs
+from fireset.nn.function import ActivePairs, Call
 
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 _AUTOCAST_DTYPES = (torch.bfloat16, torch.float16)
@@ -103,7 +103,7 @@ class ShiftedReLU(nn.Module):
 
     def _take(self, network: ShiftedReLUNetwork, trained_outputs: bool, sparse: bool, start: str) -> None:
         self.weight = nn.Parameter(torch.from_numpy(network.weights))
-        outputs = torch.from_numpy(network.signs)
+        outputs = torch.from_numpy(network.output_weights)
         if trained_outputs:
             self.outputs = nn.Parameter(outputs)
         else:
@@ -127,7 +127,7 @@ class ShiftedReLU(nn.Module):
         )
         with torch.no_grad():
             self.weight.copy_(torch.from_numpy(network.weights))
-            self.outputs.copy_(torch.from_numpy(network.signs))
+            self.outputs.copy_(torch.from_numpy(network.output_weights))
 
     @classmethod
     def from_network(
@@ -203,13 +203,13 @@ class ShiftedReLU(nn.Module):
             if isinstance(x, torch.Tensor) and x.dtype in _AUTOCAST_DTYPES and torch.is_autocast_enabled("cpu"):
                 x = x.to(self.weight.dtype)
             self._check_rows(x, "x")
-            flat = FiredPairs.apply(self.weight, self.outputs, x.reshape(-1, features).contiguous(), call)
+            flat = ActivePairs.apply(self.weight, self.outputs, x.reshape(-1, features).contiguous(), call)
             return flat.reshape(*x.shape[:-1], self.outputs.shape[1])
         if self._attached is None:
             raise InputError("rows are numbers of an attached table; call attach(X) first, or give x")
         table = self._attached
         index = _index(rows, len(table))
-        flat = FiredPairs.apply(self.weight, self.outputs, None, call._replace(table=table, rows=index.reshape(-1)))
+        flat = ActivePairs.apply(self.weight, self.outputs, None, call._replace(table=table, rows=index.reshape(-1)))
         return flat.reshape(*index.shape, self.outputs.shape[1])
 
     def extra_repr(self) -> str:

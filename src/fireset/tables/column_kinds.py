@@ -31,8 +31,8 @@ MISSING_CATEGORY = "(missing)"
 OTHER_CATEGORY = "(other)"
 # Up to so many categories each has a column of its own. Of more, those do that enough rows hold, and not too many.
 _FEW_CATEGORIES = 30
-_MOST_CATEGORIES = 200
-_SMALLEST_SHARE = 1e-3
+_MAX_CATEGORIES = 200
+_MIN_SHARE = 1e-3
 # Names of periods, in days, and how much of one a table must span before its phase tells more than the date itself.
 PERIODS = {"day": 1.0, "week": 7.0, "year": 365.2425}
 # Sine and cosine are rounded to multiples of this, float32's precision: noon has one sine on all days, which the map of
@@ -276,8 +276,8 @@ def _frequent(counts: Counter[str]) -> set[str]:
     """The categories with a column of their own."""
     if len(counts) <= _FEW_CATEGORIES:
         return set(counts)
-    least = max(2, _SMALLEST_SHARE * counts.total())
-    order = sorted(counts, key=lambda category: (-counts[category], category))[:_MOST_CATEGORIES]
+    least = max(2, _MIN_SHARE * counts.total())
+    order = sorted(counts, key=lambda category: (-counts[category], category))[:_MAX_CATEGORIES]
     return {category for category in order if counts[category] >= least}
 
 

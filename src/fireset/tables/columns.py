@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CLIP = 3.0  # standard deviations; after normalizing, an outlier in one column would make all others tiny
 _FEW_VALUES = 10
 _KNOTS = 128
-_MOST_ROWS = 20_000  # that ranks are learned from
-_SMALLEST_SIZE = 1e-300  # a column of smaller numbers is constant
+_MAX_ROWS = 20_000  # that ranks are learned from
+_MIN_SIZE = 1e-300  # a column of smaller numbers is constant
 _OUTERMOST = 1e-3  # rank of the smallest value
 
 
@@ -59,7 +59,7 @@ class ColumnMap:
         constant = scale <= 1e-12 * np.abs(mean)
         mean, scale = unit * mean, np.where(constant, 1.0, unit * scale)
         counted = np.flatnonzero(weight > 0)
-        rows = counted[:: -(-len(counted) // _MOST_ROWS)]
+        rows = counted[:: -(-len(counted) // _MAX_ROWS)]
         bent = [
             _bend(column, *_ranked(X[rows, column], weight[rows]), mean[column], scale[column])
             for column in range(X.shape[1])
@@ -100,7 +100,7 @@ class ColumnMap:
 
 def _units(sizes: np.ndarray) -> np.ndarray:
     """Powers of two near ``sizes``, 1 for those that are next to 0: squares of what they divide do not overflow."""
-    return np.where(sizes > _SMALLEST_SIZE, np.exp2(np.clip(np.frexp(sizes)[1], -1000, 1000)), 1.0)
+    return np.where(sizes > _MIN_SIZE, np.exp2(np.clip(np.frexp(sizes)[1], -1000, 1000)), 1.0)
 
 
 def stored_once(X: Any) -> "csr_array":

@@ -85,16 +85,16 @@ def decoded(data: bytes, shown: str) -> str:
         # Bytes that UTF-8 does not know beside characters that it does: a damaged file, and no other encoding.
         known = data.decode("utf-8", errors="ignore")
         if not known.isascii():
-            raise _no_text(data, failure.start, shown, "UTF-8 text") from failure
+            raise _check_is_text(data, failure.start, shown, "UTF-8 text") from failure
     if (zero := data.find(b"\0")) >= 0:
         even, odd = data[::2].count(b"\0"), data[1::2].count(b"\0")
         if 3 * max(even, odd) < len(data) / 2 or 10 * min(even, odd) > max(even, odd):
-            raise _no_text(data, zero, shown, "UTF-8 text")
+            raise _check_is_text(data, zero, shown, "UTF-8 text")
         assumed = "utf-16-le" if odd > even else "utf-16-be"
     if assumed is not None:
         text = _decode(data, assumed, shown)
         if strange := _NOT_TEXT.search(text):
-            raise _no_text(data, len(text[: strange.start()].encode(assumed)), shown, "UTF-8 text")
+            raise _check_is_text(data, len(text[: strange.start()].encode(assumed)), shown, "UTF-8 text")
         named = {"utf-16-le": "UTF-16", "utf-16-be": "UTF-16", "windows-1252": "Windows-1252"}[assumed]
         warnings.warn(f"{shown} is not UTF-8; it is read as {named}", UserWarning, stacklevel=2)
     return _with_line_feeds(text)
@@ -104,9 +104,9 @@ def _decode(data: bytes, encoding: str, shown: str) -> str:
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as failure:
-        raise _no_text(data, failure.start, shown, f"{encoding.removesuffix('-sig').upper()} text") from failure
+        raise _check_is_text(data, failure.start, shown, f"{encoding.removesuffix('-sig').upper()} text") from failure
     if "\0" in text:
-        raise _no_text(data, data.find(b"\0"), shown, "text")
+        raise _check_is_text(data, data.find(b"\0"), shown, "text")
     return _with_line_feeds(text.removeprefix("\ufeff"))
 
 
@@ -114,7 +114,7 @@ def _with_line_feeds(text: str) -> str:
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def _no_text(data: bytes, place: int, shown: str, kind: str) -> InputError:
+def _check_is_text(data: bytes, place: int, shown: str, kind: str) -> InputError:
     line = data.count(b"\n", 0, place) + 1
     return InputError(f"{shown}: line {line} is not {kind}; save the table as a UTF-8 text file")
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 Column = NumberColumn | CategoryColumn | DateColumn | OrderedColumn
 
 _ENOUGH_TO_TELL = 10  # rows; in fewer, texts that all differ may be categories
-_HARDLY_COVERED = 0.1  # of the rows: so few hold a category that another row holds, too
+_MIN_COVERAGE = 0.1  # of the rows: so few hold a category that another row holds, too
 _FILL = "fill them in, or train with --impute (missing='impute')"
 _MEDIAN_ROWS = 20_000  # that the medians of an array are taken from
 
@@ -173,7 +173,7 @@ class TableEncoder:
             else:
                 self._fill(column, column.numbers(as_cells(series)), matrix[:, start:stop])
             start = stop
-        notes += _missing_for_the_first_time(self.columns, table)
+        notes += _warn_new_missing(self.columns, table)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=2)
         return matrix
@@ -333,7 +333,7 @@ def _learn_text(series: pl.Series, label: str, impute: bool) -> Column | str:
         )
     counts = series.drop_nulls().cast(pl.String).str.strip_chars().rename("text").value_counts()["count"]
     shared = int(counts.filter(counts > 1).sum())
-    if rows >= _ENOUGH_TO_TELL and shared < _HARDLY_COVERED * rows:
+    if rows >= _ENOUGH_TO_TELL and shared < _MIN_COVERAGE * rows:
         words = float(series.drop_nulls().cast(pl.String).str.count_matches(r"\S+").mean() or 0)  # pyright: ignore
         kind = "free text" if words >= 3 else "an identifier"
         return f"holds {len(counts):,} different texts in {rows:,} rows, like {kind}"
@@ -356,7 +356,7 @@ def _refuse_missing(table: pl.DataFrame, remedy: str) -> None:
     raise InputError(f"{found}; {remedy}")
 
 
-def _missing_for_the_first_time(columns: Sequence[Column], table: pl.DataFrame) -> list[str]:
+def _warn_new_missing(columns: Sequence[Column], table: pl.DataFrame) -> list[str]:
     """What there is to say of columns that miss cells here and missed none in training."""
     found = []
     for column, series in zip(columns, table.iter_columns(), strict=True):

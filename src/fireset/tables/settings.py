@@ -34,12 +34,12 @@ from fireset.theory.leave_one_out import LeftOut, best_ridge, ridge_at
 
 BIASES = (0.3, 1.0, 3.0)
 DEFAULT_BIAS = 1.0
-MOST_ROWS = 1000
-FEWEST_ROWS = 40  # below, leave-one-out is too noisy to choose by
+MAX_ROWS = 1000
+MIN_ROWS = 40  # below, leave-one-out is too noisy to choose by
 _ROUNDS = 3
-_LEAST_SCALE = 0.02  # beside the largest
-_MOST_OUTPUTS = 16  # whose gradients are looked at one by one
-_LEAST_KERNEL = 1e-12  # at so high a threshold nobody fires
+_MIN_SCALE = 0.02  # beside the largest
+_MAX_OUTPUTS = 16  # whose gradients are looked at one by one
+_MIN_KERNEL = 1e-12  # at so high a threshold nobody fires
 _NUMBERS_AT_ONCE = 5_000_000  # of gradients of sparse rows: 20 MB
 _NAMED = 3  # columns that `in_words` names
 _FIRST_RIDGE = 6  # place in RIDGES to begin at
@@ -139,7 +139,7 @@ class _Sample:
             seen = np.zeros(len(roots), bool)
             seen[self.Z.indices] = True
             roots[~seen] = roots[seen].mean() if seen.any() else 1.0
-        scales = roots / max(roots.max(), 1e-300) + _LEAST_SCALE
+        scales = roots / max(roots.max(), 1e-300) + _MIN_SCALE
         return scales / scales.max()
 
 
@@ -152,7 +152,7 @@ def choose_settings(
     bias: float | str = "auto",
     column_scales: np.ndarray | str | None = "auto",
     classes: bool = False,
-    fewest_rows: float = FEWEST_ROWS,
+    fewest_rows: float = MIN_ROWS,
 ) -> TableSettings:
     """For standardized rows Z (n, p), dense or CSR, targets (n, c) and weights (n,); what is given is not looked for.
 
@@ -161,11 +161,11 @@ def choose_settings(
     500 rows, whatever n is.
     """
     counted = np.flatnonzero(weight > 0)
-    rows = np.random.default_rng(0).permutation(counted)[:MOST_ROWS]
+    rows = np.random.default_rng(0).permutation(counted)[:MAX_ROWS]
     ones = np.ones(Z.shape[1])
     given = ones if column_scales is None else column_scales
     kernel = KernelFunction(threshold)
-    if len(rows) < fewest_rows or not np.ptp(targets[rows], axis=0).any() or not kernel.at_one > _LEAST_KERNEL:
+    if len(rows) < fewest_rows or not np.ptp(targets[rows], axis=0).any() or not kernel.at_one > _MIN_KERNEL:
         word = f"{len(rows)} rows are too few to choose settings by; bias and column scales are the defaults"
         if len(rows) >= fewest_rows:
             word = "targets or kernel do not vary: there is nothing to choose settings by"
@@ -261,9 +261,9 @@ def _start(fits: list[_Fit]) -> int:
 
 
 def _few_columns(coefficients: np.ndarray) -> np.ndarray:
-    """At most ``_MOST_OUTPUTS`` columns whose squares add up to the same in the mean: random sums of them."""
+    """At most ``_MAX_OUTPUTS`` columns whose squares add up to the same in the mean: random sums of them."""
     outputs = coefficients.shape[1]
-    if outputs <= _MOST_OUTPUTS:
+    if outputs <= _MAX_OUTPUTS:
         return coefficients
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, _MOST_OUTPUTS))
-    return coefficients @ signs / np.sqrt(outputs)
+    output_weights = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, _MAX_OUTPUTS))
+    return coefficients @ output_weights / np.sqrt(outputs)

@@ -44,7 +44,7 @@ def read_bytes(file: Path) -> bytes:
         parts.append(part)
         total += len(part)
         if total > limit:
-            raise _too_much(file, f"more than {_size(limit)}")
+            raise _size_error(file, f"more than {_size(limit)}")
     return b"".join(parts)
 
 
@@ -79,7 +79,7 @@ def array_headers(file: Path) -> dict[str, ArrayHeader]:
         members = archive.infolist()
         claimed = sum(member.file_size for member in members)
         if claimed > _limit(file):
-            raise _too_much(file, _size(claimed))
+            raise _size_error(file, _size(claimed))
         return {member.filename.removesuffix(".npy"): _header(archive, member, file) for member in members}
 
 
@@ -89,7 +89,7 @@ def check_archive(file: Path) -> None:
         with zipfile.ZipFile(file) as archive:
             claimed = sum(member.file_size for member in archive.infolist())
         if claimed > _limit(file):
-            raise _too_much(file, _size(claimed))
+            raise _size_error(file, _size(claimed))
 
 
 def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> ArrayHeader:
@@ -117,7 +117,7 @@ def _limit(file: Path) -> int:
     return max(_AT_LEAST, _TIMES * file.stat().st_size)
 
 
-def _too_much(file: Path, unfolded: str) -> InputError:
+def _size_error(file: Path, unfolded: str) -> InputError:
     own = _size(file.stat().st_size)
     return InputError(
         f"{one_line(file)} has {own} and unfolds to {unfolded}; if that is what it should be, set {LIMIT} to a size "

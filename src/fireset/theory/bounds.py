@@ -41,7 +41,7 @@ def tail_bound(threshold: float) -> float:
 # Sparsity
 
 
-def expected_fired(m: int, threshold: float) -> float:
+def expected_active(m: int, threshold: float) -> float:
     """m Φ(−b): neurons that fire for a row at initialization, on average."""
     return m * upper_tail(threshold)
 
@@ -53,7 +53,7 @@ def sparsity_bound(m: int, threshold: float) -> float:
 
 def sparsity_failure(n: int, m: int, threshold: float) -> float:
     """The probability that some row breaks ``sparsity_bound`` is at most this; by Bernstein about the true mean."""
-    mean = expected_fired(m, threshold)
+    mean = expected_active(m, threshold)
     return min(1.0, n * bernstein(sparsity_bound(m, threshold) - mean, mean))
 
 
@@ -139,14 +139,14 @@ def learning_rate(n: int, smallest: float) -> float:
     return smallest / (4.0 * n * n)
 
 
-def sparse_learning_rate(n: int, smallest: float, fired_share: float) -> float:
+def sparse_learning_rate(n: int, smallest: float, active_share: float) -> float:
     """η = λ/(16 p² n²): what the proof allows if at most p·m neurons fire for a row, in any iteration.
 
     Only neurons that fire before or after the step move a prediction, so |Δu_i| ≤ 2pη√n ‖err‖ and
     B₄ ≤ 4p²η²n² ‖err‖²; asking for ηλ/4 of it gives this η. It is 1/(4p²) times the paper's: sparsity does not slow
     descent down, as Yang, Jiang, Zhang, Wang and Liang (JMLR 2024) found for networks with trained biases.
     """
-    return max(1.0, 1.0 / (4.0 * fired_share**2)) * learning_rate(n, smallest)
+    return max(1.0, 1.0 / (4.0 * active_share**2)) * learning_rate(n, smallest)
 
 
 def paper_radius(n: int, smallest: float) -> float:
@@ -280,13 +280,13 @@ def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float
     "dense": n m d. "weights" (Algorithm 1): n (m^(1 − 1/⌊d/2⌋) + k) for the queries, n k log² m for the updates, n k d
     for the gradient. "data" (Algorithm 2): n k log n and n k d. The quantum algorithms: n d √(m k).
     """
-    fired = m * tail_bound(threshold)
+    active = m * tail_bound(threshold)
     half = max(1, d // 2)
     return {
         "dense": float(n) * m * d,
-        "weights": n * (m ** (1.0 - 1.0 / half) + fired) + n * fired * log(m) ** 2 + n * fired * d,
-        "data": n * fired * log(max(n, 2)) + n * fired * d,
-        "quantum": n * d * sqrt(m * fired),
+        "weights": n * (m ** (1.0 - 1.0 / half) + active) + n * active * log(m) ** 2 + n * active * d,
+        "data": n * active * log(max(n, 2)) + n * active * d,
+        "quantum": n * d * sqrt(m * active),
     }
 
 

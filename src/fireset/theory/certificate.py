@@ -100,11 +100,11 @@ class Certificate:
             return
         started = time.perf_counter()
         t = progress.record.iteration
-        fired = progress.engine.fire_sets()[self._rows]
+        active = progress.engine.fire_sets()[self._rows]
         if t != run.sampled_iterations[-1]:
-            self._sample(progress, fired, self._y - progress.predictions[self._rows])
+            self._sample(progress, active, self._y - progress.predictions[self._rows])
         if run.n <= MAX_SPECTRUM_ROWS and run.spectra[-1][0] != t:
-            self._add_spectrum(run, t, fired)
+            self._add_spectrum(run, t, active)
         self._step_start = None
         self.seconds += time.perf_counter() - started
 
@@ -138,8 +138,8 @@ class Certificate:
             precision=float(np.finfo(network.dtype).eps),
             separation=measure_separation(self._X),
             spectrum=spectrum,
-            why_not_descent=_why_not_descent(progress, self._rows),
-            why_not_start=_why_not_paper_network(progress),
+            why_not_descent=_descent_mismatch(progress, self._rows),
+            why_not_start=_paper_network_mismatch(progress),
             max_target=float(np.abs(self._y).max()),
         )
         self._initial_weights = network.weights.copy()
@@ -165,46 +165,46 @@ class Certificate:
             run.overflow_iteration = t
             self._step_start = None
             return
-        fired = None
+        active = None
         if self._step_start is not None:
-            fired = progress.engine.fire_sets()[self._rows]
-            self._finish_step(progress, fired, err)
+            active = progress.engine.fire_sets()[self._rows]
+            self._finish_step(progress, active, err)
         if t % self._stride == 0 or t == progress.max_iter:
-            self._sample(progress, progress.engine.fire_sets()[self._rows] if fired is None else fired, err)
+            self._sample(progress, progress.engine.fire_sets()[self._rows] if active is None else active, err)
 
-    def _sample(self, progress: _Progress, fired, err: np.ndarray) -> None:
+    def _sample(self, progress: _Progress, active, err: np.ndarray) -> None:
         """Counts, movement and gradient at the current weights; the step that follows is split afterwards."""
         run, network = self._run, progress.network
         assert run is not None
         t = progress.record.iteration
-        counts = np.diff(fired.indptr)
+        counts = np.diff(active.indptr)
         if self._initial_counts is None:
             self._initial_counts = counts
         movement = _movement(network.weights, self._initial_weights)
         if len(run.sampled_iterations) % self._spectrum_stride == 0 and run.n <= MAX_SPECTRUM_ROWS:
-            self._add_spectrum(run, t, fired)
+            self._add_spectrum(run, t, active)
         run.sampled_iterations.append(t)
-        run.max_fired.append(int(counts.max()))
-        run.mean_fired.append(float(counts.mean()))
-        run.active_neurons.append(int(np.count_nonzero(np.bincount(fired.indices, minlength=run.m))))
-        run.max_fired_increase.append(int((counts - self._initial_counts).max()))
+        run.max_active.append(int(counts.max()))
+        run.mean_active.append(float(counts.mean()))
+        run.active_neurons.append(int(np.count_nonzero(np.bincount(active.indices, minlength=run.m))))
+        run.max_active_increase.append(int((counts - self._initial_counts).max()))
         run.movement.append(float(movement.max()))
         run.histogram = _histogram(movement)
-        gradient = gradient_norms(self._X, network.signs, fired, -err)
+        gradient = gradient_norms(self._X, network.output_weights, active, -err)
         run.gradients.append((t, float(gradient.max()), float(np.sqrt(np.sum(err**2)))))
         self._step_start = None
         if t < progress.max_iter:
-            self._step_start = _StepStart(t, fired, err, network.weights.copy(), gradient)
+            self._step_start = _StepStart(t, active, err, network.weights.copy(), gradient)
 
-    def _add_spectrum(self, run: RunMeasurements, t: int, fired) -> None:
+    def _add_spectrum(self, run: RunMeasurements, t: int, active) -> None:
         """λ_min(H(t)) and ‖H(t) − H(0)‖_F."""
-        kernel = fire_set_kernel(self._X, fired)
+        kernel = fire_set_kernel(self._X, active)
         if self._initial_kernel is None:
             self._initial_kernel = kernel
         change = float(np.linalg.norm(kernel - self._initial_kernel))
         run.spectra.append((t, smallest_eigenvalue(kernel), change))
 
-    def _finish_step(self, progress: _Progress, fired, err: np.ndarray) -> None:
+    def _finish_step(self, progress: _Progress, active, err: np.ndarray) -> None:
         """After the step that follows a sampled iteration: which pairs flipped, and B₁ … B₄."""
         run, step, network = self._run, self._step_start, progress.network
         assert run is not None
@@ -212,7 +212,7 @@ class Certificate:
         self._step_start = None
         if progress.record.iteration != step.iteration + 1:
             return
-        flips = flipped_pairs(step.fired, fired)
+        flips = flipped_pairs(step.active, active)
         outside = csr_array(flips.astype(np.int8) - flips.multiply(self._doubtful).astype(np.int8))
         outside.eliminate_zeros()
         neurons = np.unique(outside.indices)  # which, by the claim, must have moved by R or more
@@ -226,10 +226,10 @@ class Certificate:
             run.step_rounding.append((step.iteration, float(lost)))
         split = split_step(
             self._X,
-            network.signs,
+            network.output_weights,
             network.threshold,
             run.rates[-2],
-            step.fired,
+            step.active,
             csr_array(self._doubtful + flips),
             float(step.gradient @ step.gradient),
             (step.weights, network.weights),
@@ -243,7 +243,7 @@ class _StepStart:
     """The state before a step that is to be split."""
 
     iteration: int
-    fired: csr_array
+    active: csr_array
     err: np.ndarray
     weights: np.ndarray
     gradient: np.ndarray  # ‖∂L/∂w_r‖
@@ -269,11 +269,11 @@ def _histogram(movement: np.ndarray) -> tuple[list[float], list[int]]:
     return [float(10 ** ((a + b) / 2)) for a, b in pairwise(edges)], counts.tolist()
 
 
-def _why_not_descent(progress: _Progress, rows: np.ndarray) -> str:
+def _descent_mismatch(progress: _Progress, rows: np.ndarray) -> str:
     """Why the claims about descent do not apply to this run; empty if they do."""
     if progress.solver != "gradient":
         return f"the solver is {progress.solver}: the claims are for gradient descent"
-    if why_not := _why_not_paper_network(progress):
+    if why_not := _paper_network_mismatch(progress):
         return why_not
     if progress.momentum:
         return f"momentum is {progress.momentum:g}: the claims are for plain descent, momentum 0"
@@ -285,7 +285,7 @@ def _why_not_descent(progress: _Progress, rows: np.ndarray) -> str:
     return ""
 
 
-def _why_not_paper_network(progress: _Progress) -> str:
+def _paper_network_mismatch(progress: _Progress) -> str:
     """Why the claim about the predictions before training does not apply to this network; empty if it does."""
     if progress.network.n_outputs > 1:
         return f"the network has {progress.network.n_outputs} outputs: the paper's has one"

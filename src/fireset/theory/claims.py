@@ -91,18 +91,18 @@ class ClaimCollector:
     ----------
     assumptions : list of Assumption
         All that claims may refer to.
-    why_not_descent, why_no_lambda, why_no_movement : str
+    why_not_descent, why_no_lambda, no_movement_reason : str
         Why claims about plain descent, claims that divide by λ, or claims about weights that have moved do not apply
         to this run; empty if they do.
     """
 
     def __init__(
-        self, assumptions: list[Assumption], why_not_descent: str, why_no_lambda: str, why_no_movement: str = ""
+        self, assumptions: list[Assumption], why_not_descent: str, why_no_lambda: str, no_movement_reason: str = ""
     ):
         self.assumptions = {assumption.key: assumption for assumption in assumptions}
         self.claims: list[Claim] = []
-        self._why_not_descent, self._why_no_lambda = why_not_descent, why_no_lambda
-        self._why_no_movement = why_no_movement
+        self._descent_mismatch, self._why_no_lambda = why_not_descent, why_no_lambda
+        self._why_no_movement = no_movement_reason
 
     def add(
         self,
@@ -128,7 +128,7 @@ class ClaimCollector:
         a sample.
         """
         why_not = (
-            (self._why_not_descent if needs_descent else "")
+            (self._descent_mismatch if needs_descent else "")
             or (self._why_no_movement if needs_movement else "")
             or (self._why_no_lambda if needs_lambda else "")
             or ("" if observed else missing)

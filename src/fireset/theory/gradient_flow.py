@@ -22,7 +22,7 @@ from fireset._util.errors import InputError
 
 _AT_THRESHOLD = 1e-11  # margins up to this are an event
 _AT_REST = 1e-9  # velocities up to this do not cause one: a pair that stops sliding leaves with velocity 0
-_SMALLEST_STEP = 1e-10
+_MIN_STEP = 1e-10
 _MAX_STEPS = 200_000
 
 
@@ -55,21 +55,21 @@ class FlowPath:
 class _Phase:
     """The linear flow while all pairs keep their states: active, or held at the threshold."""
 
-    def __init__(self, X: np.ndarray, signs: np.ndarray, active: np.ndarray, sliding: np.ndarray):
-        m = len(signs)
-        self.X, self.signs, self.active = X, signs, active
+    def __init__(self, X: np.ndarray, output_weights: np.ndarray, active: np.ndarray, sliding: np.ndarray):
+        m = len(output_weights)
+        self.X, self.output_weights, self.active = X, output_weights, active
         # Row r of ``pull[r]`` (d, n): dw_r/dt = pull_r err. Sliding rows are projected out of it.
-        self.pull = (signs / np.sqrt(m))[:, None, None] * X.T[None] * active[:, None, :]
+        self.pull = (output_weights / np.sqrt(m))[:, None, None] * X.T[None] * active[:, None, :]
         self.pairs = np.argwhere(sliding)
         self.shares = np.zeros((len(self.pairs), X.shape[0]))  # τ = shares err, with τ_l = θ_l err_i
         for r in np.unique(self.pairs[:, 0]):
             held = np.flatnonzero(sliding[r])
             dual = np.linalg.pinv(X[held])  # (d, held): its transpose gives the coefficients along the held rows
-            coefficients = dual.T @ self.pull[r] / (signs[r] / np.sqrt(m))
+            coefficients = dual.T @ self.pull[r] / (output_weights[r] / np.sqrt(m))
             self.shares[self.pairs[:, 0] == r] = -coefficients
             self.pull[r] -= X[held].T @ (dual.T @ self.pull[r])
         # u_i moves by Σ_r active a_r/√m ⟨x_i, dw_r⟩.
-        self.kernel = np.einsum("ri,id,rdj->ij", active * (signs / np.sqrt(m))[:, None], X, self.pull)
+        self.kernel = np.einsum("ri,id,rdj->ij", active * (output_weights / np.sqrt(m))[:, None], X, self.pull)
         self.kernel = 0.5 * (self.kernel + self.kernel.T)
         self.values, self.vectors = np.linalg.eigh(self.kernel)
         self.values = np.maximum(self.values, 0.0)
@@ -105,12 +105,12 @@ def follow_flow(network, X: np.ndarray, y: np.ndarray, times: np.ndarray) -> Flo
         )
     X, y = np.asarray(X, np.float64), np.asarray(y, np.float64).reshape(-1)
     start, b = network.weights.astype(np.float64), float(network.threshold)
-    signs = network.signs[:, 0].astype(np.float64)
+    output_weights = network.output_weights[:, 0].astype(np.float64)
     W, stops = start.copy(), sorted({0.0, *(float(t) for t in times)})
     active = W @ X.T > b
     sliding = np.zeros_like(active)
-    err = y - signs @ np.maximum(W @ X.T - b, 0.0) / np.sqrt(len(W))
-    phase, now, events = _Phase(X, signs, active, sliding), 0.0, 0
+    err = y - output_weights @ np.maximum(W @ X.T - b, 0.0) / np.sqrt(len(W))
+    phase, now, events = _Phase(X, output_weights, active, sliding), 0.0, 0
     records = []
 
     def record() -> None:
@@ -125,7 +125,7 @@ def follow_flow(network, X: np.ndarray, y: np.ndarray, times: np.ndarray) -> Flo
             if pair is not None or share is not None:
                 events += 1
                 _change_state(phase, err, active, sliding, pair, share)
-                phase = _Phase(X, signs, active, sliding)
+                phase = _Phase(X, output_weights, active, sliding)
                 record()
                 continue
             step = min(step, stop - now)
@@ -168,7 +168,7 @@ def _next_event(phase: _Phase, W, b: float, err, sliding, rate: float):
             if out.any():
                 return 0.0, None, int(np.flatnonzero(out)[0])
             step = min(step, float(_safe_steps(np.maximum(margin, 0.0), speed, bound).min()))
-    return max(step, _SMALLEST_STEP), None, None
+    return max(step, _MIN_STEP), None, None
 
 
 def _safe_steps(margins, towards, bends) -> np.ndarray:
@@ -194,7 +194,7 @@ def _change_state(phase: _Phase, err, active, sliding, pair, share) -> None:
     row, held = phase.X[i], phase.X[sliding[r]]
     if len(held):
         row = row - np.linalg.pinv(held) @ (held @ row)
-    own = phase.signs[r] / np.sqrt(len(phase.signs)) * err[i] * float(row @ phase.X[i])
+    own = phase.output_weights[r] / np.sqrt(len(phase.output_weights)) * err[i] * float(row @ phase.X[i])
     after = before + (-own if was else own)
     if (after < 0) == (before < 0):
         active[r, i] = not was

@@ -12,7 +12,7 @@ from fireset._util.parallel import parallel_map
 from fireset.theory.joint_firing import both_above
 
 _ROWS_AT_ONCE = 64
-_LEAST_SQUARED_SINE = 1e-6  # rows closer than this are one point: the slope has a pole there
+_MIN_SQUARED_SINE = 1e-6  # rows closer than this are one point: the slope has a pole there
 
 
 class _Series(NamedTuple):
@@ -51,7 +51,7 @@ class KernelFunction:
         from fireset.kernels.cosines import slope_of_cosines
 
         arguments = _arcsine().astype(cosines.dtype), self._series.slope.astype(cosines.dtype)
-        least = cosines.dtype.type(_LEAST_SQUARED_SINE)
+        least = cosines.dtype.type(_MIN_SQUARED_SINE)
         parallel_map(lambda span: slope_of_cosines(cosines, *arguments, least, *span), _spans(len(cosines)))
         return cosines
 

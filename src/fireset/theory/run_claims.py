@@ -36,10 +36,10 @@ class RunMeasurements:
     squared_errors: list[float] = field(default_factory=list)  # ‖err(t)‖² of every iteration
     overflow_iteration: int | None = None  # the iteration in which the run overflowed
     sampled_iterations: list[int] = field(default_factory=list)
-    max_fired: list[int] = field(default_factory=list)  # max_i k_{i,t}
-    mean_fired: list[float] = field(default_factory=list)
+    max_active: list[int] = field(default_factory=list)  # max_i k_{i,t}
+    mean_active: list[float] = field(default_factory=list)
     active_neurons: list[int] = field(default_factory=list)  # neurons that fire for some sample
-    max_fired_increase: list[int] = field(default_factory=list)  # max_i k_{i,t} − k_{i,0}
+    max_active_increase: list[int] = field(default_factory=list)  # max_i k_{i,t} − k_{i,0}
     movement: list[float] = field(default_factory=list)  # max_r ‖w_r(t) − w_r(0)‖
     histogram: tuple[list[float], list[int]] = field(default_factory=lambda: ([], []))  # movement, neurons
     gradients: list[tuple[int, float, float]] = field(default_factory=list)  # max_r ‖∂L/∂w_r‖, ‖err‖
@@ -80,7 +80,7 @@ class RunMeasurements:
         return max(0, min(self.n_iterations, self.converged_iteration) - 1)
 
     @property
-    def why_no_movement(self) -> str:
+    def no_movement_reason(self) -> str:
         """Why claims about weights that have moved do not apply; empty if some weight has moved."""
         if self.n_iterations == 1 or self.overflow_iteration is not None or any(far > 0 for far in self.movement):
             return ""
@@ -97,7 +97,7 @@ def make_report(run: RunMeasurements, failure: float, seconds: float, start_seco
     """Judge every claim."""
     assumptions = _assumptions(run, failure)
     why_no_lambda = "" if run.smallest > 0 else f"λ_min(H^cts) is 0 up to rounding: {run.separation}"
-    claims = ClaimCollector(assumptions, run.why_not_descent, why_no_lambda, run.why_no_movement)
+    claims = ClaimCollector(assumptions, run.why_not_descent, why_no_lambda, run.no_movement_reason)
     _eigenvalue_claims(run, claims)
     _initial_error_claim(run, failure, claims)
     _firing_claims(run, claims)
@@ -186,7 +186,7 @@ def _firing_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     """How many neurons fire for a sample, may flip, flip, and fire at all."""
     m, b = run.m, run.threshold
     source = "Lemma: sparsity after initialization"
-    observed = [(0, float(run.max_fired[0]), bounds.sparsity_bound(m, b))]
+    observed = [(0, float(run.max_active[0]), bounds.sparsity_bound(m, b))]
     claims.add("sparsity", source, "max_i k_{i,0} ≤ 2m e^(−b²/2)", observed, ("threshold", "sparsity_odds"))
 
     source, text = "Claim: bound on noflip probability", "max_i |S̄_i| ≤ m min{R, e^(−b²/2)}"
@@ -199,13 +199,13 @@ def _firing_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     claims.add("noflip", source, text, observed, ("still",), needs_lambda=True, needs_movement=True, total=steps)
 
     source, text = "Lemma: number of fired neurons per iteration", "max_i k_{i,t} − k_{i,0} ≤ m min{R, e^(−b²/2)}"
-    observed = [(t, float(n), limit) for t, n in zip(run.sampled_iterations, run.max_fired_increase, strict=True)]
+    observed = [(t, float(n), limit) for t, n in zip(run.sampled_iterations, run.max_active_increase, strict=True)]
     every = {"needs_movement": True, "total": run.n_iterations}
     claims.add("fired", source, text, observed, _FEW_FLIPS, needs_lambda=True, **every)
     # What the O hides: k_{i,0} ≤ 2m e^(−b²/2), and no more than |S̄_i| are added.
     text = "max_i k_{i,t} ≤ 2m e^(−b²/2) + m min{R, e^(−b²/2)}"
     most = bounds.sparsity_bound(m, b) + limit
-    observed = [(t, float(n), most) for t, n in zip(run.sampled_iterations, run.max_fired, strict=True)]
+    observed = [(t, float(n), most) for t, n in zip(run.sampled_iterations, run.max_active, strict=True)]
     assumes = ("threshold", "sparsity_odds", *_FEW_FLIPS)
     claims.add("sparsity, all t", source, text, observed, assumes, needs_lambda=True, **every)
 
@@ -319,7 +319,7 @@ def _quantities(run: RunMeasurements, failure: float) -> dict[str, float]:
         "flow_movement_bound": bounds.flow_movement_bound(n, m, smallest, error),
         "initial_error": error,
         "initial_error_bound": bounds.initial_error_bound(n, b, failure, run.max_target),
-        "fired_bound": bounds.sparsity_bound(m, b),
+        "active_bound": bounds.sparsity_bound(m, b),
         "failure": failure,
     }
 
@@ -332,9 +332,9 @@ def _curves(run: RunMeasurements) -> dict[str, list[float]]:
         "squared_error": list(run.squared_errors),
         "proved_squared_error": proved,
         "sampled_iteration": [float(t) for t in run.sampled_iterations],
-        "most_fired": [float(count) for count in run.max_fired],
-        "mean_fired": list(run.mean_fired),
-        "fired_bound": [bounds.sparsity_bound(run.m, run.threshold)] * len(run.sampled_iterations),
+        "max_active": [float(count) for count in run.max_active],
+        "mean_active": list(run.mean_active),
+        "active_bound": [bounds.sparsity_bound(run.m, run.threshold)] * len(run.sampled_iterations),
         "movement": list(run.movement),
         "movement_bar": list(run.histogram[0]),
         "movement_count": [float(count) for count in run.histogram[1]],
@@ -355,8 +355,8 @@ def _notes(run: RunMeasurements, seconds: float, start_seconds: float) -> list[s
         f"The certificate took {seconds:.2f} s, {start_seconds:.2f} s of it before training; the training time "
         f"includes that.",
     ]
-    if run.why_no_movement:
-        notes.append(f"Warning: {run.why_no_movement}.")
+    if run.no_movement_reason:
+        notes.append(f"Warning: {run.no_movement_reason}.")
     if run.converged_iteration < n_iterations:
         notes.append(
             f"From iteration {run.converged_iteration} on the error is only rounding; no claim is held against it."

@@ -48,16 +48,16 @@ def pair_values(weights: np.ndarray, X: np.ndarray, samples: np.ndarray, neurons
     return values
 
 
-def gradient_norms(X: np.ndarray, signs: np.ndarray, fire_sets: csr_array, residual: np.ndarray) -> np.ndarray:
+def gradient_norms(X: np.ndarray, output_weights: np.ndarray, fire_sets: csr_array, residual: np.ndarray) -> np.ndarray:
     """‖∂L/∂w_r‖ for every neuron, residual ∂L/∂u of shape (n, c); cost O(d · fired pairs)."""
     from fireset.kernels.tangent import gradient_squares
 
-    m = len(signs)
+    m = len(output_weights)
     columns = fire_sets.tocsc()
     squares = np.empty(m)
-    residual, signs = np.ascontiguousarray(residual, np.float64), signs.astype(np.float64, copy=False)
+    residual, output_weights = np.ascontiguousarray(residual, np.float64), output_weights.astype(np.float64, copy=False)
     parallel_map(
-        lambda span: gradient_squares(X, signs, columns.indptr, columns.indices, residual, squares, *span),
+        lambda span: gradient_squares(X, output_weights, columns.indptr, columns.indices, residual, squares, *span),
         ranges(m),
     )
     return np.sqrt(squares / m)
@@ -68,7 +68,7 @@ class StepSplit:
     """‖err(t+1)‖² = ‖err(t)‖² + B₁ + B₂ + B₃ + B₄ (Claim "split into four terms"), for err = y − u.
 
     B₁ = −2η errᵀ H(t) err, B₂ = 2η errᵀ H(t)^⊥ err, B₃ = −2 errᵀ v₂, B₄ = ‖u(t+1) − u(t)‖², where v₂ is the change of
-    the predictions that neurons in S̄_i cause. The signs are the paper's, and right.
+    the predictions that neurons in S̄_i cause. The output_weights are the paper's, and right.
     """
 
     terms: tuple[float, float, float, float]
@@ -77,7 +77,7 @@ class StepSplit:
 
 def split_step(
     X: np.ndarray,
-    signs: np.ndarray,
+    output_weights: np.ndarray,
     threshold: float,
     rate: float,
     fire_sets: csr_array,
@@ -93,11 +93,11 @@ def split_step(
     for each fired pair of a neuron that has one.
     """
     err, err_after = errors
-    m = len(signs)
+    m = len(output_weights)
     pairs = doubtful.tocoo()
     samples, neurons = pairs.coords
     excess = [np.maximum(pair_values(w, X, samples, neurons) - threshold, 0.0) for w in weights]
-    change = signs[neurons, 0] * (excess[1] - excess[0]) / np.sqrt(m)
+    change = output_weights[neurons, 0] * (excess[1] - excess[0]) / np.sqrt(m)
     flipping = float(np.sum(err[samples] * change))
 
     both = csr_array(fire_sets.multiply(doubtful)).tocoo()

@@ -8,8 +8,8 @@ import numpy as np
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.history import Iteration
 
-_WORTH_A_COPY = 0.5  # without a validation set the safe copy is renewed when the loss has halved: log₂ many copies
-_BEYOND_REPAIR = 2.0  # times the loss of the copy
+_COPY_LOSS_RATIO = 0.5  # without a validation set the safe copy is renewed when the loss has halved: log₂ many copies
+_ROLLBACK_LOSS_RATIO = 2.0  # times the loss of the copy
 
 
 class BestWeights:
@@ -23,7 +23,7 @@ class BestWeights:
         self._network = network
         self._by_validation = by_validation
         self._copy = network.weights.copy()
-        self._outputs = network.signs.copy() if with_outputs else None
+        self._outputs = network.output_weights.copy() if with_outputs else None
         self._current: Iteration | None = None
         self._best: Iteration | None = None
 
@@ -37,22 +37,22 @@ class BestWeights:
         """The network's weights are those of ``record`` now; copy them if they are worth it."""
         self._current = record
         if self._best is None or self._score(record) < self._score(self._best) * (
-            1.0 if self._by_validation else _WORTH_A_COPY
+            1.0 if self._by_validation else _COPY_LOSS_RATIO
         ):
             np.copyto(self._copy, self._network.weights)
             if self._outputs is not None:
-                np.copyto(self._outputs, self._network.signs)
+                np.copyto(self._outputs, self._network.output_weights)
             self._best = record
 
     def beyond_repair(self, record: Iteration) -> bool:
         """Whether this iteration is so much worse than the copy, or NaN, that going on from it makes no sense."""
-        return not record.loss <= _BEYOND_REPAIR * self.best.loss
+        return not record.loss <= _ROLLBACK_LOSS_RATIO * self.best.loss
 
     def restore(self) -> None:
         """Go back to the copy."""
         np.copyto(self._network.weights, self._copy)
         if self._outputs is not None:
-            np.copyto(self._network.signs, self._outputs)
+            np.copyto(self._network.output_weights, self._outputs)
         self._current = self._best
 
     def finish(self) -> Iteration:

@@ -78,7 +78,9 @@ class Checkpoints:
 
     def check_free(self, group: ProcessGroup) -> None:
         """Refuse, on all workers, a folder that another run is writing to; for those who prepare long before it."""
-        _refuse_together(group, _why_not(FolderLock(Path(self.folder)).check_free) if group.rank == 0 else "", self)
+        _raise_on_all_workers(
+            group, _mismatch(FolderLock(Path(self.folder)).check_free) if group.rank == 0 else "", self
+        )
 
 
 class CheckpointFolder:
@@ -105,7 +107,7 @@ class CheckpointFolder:
         self._lock = FolderLock(self._folder)  # of the first worker, for all of them
         with self.released_on_error():
             # Nobody looks before the folder has been tidied.
-            _refuse_together(group, _why_not(self._prepare) if group.rank == 0 else "", asked)
+            _raise_on_all_workers(group, _mismatch(self._prepare) if group.rank == 0 else "", asked)
 
     def release(self) -> None:
         """Let other runs have the folder."""
@@ -164,12 +166,12 @@ class CheckpointFolder:
     def save(self) -> bool:
         """Write a checkpoint of the state as it is; on a full disk warn and leave the older ones as they are."""
         group, own, writes = self._group, self._own_part(), self._shard.grid.writes
-        failure = _why_not(lambda: self._write_rows(own)) if writes else ""
+        failure = _mismatch(lambda: self._write_rows(own)) if writes else ""
         digest = file_digest(own) if writes and not failure else bytes(16)
         whole = group.all_true(not failure)
         digests = group.all_gather(digest)[: self._shard.group.size]
         if whole and group.rank == 0:
-            failure = _why_not(lambda: self._write_index(digests))
+            failure = _mismatch(lambda: self._write_index(digests))
         whole = group.all_true(not failure)
         if group.rank == 0:
             if whole:
@@ -243,7 +245,7 @@ class CheckpointFolder:
                     parts = self._read_state(iteration, columns, description)
             except InputError as error:
                 failure = str(error)
-            _refuse_together(self._group, refusal, self._asked)
+            _raise_on_all_workers(self._group, refusal, self._asked)
             if self._group.all_true(not failure) and parts is not None:
                 self._put(*parts)
                 return True
@@ -358,7 +360,7 @@ class CheckpointFolder:
         return here[mine], arrays[rows][mine]
 
 
-def _why_not(attempt: Callable[[], None]) -> str:
+def _mismatch(attempt: Callable[[], None]) -> str:
     """Why an attempt failed, or nothing: a worker may not leave the others waiting."""
     try:
         attempt()
@@ -367,7 +369,7 @@ def _why_not(attempt: Callable[[], None]) -> str:
     return ""
 
 
-def _refuse_together(group: ProcessGroup, refusal: str, asked: Checkpoints) -> None:
+def _raise_on_all_workers(group: ProcessGroup, refusal: str, asked: Checkpoints) -> None:
     """What one worker refuses, if anything, is refused on all of them."""
     if not group.all_true(not refusal):
         raise InputError(refusal or f"another worker refuses the checkpoint folder {asked.folder}")

@@ -18,8 +18,8 @@ class Iteration:
     iteration: int
     loss: float
     validation_loss: float | None
-    fired_pairs: int
-    fired_fraction: float
+    active_pairs: int
+    active_fraction: float
     inner_products: int  # in this iteration, refreshes of the step before included
     refreshes: int
     learning_rate: float
@@ -71,7 +71,7 @@ class WorkCounter:
         """Fields of an ``Iteration``."""
         work = engine.work
         counted = {
-            "fired_pairs": work.fired_pairs,
+            "active_pairs": work.active_pairs,
             "inner_products": work.inner_products - self._inner_products,
             "refreshes": work.refreshes - self._refreshes,
             "oracle_queries": None if work.oracle_queries is None else work.oracle_queries - self._oracle_queries,

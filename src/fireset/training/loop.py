@@ -101,7 +101,7 @@ class Trainer:
     batch_size, shuffle_seed
         Step on batches of so many rows, drawn by the seed; an iteration is then an epoch (``MiniBatchDescent``).
     trained_outputs : bool
-        Whether gradient descent trains the output layer, too; ``network.signs`` are real numbers then.
+        Whether gradient descent trains the output layer, too; ``network.output_weights`` are real numbers then.
     ridge : "auto" or a number
         λ of the ridge towards the start that "gauss-newton" has; "auto" chooses it by leave-one-out.
     max_iter : int
@@ -282,7 +282,7 @@ class Trainer:
 
     def _remember_weights(self) -> None:
         """Compute checksums of weights and outputs. Cost O(m d), a fraction of a forward pass over a few rows."""
-        self._checksums = {name: _checksum(getattr(self._network, name)) for name in ("weights", "signs")}
+        self._checksums = {name: _checksum(getattr(self._network, name)) for name in ("weights", "output_weights")}
 
     def _check_weights(self) -> None:
         """Refuse weights that were changed since the last step: what the engine knows of them is no longer true."""
@@ -305,7 +305,7 @@ class Trainer:
             iteration=len(self.history),
             loss=problem.weight_unit * (loss + self._solver.penalty()),
             validation_loss=held_out[0] if held_out else None,
-            fired_fraction=engine.work.fired_pairs / pairs,
+            active_fraction=engine.work.active_pairs / pairs,
             learning_rate=self._solver.learning_rate,
             seconds=self._clock.seconds,
             **self._counter.since_last(engine),

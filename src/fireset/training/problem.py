@@ -16,9 +16,9 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows, SparseRows, stacked
 from fireset.training.losses import Loss
 
-_LARGEST_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
+_MAX_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
 _USUAL_EXPONENT = 16  # of two: mean weights up to 2^±16 are used as they are
-_LARGEST_PUSH = 1e-3  # of the largest number of the network's precision, for the same reason
+_MAX_PUSH = 1e-3  # of the largest number of the network's precision, for the same reason
 
 
 @dataclass(frozen=True)
@@ -238,9 +238,9 @@ def _check_sizes(targets: np.ndarray, weight: np.ndarray, scaled: np.ndarray, dt
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.where(weight > 0, weight * np.square(targets).sum(axis=1), 0.0)
         pushes = scaled * np.maximum(sizes, 1.0)
-        if not squares.sum() <= _LARGEST_LOSS:
+        if not squares.sum() <= _MAX_LOSS:
             limit, shares = f"the sum of {'' if what else 'sample_weight · '}y² to be finite", squares
-        elif not what and not pushes.sum() <= _LARGEST_PUSH * float(np.finfo(dtype).max):
+        elif not what and not pushes.sum() <= _MAX_PUSH * float(np.finfo(dtype).max):
             limit, shares = f"gradients to be finite in {dtype}", pushes
         else:
             return

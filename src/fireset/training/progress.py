@@ -87,7 +87,7 @@ class ProgressBar:
 
     def __call__(self, progress: Progress) -> None:
         record = progress.record
-        state = f"loss {record.loss:.4g}  fired {record.fired_fraction:.2%}"
+        state = f"loss {record.loss:.4g}  fired {record.active_fraction:.2%}"
         if record.validation_loss is not None:
             state += f"  validation {record.validation_loss:.4g}"
         rounds = progress.solver == "gauss-newton"  # which end when nothing is left to gain, long before max_iter

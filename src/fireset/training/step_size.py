@@ -14,7 +14,7 @@ from fireset.training.history import History
 from fireset.training.losses import Loss
 from fireset.training.problem import TrainingProblem
 
-_MOST_ROWS_FOR_THEORY = 5000
+_MAX_ROWS_FOR_THEORY = 5000
 _NOISE = 1e-5  # a loss must grow by this much of itself, and
 _FLOOR = 1e-10  # this much of the first loss, to count as grown: float32 predictions wobble
 
@@ -70,10 +70,10 @@ def _from_theory(network, X: Any) -> float:
     from fireset.theory.spectrum import smallest_eigenvalue
 
     n = len(X)
-    if n > _MOST_ROWS_FOR_THEORY:
+    if n > _MAX_ROWS_FOR_THEORY:
         raise InputError(
             f"learning_rate='theory' needs all eigenvalues of an n × n matrix and is limited to "
-            f"{_MOST_ROWS_FOR_THEORY} rows, got {n}; use 'auto'"
+            f"{_MAX_ROWS_FOR_THEORY} rows, got {n}; use 'auto'"
         )
     if np.abs(row_norms(X) - 1.0).max() > 1e-3:
         raise InputError("learning_rate='theory' is proved for rows of norm 1 only; use 'auto' with any_norm=True")

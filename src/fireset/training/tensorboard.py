@@ -12,7 +12,15 @@ from typing import Any
 from fireset._util.errors import InputError
 from fireset.training.progress import Progress
 
-_SCALARS = ("loss", "validation_loss", "fired_fraction", "fired_pairs", "inner_products", "refreshes", "learning_rate")
+_SCALARS = (
+    "loss",
+    "validation_loss",
+    "active_fraction",
+    "active_pairs",
+    "inner_products",
+    "refreshes",
+    "learning_rate",
+)
 _LOGS = count()  # of this process, for a name of its own for each
 
 

@@ -61,8 +61,10 @@ def _add_network(graph: Graph, rows: str, network: ShiftedReLUNetwork) -> str:
     weights = graph.constant("weights", network.weights, network.dtype)
     shift = graph.constant("threshold", -network.threshold, network.dtype)
     excess = graph.add("Gemm", rows, weights, shift, name="excess", transB=1)
-    fired = graph.add("Relu", excess, name="activations")
+    active = graph.add("Relu", excess, name="activations")
     # Not MatMul: onnxruntime would fuse it with the division, whose divisor it then rounds to float32.
-    sums = graph.add("Gemm", fired, graph.constant("signs", network.signs, network.dtype), name="sums")
+    sums = graph.add(
+        "Gemm", active, graph.constant("output_weights", network.output_weights, network.dtype), name="sums"
+    )
     divisor = graph.constant("divisor", network.divisor)
     return graph.add("Div", graph.cast(sums, np.float64, "wide_sums"), divisor, name="f")

@@ -8,7 +8,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.estimators.onnx_export.graph import Graph
 from fireset.training.losses import Loss, Poisson, get_loss
-from fireset.training.losses.poisson import LARGEST_LOG
+from fireset.training.losses.poisson import MAX_LOG
 
 if TYPE_CHECKING:
     from fireset.estimators.classifier import ShiftedReLUClassifier
@@ -51,7 +51,7 @@ def _same(graph: Graph, u: str) -> str:  # noqa: ARG001
 
 def _exponential(graph: Graph, u: str) -> str:
     """e^u, of u up to the largest that ``Poisson`` raises e to."""
-    most = graph.constant("largest_log", LARGEST_LOG)
+    most = graph.constant("largest_log", MAX_LOG)
     above = graph.add("Greater", u, most, name="is_above")  # not Min, which need not keep NaN
     return graph.add("Exp", graph.add("Where", above, most, u, name="logs"), name="means")
 

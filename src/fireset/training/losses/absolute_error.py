@@ -64,4 +64,4 @@ class AbsoluteError(Loss):
         return spread.quantiles(y, sample_weight, 0.5), spread.spreads(y, sample_weight)
 
     def screening(self, y, sample_weight) -> np.ndarray:
-        return spread.drawn_in(y, sample_weight)
+        return spread.winsorized(y, sample_weight)

@@ -50,4 +50,4 @@ class Huber(Loss):
         return spread.quantiles(y, sample_weight, 0.5), spread.spreads(y, sample_weight)
 
     def screening(self, y, sample_weight) -> np.ndarray:
-        return spread.drawn_in(y, sample_weight)
+        return spread.winsorized(y, sample_weight)

@@ -7,7 +7,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.training.losses.base import Loss
 
-_LEAST_CURVATURE = 1e-4  # of log loss, so that rows that are predicted with certainty still count
+_MIN_CURVATURE = 1e-4  # of log loss, so that rows that are predicted with certainty still count
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LogLoss(Loss):
         """p (1 − p) for one output; twice that for several, since diag(p) − p pᵀ is diagonally dominant."""
         p = probabilities(u)
         bound = p * (1.0 - p) * (1.0 if u.shape[1] == 1 else 2.0)
-        return np.maximum(bound, _LEAST_CURVATURE) * sample_weight[:, None]
+        return np.maximum(bound, _MIN_CURVATURE) * sample_weight[:, None]
 
     def check_targets(self, targets) -> None:
         if targets.min() < 0 or targets.max() > 1:

@@ -8,12 +8,12 @@ from fireset._util.errors import InputError
 from fireset.training.losses import spread
 from fireset.training.losses.base import Loss
 
-LARGEST_LOG = 300.0  # e to the power of it, times any weight, is still a number
-_LEAST_CURVATURE = 1e-4  # so that rows whose mean is next to 0 still count
+MAX_LOG = 300.0  # e to the power of it, times any weight, is still a number
+_MIN_CURVATURE = 1e-4  # so that rows whose mean is next to 0 still count
 
 
 def _means(u: np.ndarray) -> np.ndarray:
-    return np.exp(np.minimum(u, LARGEST_LOG))
+    return np.exp(np.minimum(u, MAX_LOG))
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Poisson(Loss):
         from scipy.special import xlogy
 
         # Linear beyond the largest mean, as the residual has it: a loss that is constant there would stop descent.
-        beyond = 1.0 + np.maximum(u - LARGEST_LOG, 0.0)
+        beyond = 1.0 + np.maximum(u - MAX_LOG, 0.0)
         rows = _means(u) * beyond - targets - targets * u + xlogy(targets, targets)
         return float(sample_weight @ rows.sum(axis=1))
 
@@ -56,7 +56,7 @@ class Poisson(Loss):
         above = targets > means * (1.0 + 1e-6)
         rise = np.log(np.where(above, targets, 1.0)) - u
         chord = np.divide(targets - means, rise, out=means.copy(), where=above)
-        return np.maximum(chord, _LEAST_CURVATURE) * sample_weight[:, None]
+        return np.maximum(chord, _MIN_CURVATURE) * sample_weight[:, None]
 
     def check_targets(self, targets) -> None:
         if targets.min() < 0:

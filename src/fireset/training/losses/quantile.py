@@ -105,7 +105,7 @@ class Quantile(Loss):
         return centre, np.broadcast_to(spread.spreads(y, sample_weight), centre.shape).copy()
 
     def screening(self, y, sample_weight) -> np.ndarray:
-        return spread.drawn_in(y, sample_weight)
+        return spread.winsorized(y, sample_weight)
 
 
 def pinball(y: np.ndarray, predicted: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 _NORMAL_RANGE = 1.349  # between the quartiles of a normal distribution of deviation 1
-_DRAWN_IN = 3.0  # spreads
+_WINSOR_SPREADS = 3.0  # spreads
 
 SMOOTHING = 0.01  # ε beside the spread of the targets
 # Rows within ε of a kink, at a time, as a rule: the others are not curved at all.
@@ -38,10 +38,10 @@ def broad(epsilon: float, errors: np.ndarray, sample_weight: np.ndarray) -> floa
     return max(epsilon, 0.5 * float(spreads(errors, sample_weight).min()))
 
 
-def drawn_in(y: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
+def winsorized(y: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:
     """y (n, c) in spreads from its median, at most three: what is left of outliers when least squares looks at y."""
     scaled = (y - quantiles(y, sample_weight, 0.5)) / spreads(y, sample_weight)
-    return centred(np.clip(scaled, -_DRAWN_IN, _DRAWN_IN), sample_weight)
+    return centred(np.clip(scaled, -_WINSOR_SPREADS, _WINSOR_SPREADS), sample_weight)
 
 
 def centred(y: np.ndarray, sample_weight: np.ndarray) -> np.ndarray:

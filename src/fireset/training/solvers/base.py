@@ -65,7 +65,7 @@ class Solver(ABC):
     batch_size : int or None
         Rows of a batch, for a solver that needs an engine that takes batches.
     trains_outputs : bool
-        Whether it moves ``network.signs``, too.
+        Whether it moves ``network.output_weights``, too.
     shares_rows : bool
         Whether workers may have some rows each: whatever it sums over rows, it sums by ``problem.total``.
     converged : bool

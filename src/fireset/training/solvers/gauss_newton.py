@@ -31,7 +31,7 @@ from fireset.training.history import Iteration
 from fireset.training.memory import free_bytes
 from fireset.training.solvers.base import Evaluation, Solver, SolverContext
 from fireset.training.solvers.choose_ridge import ridge_for_loss
-from fireset.training.solvers.kernel_memory import MOST_PIVOTS, kernel_bytes, kernel_fits, partial_bytes
+from fireset.training.solvers.kernel_memory import MAX_PIVOTS, kernel_bytes, kernel_fits, partial_bytes
 from fireset.training.solvers.kernel_solve import (
     CholeskyPreconditioner,
     KernelColumns,
@@ -48,20 +48,22 @@ from fireset.training.solvers.kernel_solve import (
 
 _FEW_ROWS = 2500  # up to which the whole kernel is factored
 _SMALL_SHIFT = 0.05  # ν beside the mean diagonal, below which a partial factor leaves many products to be done
-_LEFT = 0.3  # of ``tol`` a linear system may leave to be gained
-_LOOSE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
-_LEAST_OBJECTIVE = 1e-3  # of the objective now: what a round leaves counts as no less
+_LINEAR_SOLVE_TOLERANCE = 0.3  # of ``tol`` a linear system may leave to be gained
+_LOOSE_SOLVE_TOLERANCE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
+_MIN_OBJECTIVE = 1e-3  # of the objective now: what a round leaves counts as no less
 _MORE_SOLVES = 3  # that a system gets before it counts as unsolved
 _NEGLIGIBLE = 1e-3  # of ``tol`` of the objective: a damped round that gains less is not taken
-_MOST_PRODUCTS = 60  # for one linear system
+_MAX_PRODUCTS = 60  # for one linear system
 _KEPT = 0.1  # of what a round promised, below which it is damped more
-_KEPT_WORD = 3.0  # times ``tol`` of the objective, by which a round may be off where the network is as good as linear
+_MODEL_TOLERANCE = (
+    3.0  # times ``tol`` of the objective, by which a round may be off where the network is as good as linear
+)
 _GOOD = 0.75  # from which on the damping is lowered, and linear systems are solved to the end
 _MANY_PRODUCTS = 40  # after which the preconditioner is made anew
 _MANY_ROWS = 0.9  # quantile of how √b has changed
 _MUCH = 0.35  # in its logarithm: b by a factor of two
 _SLOW_ROUNDS = 5  # successful ones that decrease the objective by less than ``tol`` each, on average, end training
-_MOST_DAMPING = 1e8  # times the ridge; beyond, no step decreases the loss
+_MAX_DAMPING = 1e8  # times the ridge; beyond, no step decreases the loss
 _LEFT_OUT_ROWS = 800  # that the ridge is chosen by
 
 
@@ -124,7 +126,7 @@ class GaussNewton(Solver):
         self._ridge, self._damping = 0.0, 0.0
         self.converged = self.stalled = False
         self._apart = False  # whether each output has a preconditioner of its own
-        self._cut_off = False  # whether the last linear system was left at ``_MOST_PRODUCTS``
+        self._cut_off = False  # whether the last linear system was left at ``_MAX_PRODUCTS``
         self._trusted = True  # the last round gave what it had promised, or most of it
         self._kept_its_word = True  # and that within what counts
         self._pending: _Pending | None = None
@@ -198,16 +200,16 @@ class GaussNewton(Solver):
             loss = self._objective(record)
             gained = self._objective(pending.record) - loss
             self._trusted = gained >= _GOOD * pending.promise
-            self._kept_its_word = abs(gained - pending.promise) <= _KEPT_WORD * self._tol * loss
+            self._kept_its_word = abs(gained - pending.promise) <= _MODEL_TOLERANCE * self._tol * loss
             if not gained >= _KEPT * pending.promise:  # NaN is no gain
                 self._damp()
             if not gained > 0:
-                predictions, residual = self._go_back(pending)
+                predictions, residual = self._roll_back(pending)
                 record = pending.record
             elif self._trusted:
                 self._damping = 0.0 if self._damping < 0.1 * self._ridge else self._damping / 8
             self._pending = None
-        if self._damping > _MOST_DAMPING * self._ridge:
+        if self._damping > _MAX_DAMPING * self._ridge:
             self._stall(self._objective(record))
             return
         if self._is_slow():
@@ -232,7 +234,7 @@ class GaussNewton(Solver):
         self._damping = max(10 * self._damping, self._ridge)
         self._preconditioner = None
 
-    def _go_back(self, pending: _Pending) -> tuple[np.ndarray, np.ndarray]:
+    def _roll_back(self, pending: _Pending) -> tuple[np.ndarray, np.ndarray]:
         """Take the last round back. Gives predictions and residual there."""
         problem = self.context.problem
         self._replace_weights(pending.weights)
@@ -362,22 +364,22 @@ class GaussNewton(Solver):
             left = 0.5 * max(float((r * r).sum()) - shift * taken, 0.0)
             applied = right - r - shift * z  # R J Jᵀ R z
             now = constant + 0.5 * (float(((right - applied) ** 2).sum()) + shift * float((z * applied).sum()))
-            small = left <= _LEFT * self._tol * max(now, _LEAST_OBJECTIVE * loss)
+            small = left <= _LINEAR_SOLVE_TOLERANCE * self._tol * max(now, _MIN_OBJECTIVE * loss)
             if curvature is None:
-                return not strict and (small or (not self._trusted and left <= _LOOSE * (loss - now)))
+                return not strict and (small or (not self._trusted and left <= _LOOSE_SOLVE_TOLERANCE * (loss - now)))
             certified = small if certified is None else certified
             return small
 
         start = None if self._dual is None else divided(self._dual, system.roots)
         solved = conjugate_residuals(
-            system.apply, self._preconditioner, right, start=start, enough=enough, max_products=_MOST_PRODUCTS
+            system.apply, self._preconditioner, right, start=start, enough=enough, max_products=_MAX_PRODUCTS
         )
         self.products += solved.products
-        self._cut_off = solved.products >= _MOST_PRODUCTS
+        self._cut_off = solved.products >= _MAX_PRODUCTS
         if solved.products > _MANY_PRODUCTS and self._kernel is not None:
             self._preconditioner = self._kernel = None  # a partial one would be no better for being new
         several = 1 < self.context.network.n_outputs and len(system.roots) <= _FEW_ROWS  # else they take much memory
-        if solved.products >= _MOST_PRODUCTS and several and not self._apart:
+        if solved.products >= _MAX_PRODUCTS and several and not self._apart:
             self._apart, self._preconditioner = True, None
         return solved, bool(certified) and solved.sound
 
@@ -423,7 +425,7 @@ class GaussNewton(Solver):
         def factor(row_roots: np.ndarray) -> Preconditioner:
             if whole:
                 return CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
-            return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(MOST_PIVOTS, n), group)
+            return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(MAX_PIVOTS, n), group)
 
         made = OutputPreconditioner([factor(column) for column in roots.T]) if self._outputs_apart else factor(mean)
         self._columns = None

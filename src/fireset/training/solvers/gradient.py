@@ -60,7 +60,7 @@ class GradientDescent(Solver):
         own = rest = 0.0
         for tile in network.tiles(X, 0, network.width):
             rest += float(np.square(tile.activations, dtype=np.float64).sum())
-            squares = np.square(network.signs[tile.neurons], dtype=np.float64).mean(axis=1)
+            squares = np.square(network.output_weights[tile.neurons], dtype=np.float64).mean(axis=1)
             own += float(squares @ (tile.activations > 0) @ np.square(row_norms(X[tile.samples])))
         return own / (own + rest) if own > 0 else 1.0
 
@@ -83,7 +83,7 @@ class GradientDescent(Solver):
         engine.step(residual, self._rule)
         if outputs is not None:
             self._output_rule.rate = self._rule.rate
-            self._output_rule.apply(engine.network.signs, RowGradients(np.arange(len(outputs)), outputs))
+            self._output_rule.apply(engine.network.output_weights, RowGradients(np.arange(len(outputs)), outputs))
             engine.outputs_moved()
 
     def use_rows(self, context: SolverContext, *, went_back: bool) -> None:

@@ -2,13 +2,13 @@
 
 from fireset.network import ShiftedReLUNetwork
 
-MOST_PIVOTS = 1200  # of a partial factor
-_MOST_CHOLESKY_ROWS = 6000  # up to which all is factored where ν is small; beyond, n³/3 takes longer than it saves
+MAX_PIVOTS = 1200  # of a partial factor
+_MAX_CHOLESKY_ROWS = 6000  # up to which all is factored where ν is small; beyond, n³/3 takes longer than it saves
 
 
 def partial_bytes(n_samples: int) -> float:
     """A partial factor in float32, and what is computed on the way to it."""
-    return 7.0 * n_samples * min(MOST_PIVOTS, n_samples)
+    return 7.0 * n_samples * min(MAX_PIVOTS, n_samples)
 
 
 def kernel_bytes(n_samples: int, network: ShiftedReLUNetwork, factors: int = 1) -> float:
@@ -18,4 +18,4 @@ def kernel_bytes(n_samples: int, network: ShiftedReLUNetwork, factors: int = 1) 
 
 def kernel_fits(n_samples: int, network: ShiftedReLUNetwork, free: float, factors: int = 1) -> bool:
     """Whether there is room for the whole kernel, and factoring it is worth while."""
-    return n_samples <= _MOST_CHOLESKY_ROWS and kernel_bytes(n_samples, network, factors) < 0.5 * free
+    return n_samples <= _MAX_CHOLESKY_ROWS and kernel_bytes(n_samples, network, factors) < 0.5 * free

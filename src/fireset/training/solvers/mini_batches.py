@@ -63,7 +63,7 @@ class MiniBatchDescent(GradientDescent):
         tops = []
         for rows in list(self._batches(0))[:_LOOKED_AT]:
             X, weight = problem.X[rows], problem.weight[rows]
-            top = largest_eigenvalue(X, network.signs, network.fire_sets(X), weight)
+            top = largest_eigenvalue(X, network.output_weights, network.fire_sets(X), weight)
             tops.append(top * network.output_scale**2)
         top = self.context.loss.step_curvature(network.n_outputs) * max(tops, default=0.0)
         return (1.0 - self.momentum) / top if top > 0 else 1.0  # momentum goes on with what batches gave before
@@ -77,17 +77,17 @@ class MiniBatchDescent(GradientDescent):
     def _descend(self, evaluation: Evaluation) -> None:
         engine, problem, loss = self.context.engine, self.context.problem, self.context.loss
         assert isinstance(engine, BatchEngine), "the plan gives no other"
-        seen, fired = np.empty_like(evaluation.predictions), 0
+        seen, active = np.empty_like(evaluation.predictions), 0
         for rows in self._batches(evaluation.record.iteration):
             seen[rows] = engine.forward_rows(rows)
-            fired += engine.work.fired_pairs
+            active += engine.work.active_pairs
             engine.step_rows(loss.residual(seen[rows], problem.targets[rows], problem.weight[rows]), self._rule)
         others = np.flatnonzero(problem.weight == 0)
         if len(others):
             seen[others] = engine.forward_rows(others)
-            fired += engine.work.fired_pairs
+            active += engine.work.active_pairs
         engine.end_batches(self._rule)
-        engine.work.fired_pairs = fired
+        engine.work.active_pairs = active
         self._seen = seen
 
     def predictions(self) -> np.ndarray | None:
