@@ -845,7 +845,7 @@ def test_a_high_accuracy_does_not_hide_classes_that_are_never_found():
     assert found["low_recall_classes"] == {"b": 0.0}
     assert "low_recall_classes" not in scores("classification", answers, answers)
     assert scores("classification", np.array([None, None], object), np.array(["a", "b"])) == {"accuracy": 0.0}
-    assert readable("held_out_hardly_found", {"b": 0.0}) == ("held out recall below one half", "b 0 %")
+    assert readable("held_out_low_recall_classes", {"b": 0.0}) == ("held out recall below one half", "b 0 %")
     assert readable("rmse", 29893.2) == ("RMSE", "29,900")
 
 

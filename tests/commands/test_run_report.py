@@ -185,7 +185,7 @@ def test_in_short_for_numbers():
         ({"iterations": 0}, "give it more neurons with --width"),
         ({"held_out_majority_accuracy": 0.9}, "explain little of the target"),
         ({"forecast_accuracy": 0.99}, "The outcome is behind the forecast"),
-        ({"held_out_hardly_found": {"c1": 0.1}}, "Train with --balance: found less than half the time are c1."),
+        ({"held_out_low_recall_classes": {"c1": 0.1}}, "Train with --balance: found less than half the time are c1."),
         ({"importances": {"a": 0.95, "b": 0.05}, "held_out_accuracy": 1.0}, "The column a determines nearly all"),
     ],
 )

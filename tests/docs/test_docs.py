@@ -157,7 +157,7 @@ def test_paths_exist(page):
         places = [ROOT / path, ROOT / "src" / "fireset" / path]
         if "/" not in path:
             places += (ROOT / "src" / "fireset").rglob(path)
-            places.append(ROOT / "tests" / path)
+            places += (ROOT / "tests").rglob(path)
         assert path == "out/" or any(place.exists() for place in places), path
 
 
@@ -165,9 +165,10 @@ def test_tests_exist():
     """``test_file.py::test_name``, or ``::test_name`` after a file."""
     for page in ALL_PAGES:
         defined: set[str] = set()
-        for file, name in re.findall(r"`(?:tests/)?(test_\w+\.py)?(?:::(test_\w+))?`", text_of(page)):
+        for file, name in re.findall(r"`(?:tests/(?:\w+/)?)?(test_\w+\.py)?(?:::(test_\w+))?`", text_of(page)):
             if file:
-                tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+                (path,) = (ROOT / "tests").rglob(file)
+                tree = ast.parse(path.read_text(encoding="utf-8"))
                 defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
             assert not name or name in defined, f"{page.name}: {name}"
 
