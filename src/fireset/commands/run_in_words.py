@@ -191,7 +191,7 @@ def _of_score(facts: dict[str, Any], held: HeldOut | None) -> list[str]:
             "The score is below the forecast: look for rows that depend on each other, or score on more rows with a "
             "larger --holdout."
         )
-    missed = list(facts.get("held_out_hardly_found", {}))
+    missed = list(facts.get("held_out_low_recall_classes", {}))
     if missed and held.names is not None and len(missed) <= len(held.names) / 2:  # else it is not that they are rare
         more = f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
         remedy = "Collect more of their rows" if facts["settings"].get("class_weight") else "Train with --balance"
