@@ -642,7 +642,7 @@ def test_regression_values():
 def test_help_docs_and_refusal_list_the_same_formats(tmp_path):
     (tmp_path / "table.docx").write_text("a")
     refused = refusal(read_table, tmp_path / "table.docx")
-    docs = (Path(__file__).parent.parent / "docs" / "tabular-data.md").read_text(encoding="utf-8")
+    docs = (Path(__file__).parents[2] / "docs" / "tabular-data.md").read_text(encoding="utf-8")
     shown = [
         CliRunner().invoke(app, [command, "--help"]).stdout for command in ("train", "compare", "theory", "quantum")
     ]
