@@ -31,7 +31,7 @@ test-all: $(VENV)/.docs chromium
 
 # Three hosts as network namespaces, killed, paused, cut off, on a bad cable: minutes, root, and ip (iproute2).
 test-hosts: $(VENV)/.test
-	FIRESET_TEST_HOSTS=1 $(BIN)/python -m pytest tests/test_hosts.py
+	FIRESET_TEST_HOSTS=1 $(BIN)/python -m pytest tests/distributed/test_hosts.py
 
 # The same with another Python, in an environment of its own: make test-python PYTHON=python3.13
 test-python:
@@ -130,7 +130,7 @@ adversary: $(VENV)/.test
 
 # Some 250 command lines over public and generated tables, each in a process of its own: ten minutes on two cores.
 try-commands: $(VENV)/.test
-	$(BIN)/python tests/command_sweep.py $(JOBS)
+	$(BIN)/python tests/support/command_sweep.py $(JOBS)
 
 fuzz:
 	$(MAKE) adversary ONLY=files COUNT=100000 SEED=0

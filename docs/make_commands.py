@@ -2,7 +2,7 @@
 
     python docs/make_commands.py [docs/commands.md]
 
-``tests/test_newcomers.py`` fails where the page is not what this writes.
+``tests/docs/test_newcomers.py`` fails where the page is not what this writes.
 """
 
 import sys

@@ -5,14 +5,11 @@ import re
 import sys
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fireset import InputError
 from fireset.__main__ import main
-
-CI = os.environ.get("CI") == "true"
+from support.checks import CI
 
 # How many examples a test wants it says itself, for CI. While developing a quarter of them will do: they are drawn anew
 # in every run, so that many short runs look further than one long run; what fails is kept in .hypothesis and replayed.
@@ -31,7 +28,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 # torch is a large package, which not every Python has: `make test-python TORCH=` does without.
-collect_ignore = [] if find_spec("torch") else ["test_distributed.py"]
+collect_ignore = [] if find_spec("torch") else ["distributed/test_distributed.py"]
 
 
 def pytest_report_header() -> str:
@@ -84,22 +81,6 @@ def _ask_for_fewer_examples(function) -> None:
     own = getattr(function, "_hypothesis_internal_use_settings", None)
     if own is not None and own.max_examples > 5:
         function._hypothesis_internal_use_settings = settings(own, max_examples=max(5, own.max_examples // 4))
-
-
-def sphere(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """n random unit rows."""
-    X = rng.standard_normal((n, d))
-    X[np.linalg.norm(X, axis=1) == 0] = 1.0
-    return X / np.linalg.norm(X, axis=1, keepdims=True)
-
-
-def refusal(call, *arguments, **options) -> str:
-    """The message of the InputError that a call raises, which must be one line."""
-    with pytest.raises(InputError) as caught:
-        call(*arguments, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Initial weights and output_weights depend on the seed alone, not on how they are drawn, and are what they claim to be."""
+"""Initial weights and output weights: a function of the seed alone, with the stated distributions."""
 
 import numpy as np
 import pytest

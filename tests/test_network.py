@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from conftest import sphere
 from fireset import InputError, ShiftedReLUNetwork
 from fireset.kernels.firing import deciding_dot
-from problems import Problem, hard_cases, problems
+from support.checks import sphere
+from support.problems import Problem, hard_cases, problems
 
 
 def small(dtype="float64", **options) -> ShiftedReLUNetwork:

@@ -38,7 +38,7 @@ def draw_weights(seed: int, n_features: int, start: int, stop: int, dtype=np.flo
 
 
 def draw_output_weights(seed: int, n_outputs: int, start: int, stop: int, dtype=np.float64) -> np.ndarray:
-    """Rows ``start … stop−1`` of the output output_weights, ±1, shape ``(stop − start, n_outputs)``."""
+    """Rows ``start … stop−1`` of the output weights, ±1, shape ``(stop − start, n_outputs)``."""
     counters = -(-n_outputs // _SIGNS_PER_COUNTER)
     words = _words(seed, _SIGN_STREAM, start, stop, counters)
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=n_outputs, bitorder="little")

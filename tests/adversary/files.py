@@ -24,12 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint_folder import folder_for
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
 from fireset.__main__ import main
 from fireset._util.files import file_digest, read_model, write_model
 from fireset.training.checkpoint import _checksum
 from fireset.training.solvers import GradientDescent
+from support.checkpoint_folder import folder_for
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
 SECONDS = 20

@@ -46,7 +46,7 @@ def shard_files(path: str | os.PathLike, description: dict[str, Any]) -> list[Pa
 
 
 def joined_shards(path: str | os.PathLike, description: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Weights and output_weights of all shards, each as long as its file really is."""
+    """Weights and output weights of all shards, each as long as its file really is."""
     files = shard_files(path, description)
     parts: dict[str, list[np.ndarray]] = {"weights": [], "output_weights": []}
     for file, shard in zip(files, description["shards"], strict=True):

@@ -56,7 +56,7 @@ def describe_model(path: Path) -> dict[str, Any]:
             "held_out_precision",
             "held_out_recall",
             "held_out_f1",
-            "held_out_hardly_found",
+            "held_out_low_recall_classes",
             "held_out_r2",
             "held_out_r2_interval",
             "held_out_rmse",

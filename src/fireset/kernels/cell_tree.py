@@ -8,7 +8,7 @@ FIRST_LEAF]`` … ``children[v, LAST_LEAF] − 1``; a cell without children is a
 A leaf has a block of points, ``coordinates[leaf, j, column]``, and ``buckets[leaf, column]`` is the number of the
 point. Equal points are one point with several ids: ``ids[starts[p]]`` … ``ids[starts[p] + sizes[p] − 1]``.
 
-The bound. Let q = Σ λ_s g_s with λ ≥ 0 and generators g_s, at first the frame's axes with the output_weights of q, and let h_s
+The bound. Let q = Σ λ_s g_s with λ ≥ 0 and generators g_s, at first the frame's axes with the signs of q, and let h_s
 be the largest ⟨g_s, p⟩ over the cell. Then ⟨q, p⟩ ≤ Σ λ_s h_s. A *split* has two slots i, j, and weights a + b = 1. It
 replaces g_i or g_j by w = a g_i + b g_j, whichever leaves all λ at least 0: with t = min(λ_i/a, λ_j/b), λ_i and λ_j
 fall by t a and t b, and the one that becomes 0 is given to w, as t. With δ = a h_i + b h_j − h_w the bound falls by t δ

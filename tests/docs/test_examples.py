@@ -1,0 +1,53 @@
+"""Every program in ``examples/`` runs, one for each kind of user at least."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+ARGUMENTS = {  # by example, with settings small enough for a test
+    "sklearn_model": ["--width", "300"],  # a user of scikit-learn
+    "within_distance": ["--scooters", "3000"],  # a user of search
+    "make_rentals": ["."],
+}
+SLOW = {  # with figures, large problems, or many programs
+    "command_line": ["."],  # an analyst with a table
+    "torch_layer": ["--width", "400", "--epochs", "1"],  # a user of PyTorch
+    "above_threshold": ["--out", "figure.png"],
+    "certificate": [],  # a researcher of the paper
+    "digits": ["--width", "300", "--out", "figure.png"],
+    "fit_surface": ["--width", "300", "--seconds", "2", "--out", "figure.png"],
+    "regression_table": ["--width", "300", "--out", "figure.png"],
+}
+ELSEWHERE = {"serve_model"}  # run by tests/test_newcomers.py, which sends it requests
+
+
+def run(example: str, arguments: list[str], folder: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / f"{example}.py"), *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", ARGUMENTS)
+def test_example_runs(example, tmp_path):
+    printed = run(example, ARGUMENTS[example], tmp_path)
+    assert printed.strip() or list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", SLOW)
+def test_slow_example_runs(example, tmp_path):
+    if example == "torch_layer":
+        pytest.importorskip("torch")
+    printed = run(example, SLOW[example], tmp_path)
+    assert printed.strip()
+    if "figure.png" in SLOW[example]:
+        assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_example_is_run():
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == {*ARGUMENTS, *SLOW, *ELSEWHERE}

@@ -1,0 +1,187 @@
+"""Every engine of the registry keeps the contract of ``fireset.engines.base``, its fast ways against the plain ones."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from fireset.engines import Engine, StepRule, create, describe
+from fireset.engines.base import BatchEngine
+from fireset.engines.blocks import BlockEngine
+from fireset.engines.registry import ENGINES, engine_class
+from support.problems import Problem, hard_cases
+from support.side_by_side import STEPS, run_side_by_side
+
+CASES = ["random", "several outputs", "plain ReLU", "nothing fires", "on the threshold", "duplicates"]
+MAKERS = {**{name: (lambda name=name: create(name)) for name in ENGINES}, "data in blocks": lambda: BlockEngine(3)}
+
+
+def started(name: str, case: str, output_scale: float = 1.0) -> tuple[Problem, Engine]:
+    problem = hard_cases()[case]
+    engine = MAKERS[name]()
+    network = problem.network()
+    network.output_scale = output_scale
+    engine.start(network, problem.X)
+    return problem, engine
+
+
+def jacobian(engine: Engine) -> np.ndarray:
+    """J of the pairs that the engine knows of, (n·c, m·d), by its definition."""
+    fires, network = engine.fire_sets().toarray(), engine.network
+    J = np.einsum("ir,rc,ij->icrj", fires, network.output_weights, engine.X)
+    return J.reshape(len(engine.X) * network.n_outputs, -1)
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).exact])
+def test_exact_engines_agree_with_dense(name):
+    run_side_by_side(hard_cases()["several outputs"], create(name), 30, STEPS["Nesterov"])
+
+
+@pytest.mark.parametrize("output_scale", [1.0, 7.0])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", MAKERS)
+def test_gradient_and_tangent_product_are_those_of_the_fire_sets(name, case, output_scale):
+    problem, engine = started(name, case, output_scale)
+    if engine.exact:
+        np.testing.assert_allclose(engine.forward(), engine.network.predict(problem.X), rtol=0, atol=1e-10)
+    v = np.random.default_rng(0).standard_normal(problem.y.shape)
+    J, m = jacobian(engine), engine.network.width
+    neurons, rows = engine.gradient(v)
+    found = np.zeros_like(engine.network.weights)
+    found[neurons] = rows
+    expected = output_scale * (J.T @ v.ravel()).reshape(found.shape) / sqrt(m)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    product = output_scale**2 * (J @ (J.T @ v.ravel())).reshape(v.shape) / m
+    np.testing.assert_allclose(engine.tangent_product(v), product, rtol=0, atol=1e-12 * max(1, np.abs(product).max()))
+    directions = np.random.default_rng(1).standard_normal(found.shape)
+    moved = output_scale * (J @ directions.ravel()).reshape(v.shape) / sqrt(m)
+    np.testing.assert_allclose(engine.jacobian_product(directions), moved, rtol=0, atol=1e-11)
+    operator = engine.tangent_operator()
+    np.testing.assert_array_equal(operator(v), operator(v))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).exact] + ["data in blocks"])
+def test_whoever_steps_outside_and_says_so_gets_what_step_gets(name, case, momentum):
+    """``gradient``, ``StepRule.apply`` and ``weights_moved`` in turns with ``step`` on another copy."""
+    problem, inside = started(name, case)
+    _, outside = started(name, case)
+    rules = [StepRule(0.3, momentum, nesterov=momentum > 0) for _ in range(2)]
+    for k in range(8):
+        u = inside.forward()
+        np.testing.assert_allclose(outside.forward(), u, rtol=0, atol=1e-10)
+        assert outside.work.active_pairs == inside.work.active_pairs
+        residual = u - problem.y
+        inside.step(residual, rules[0])
+        if k == 5:  # both ways may be mixed
+            outside.step(residual, rules[1])
+        else:
+            outside.weights_moved(*rules[1].apply(outside.network.weights, outside.gradient(residual)))
+    np.testing.assert_allclose(outside.network.weights, inside.network.weights, rtol=0, atol=1e-10)
+    expected = inside.network.fire_sets(problem.X)
+    for engine in (inside, outside):
+        assert np.array_equal(engine.fire_sets().indices, expected.indices)
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).exact] + ["data in blocks"])
+def test_certificates_follow_weights_that_jump(name):
+    """Somebody else moves some neurons far: nothing stale is used."""
+    problem, engine = started(name, "random")
+    network, rng = engine.network, np.random.default_rng(1)
+    for _ in range(5):
+        engine.forward()
+        neurons = np.sort(rng.permutation(network.width)[:40])
+        before = network.weights[neurons].copy()
+        network.weights[neurons] += rng.standard_normal(before.shape)
+        engine.weights_moved(neurons, np.linalg.norm(network.weights[neurons] - before, axis=1) * (1 + 1e-12))
+        expected = network.fire_sets(problem.X)
+        assert np.array_equal(engine.fire_sets().indices, expected.indices)
+        np.testing.assert_allclose(engine.forward(), network.predict(problem.X), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_two_steps_without_a_forward_pass_between_them(name):
+    """The second one is at the weights of the first one's end."""
+    problem, engine = started(name, "random")
+    _, careful = started(name, "random")
+    residual = np.random.default_rng(0).standard_normal(problem.y.shape)
+    for _ in range(3):
+        engine.step(residual, StepRule(2.0))
+        careful.forward()
+        careful.step(residual, StepRule(2.0))
+    np.testing.assert_allclose(engine.network.weights, careful.network.weights, rtol=0, atol=1e-12)
+
+
+def jump(engine: Engine) -> None:
+    engine.network.weights[:40] += 0.5
+    engine.weights_moved(np.arange(40), np.full(40, 2.0))
+
+
+MOVES = {
+    "a step on the batch": lambda engine, rule: engine.step_rows(np.linspace(-9, 9, 20)[:, None], rule),
+    "a step on all rows": lambda engine, rule: engine.step(np.linspace(-9, 9, 60)[:, None], rule),
+    "somebody else": lambda engine, _: jump(engine),
+}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("name", [name for name in ENGINES if issubclass(engine_class(name), BatchEngine)])
+def test_a_step_on_a_batch_is_at_the_weights_as_they_are(name, move, momentum):
+    """Whoever has moved them since the batch's forward pass."""
+    _, engine = started(name, "random")
+    _, careful = started(name, "random")
+    rows = np.random.default_rng(0).permutation(60)[:20]
+    residual = np.linspace(5, -7, 20)[:, None]
+    rules = [StepRule(2.0, momentum) for _ in range(2)]
+    for each, rule in zip((engine, careful), rules, strict=True):
+        each.forward_rows(rows)
+        MOVES[move](each, rule)
+    careful.end_batches(rules[1])
+    careful.start(careful.network, careful.X)
+    careful.forward_rows(rows)
+    for each, rule in zip((engine, careful), rules, strict=True):
+        each.step_rows(residual, rule)
+        each.end_batches(rule)
+    np.testing.assert_allclose(engine.network.weights, careful.network.weights, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if issubclass(engine_class(name), BatchEngine)])
+def test_a_batch_of_all_rows_in_another_order_is_not_the_table(name):
+    problem, engine = started(name, "random")
+    _, plain = started(name, "random")
+    residual = np.linspace(-3, 4, 60)[:, None]
+    engine.forward_rows(np.arange(60)[::-1].copy())
+    assert (engine.fire_sets() != engine.network.fire_sets(problem.X)).nnz == 0
+    engine.forward_rows(np.arange(60)[::-1].copy())
+    for each in (engine, plain):
+        each.step(residual, StepRule(2.0))
+    np.testing.assert_allclose(engine.network.weights, plain.network.weights, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_an_engine_says_of_itself(name):
+    problem, engine = started(name, "random")
+    engine.forward()
+    assert engine.name in ENGINES
+    assert engine.summary
+    assert engine.memory_bytes(engine.network, len(problem.X)) >= 0
+    assert engine.within_memory(engine.network, len(problem.X), 1e12) is engine
+    found = engine.recall(np.arange(10))
+    assert found == 1.0 if engine.exact else 0 <= found <= 1
+
+
+def test_hashing_has_a_recall_below_one():
+    problem, engine = started("hashing", "random")
+    found, active = engine.fire_sets(), engine.network.fire_sets(problem.X)
+    assert engine.recall() == pytest.approx(found.nnz / active.nnz)
+    rows = np.array([3, 5])
+    assert engine.recall(rows) == pytest.approx(found[rows].nnz / active[rows].nnz)
+
+
+def test_the_registry_says_nothing_that_the_classes_do_not():
+    for entry in describe():
+        cls = engine_class(str(entry["name"]))
+        assert cls.name == entry["name"]
+        assert cls.exact == entry["exact"]

@@ -1,0 +1,221 @@
+"""Compiled kernels against plain twins."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csc_array
+
+from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transposed
+from fireset.kernels.firing import activate, deciding_dot, refine_near_threshold
+from fireset.kernels.scanning import collect_above, count_above
+from fireset.kernels.tangent import tangent_product
+from support.checks import sphere
+
+DTYPES = ["float32", "float64"]
+
+
+# Twins
+
+
+def plain_dot(w, x) -> float:
+    """One fused multiply-add after the other: each is exact in fractions, and rounded once."""
+    total = 0.0
+    for a, b in zip(w.tolist(), x.tolist(), strict=True):
+        total = float(Fraction(a) * Fraction(b) + Fraction(total))
+    return total
+
+
+def plain_refine(H, W, X, thresholds, bands) -> None:
+    for r, i in np.argwhere(np.abs(H - thresholds[:, None]) <= bands[:, None]):
+        value = plain_dot(W[r], X[i])
+        H[r, i] = value
+        if value > float(thresholds[r]) and H[r, i] == thresholds[r]:  # rounded onto the threshold
+            H[r, i] = np.nextafter(H[r, i], H.dtype.type(np.inf))
+
+
+def plain_activate(H, W, X, threshold, bands) -> None:
+    plain_refine(H, W, X, np.full(len(H), threshold), bands)
+    H -= threshold
+    H[H <= 0] = 0.0
+
+
+def plain_collect(H, thresholds):
+    above = np.greater(H, thresholds[:, None])
+    return above.sum(axis=1), np.nonzero(above)[1], H[above]
+
+
+def plain_tangent_product(X, output_weights, active, direction, lo, hi) -> np.ndarray:
+    product = np.zeros(direction.shape)
+    for r in range(lo, hi):
+        t = (active[:, r] * (direction @ output_weights[r])) @ X
+        product += np.outer(active[:, r] * (X @ t), output_weights[r])
+    return product
+
+
+# Firing
+
+
+@st.composite
+def vectors(draw) -> tuple[np.ndarray, np.ndarray]:
+    d = draw(st.integers(1, 70))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    scale = 10.0 ** rng.integers(-8, 8, d)  # orders of magnitude apart: every other order of summing shows
+    dtype = draw(st.sampled_from(DTYPES))
+    return (rng.standard_normal(d) * scale).astype(dtype), rng.standard_normal(d).astype(dtype)
+
+
+@settings(max_examples=200)
+@given(vectors())
+def test_deciding_dot_is_a_chain_of_fused_operations(pair):
+    w, x = pair
+    assert deciding_dot(w, x) == plain_dot(w, x)
+
+
+def test_deciding_dot_rounds_once_for_each_term():
+    """Rounded before it is added, the square loses the 2⁻⁶⁰ that is left here."""
+    a = 1 + 2.0**-30
+    assert deciding_dot(np.array([-(a * a), a]), np.array([1.0, a])) == 2.0**-60
+
+
+def test_deciding_dot_goes_left_to_right():
+    assert deciding_dot(np.array([1e16, 1.0, -1e16, 1.0]), np.ones(4)) == 1.0
+    assert deciding_dot(np.array([1e16, -1e16, 1.0, 1.0]), np.ones(4)) == 2.0
+
+
+def test_strict_kernels_refuse_fast_mathematics_by_name():
+    assert deciding_dot.targetoptions.get("fastmath") is False
+
+
+def blurred(dtype, seed=0):
+    """Pre-activations that are off by up to 1e-3, and thresholds of which a tenth are hit exactly."""
+    rng = np.random.default_rng(seed)
+    W, X = rng.standard_normal((12, 9)).astype(dtype), sphere(rng, 80, 9).astype(dtype)
+    exact = np.array([[plain_dot(w, x) for x in X] for w in W])
+    H = (exact + rng.uniform(-1e-3, 1e-3, exact.shape)).astype(dtype)
+    return W, X, H, exact, rng
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("band", [0.0, 2e-3, 0.1, 100.0, -1.0])
+def test_refine_near_threshold_is_its_twin(dtype, band):
+    W, X, H, exact, rng = blurred(dtype)
+    thresholds = exact[np.arange(12), rng.integers(0, 80, 12)].astype(dtype)
+    bands = np.full(12, band, dtype)
+    found, expected = H.copy(), H.copy()
+    refine_near_threshold(found, W, X, thresholds, bands)
+    plain_refine(expected, W, X, thresholds, bands)
+    assert np.array_equal(found, expected)
+    if band == -1.0:
+        assert np.array_equal(found, H)
+    if band >= 2e-3 and dtype == "float64":
+        assert np.array_equal(found > thresholds[:, None], exact > thresholds[:, None])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("band", [2e-3, -1.0])
+@pytest.mark.parametrize("threshold", [-100.0, 0.0, 0.4, 100.0])
+def test_activate_is_its_twin(dtype, band, threshold):
+    W, X, H, exact, _ = blurred(dtype)
+    threshold = np.dtype(dtype).type(exact[3, 5] if threshold == 0.4 else threshold)
+    bands = np.full(12, band, dtype)
+    found, expected = H.copy(), H.copy()
+    activate(found, W, X, threshold, bands)
+    plain_activate(expected, W, X, threshold, bands)
+    assert np.array_equal(found, expected)
+    if band > 0 and dtype == "float64":
+        assert np.array_equal(found > 0, exact > threshold)
+        assert found[3, 5] == 0.0 or exact[3, 5] != threshold
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activate_passes_nan_on(dtype):
+    W, X, H, _, _ = blurred(dtype)
+    H[2, 3], H[4, 5] = np.nan, np.inf
+    activate(H, W, X, np.dtype(dtype).type(0.1), np.full(12, 1e-3, dtype))
+    assert np.isnan(H[2, 3])
+    assert np.isposinf(H[4, 5])
+    assert np.isnan(H).sum() == 1
+
+
+# Scanning
+
+
+@st.composite
+def scans(draw):
+    rows, columns = draw(st.integers(0, 6)), draw(st.integers(0, 200))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    dtype = draw(st.sampled_from(DTYPES))
+    H = rng.integers(-3, 4, (rows, columns)).astype(dtype)  # whole numbers: ties everywhere
+    return H, rng.integers(-4, 5, rows).astype(dtype)
+
+
+@settings(max_examples=200)
+@given(scans())
+def test_count_and_collect_are_their_twin(scan):
+    H, thresholds = scan
+    counts = np.empty(len(H), np.int64)
+    count_above(H, thresholds, counts)
+    expected_counts, expected_ids, expected_values = plain_collect(H, thresholds)
+    assert counts.tolist() == expected_counts.tolist()
+    ids, values = np.empty(counts.sum(), np.int32), np.empty(counts.sum(), H.dtype)
+    collect_above(H, thresholds, 3, ids, values)
+    assert (ids - 3).tolist() == expected_ids.tolist()
+    assert values.tolist() == expected_values.tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_collect_writes_nothing_beyond_its_rows(dtype):
+    rng = np.random.default_rng(0)
+    H = rng.standard_normal((5, 30)).astype(dtype)
+    thresholds = np.full(5, 0.2, dtype)
+    counts, expected, _ = plain_collect(H, thresholds)
+    guard = 7
+    ids, values = np.full(counts.sum() + guard, -1, np.int32), np.zeros(counts.sum() + guard, dtype)
+    collect_above(H, thresholds, 0, ids, values)
+    assert ids[:-guard].tolist() == expected.tolist()
+    assert (ids[-guard:] == -1).all()
+    assert (values[-guard:] == 0).all()
+
+
+# Tangent
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize(("lo", "hi"), [(0, 25), (4, 17), (6, 6)])
+def test_tangent_product_is_its_twin(dtype, outputs, lo, hi):
+    rng = np.random.default_rng(0)
+    X = sphere(rng, 15, 6).astype(dtype)
+    output_weights = rng.choice([-1.0, 1.0], (25, outputs)).astype(dtype)
+    active = rng.random((15, 25)) < 0.3
+    active[:, 5] = False
+    direction = rng.standard_normal((15, outputs)).astype(dtype)
+    columns = csc_array(active)
+    start = rng.standard_normal((15, outputs))
+    product = start.copy()
+    tangent_product(X, output_weights, columns.indptr, columns.indices, direction, product, lo, hi)
+    X, output_weights, direction = X.astype(float), output_weights.astype(float), direction.astype(float)
+    expected = start + plain_tangent_product(X, output_weights, active, direction, lo, hi)
+    np.testing.assert_allclose(product, expected, rtol=0, atol=1e-13 if dtype == "float64" else 1e-5)
+
+
+# Lists by sample and by neuron
+
+
+@given(lists=st.lists(st.sets(st.integers(0, 6)), max_size=8))
+def test_transposed_lists(lists):
+    """List k has id j exactly if the turned list j has k; both ways, ascending, in 32 bits."""
+    indptr = list_offsets(np.array([len(one) for one in lists], np.int64))
+    ids = np.array([j for one in lists for j in sorted(one, reverse=True)], np.int32)
+    turned = transposed(indptr, ids, 7)
+    expected = [[k for k, one in enumerate(lists) if j in one] for j in range(7)]
+    assert [part.tolist() for part in np.split(turned[1], turned[0][1:-1])] == expected
+    again = transposed(*turned, len(lists))
+    np.testing.assert_array_equal(again[0], indptr)
+    assert again[1].tolist() == [j for one in lists for j in sorted(one)]
+    active = fire_sets_by_neuron(*turned, len(lists))
+    assert active.indices.dtype == np.int32
+    np.testing.assert_array_equal(active.toarray(), [[j in one for j in range(7)] for one in lists] or np.zeros((0, 7)))

@@ -1,0 +1,651 @@
+"""Reading tables, and splitting off the target.
+
+Every refusal is checked for its whole message, because the command line shows nothing else.
+"""
+
+import bz2
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import zstandard
+from typer.testing import CliRunner
+
+from fireset._util.errors import InputError
+from fireset.cli import app
+from fireset.tables.file_formats import BINARY_FORMATS, COMPRESSED, TEXT_FORMATS, formats_in_words
+from fireset.tables.reader import read_table
+from fireset.tables.target import class_labels, detect_task, regression_values, split_target
+from support.checks import refusal
+
+SUFFIXES = f"the formats that can be read are {formats_in_words()}"
+ONE_ROW = "give a table with at least one row"
+SAVEZ = "numpy.savez(path, X=X, y=y)"
+
+
+@pytest.fixture(autouse=True)
+def _in_empty_folder(tmp_path, monkeypatch):
+    """Relative paths keep the expected messages short."""
+    monkeypatch.chdir(tmp_path)
+
+
+def written(name: str, content: bytes) -> str:
+    Path(name).write_bytes(content)
+    return name
+
+
+def npz(**arrays) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def npy_header(literal: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(literal).to_bytes(2, "little") + literal.encode()
+
+
+def parquet(frame: pl.DataFrame) -> bytes:
+    stream = io.BytesIO()
+    frame.write_parquet(stream)
+    return stream.getvalue()
+
+
+def zipped(member: str, content: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(member, content)
+    return stream.getvalue()
+
+
+# Reading
+
+
+CSV = b" age ,color,smokes,note\n31, red,True,\n-4.5,N/A,false,NA\nnan, blue ,,null\n+1e3,None,TRUE,NaN\n\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", CSV),
+        ("T.CSV", CSV),
+        ("windows.csv", b"\xef\xbb\xbf" + CSV.replace(b"\n", b"\r\n")),
+        ("t.tsv", CSV.replace(b",", b"\t")),
+        ("t.csv.gz", gzip.compress(CSV, mtime=0)),
+        ("t.tsv.bz2", bz2.compress(CSV.replace(b",", b"\t"))),
+        ("t.csv.zst", zstandard.compress(CSV)),
+        ("tabs.csv", CSV.replace(b",", b"\t")),
+        ("bars.csv", CSV.replace(b",", b"|")),
+        ("semicolons.csv", CSV.replace(b",", b";")),
+        ("glob[1]*.csv", CSV),
+    ],
+)
+def test_csv_types_missing_values_and_spaces(name, content):
+    frame = read_table(written(name, content))
+    assert frame.schema == {"age": pl.Float64, "color": pl.String, "smokes": pl.Boolean, "note": pl.Null}
+    assert frame.rows() == [
+        (31.0, "red", True, None),
+        (-4.5, None, False, None),
+        (None, "blue", None, None),
+        (1000.0, "None", True, None),  # a text among texts
+    ]
+
+
+def test_decimal_commas_beside_semicolons():
+    body = b"price;note;size\n1.234,5;a,b;3,25\n-2;c;1,234\n;d;7\n"
+    frame = read_table(written("t.csv", body))
+    assert frame.to_dict(as_series=False) == {
+        "price": [1234.5, -2.0, None],
+        "note": ["a,b", "c", "d"],
+        "size": [3.25, 1.234, 7.0],
+    }
+
+
+@pytest.mark.parametrize("body", [b"a,b;c\n1,2\n", b'name,note\n"x;y;z",2\n', b"one;two,three,four\n1;2,3,4\n"])
+def test_what_parts_the_header_into_most_columns_parts_the_rows(body):
+    frame = read_table(written("t.csv", body))
+    assert frame.columns == [name.decode() for name in body.splitlines()[0].split(b",")]
+
+
+def test_zstandard_of_several_frames_and_cut_short():
+    whole = zstandard.compress(b"a,b\n") + zstandard.compress(b"1,2\n" * 1000)
+    assert read_table(written("t.csv.zst", whole)).height == 1000
+    message = refusal(read_table, written("short.csv.zst", whole[:-3]))
+    assert message.endswith("short.csv.zst cannot be read as CSV, it may be damaged: the compressed file is cut short")
+    assert "cannot be read as CSV" in refusal(read_table, written("junk.csv.zst", JUNK))
+
+
+def test_csv_types_come_from_all_rows():
+    body = b"a,b\n" + b"1,2\n" * 5000 + b"1.5,x\n"
+    assert read_table(written("t.csv", body)).schema == {"a": pl.Float64, "b": pl.String}
+
+
+def test_csv_quotes_and_long_integers():
+    frame = read_table(written("t.csv", b'a,"b,c"\n' + b"9" * 60 + b',"x\ny"\n2,\n'))
+    assert frame.to_dict(as_series=False) == {"a": [1e60, 2.0], "b,c": ["x\ny", None]}
+
+
+def test_csv_accepts_the_column_names_pandas_gives_a_matrix():
+    assert read_table(written("t.csv", b"0,1\n5,6\n")).columns == ["0", "1"]
+
+
+def test_parquet_round_trip():
+    frame = pl.DataFrame({"a": [1, 2], "b": ["x", None]})
+    for name in ("t.parquet", "t.pq"):
+        assert read_table(written(name, parquet(frame))).equals(frame)
+
+
+def test_npz_columns():
+    X = np.arange(6.0).reshape(3, 2)
+    content = npz(X=X.astype(">f4"), y=np.array([3, 1, 2], dtype=">i2"), name=np.array(["a", "b", "c"]))
+    frame = read_table(written("t.npz", content))
+    assert frame.to_dict(as_series=False) == {
+        "x0": [0.0, 2.0, 4.0],
+        "x1": [1.0, 3.0, 5.0],
+        "y": [3, 1, 2],
+        "name": ["a", "b", "c"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("t.svm", bytes), ("t.svmlight", bytes), ("t.libsvm.gz", gzip.compress), ("t.svm.bz2", bz2.compress)],
+)
+def test_svmlight_indices_are_not_shifted(name, pack):
+    frame = read_table(written(name, pack(b"1 1:2 3:4 # note\n-1 qid:3 2:5\n")))
+    assert frame.columns == ["x0", "x1", "x2", "x3", "target"]
+    assert frame.rows() == [(0.0, 2.0, 0.0, 4.0, 1.0), (0.0, 0.0, 5.0, 0.0, -1.0)]
+
+
+JUNK = np.random.default_rng(0).bytes(4000)
+DAMAGED = "cannot be read as {}, it may be damaged: {}".format
+NOT_UTF8 = "is not UTF-8 text; save the table as a UTF-8 text file"
+PARQUET = parquet(pl.DataFrame({"a": list(range(500))}))
+HUGE_HEADER = b"\x93NUMPY\x01\x00\x46\x00{'descr':'<f8','fortran_order':False,'shape':(1000000000,1000000)}".ljust(80)
+SIZES = "at most 100000 columns and 1073741824 cells are read"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.ods", b"PK", f"t.ods has the suffix '.ods'; {SUFFIXES}"),
+        ("table", b"a", f"table has the suffix ''; {SUFFIXES}"),
+        ("t.npz.gz", b"a", f"t.npz.gz has the suffix '.npz.gz'; {SUFFIXES}"),
+        *((name, b"", f"{name} is empty; {ONE_ROW}") for name in ("t.csv", "t.parquet", "t.npz", "t.svm")),
+        ("t.csv", b"\n \r\n", f"t.csv is empty; {ONE_ROW}"),
+        ("t.csv.gz", gzip.compress(b"", mtime=0), f"t.csv.gz is empty; {ONE_ROW}"),
+        ("t.csv", b"a,b\n", f"t.csv has a header but no rows; {ONE_ROW}"),
+        ("t.tsv", b"a\tb", f"t.tsv has a header but no rows; {ONE_ROW}"),
+        ("t.parquet", parquet(pl.DataFrame({"a": []})), f"t.parquet has no rows; {ONE_ROW}"),
+        ("t.npz", npz(X=np.empty((0, 2))), f"t.npz has no rows; {ONE_ROW}"),
+        ("t.svm", b"# only a comment\n", f"t.svm has no rows; {ONE_ROW}"),
+        ("t.csv", b"a,b, a\n1,2,3\n", "t.csv: the column name 'a' appears 2 times; make the names differ"),
+        (
+            "t.npz",
+            npz(X=np.eye(2), x1=[1, 2]),
+            "t.npz: the column name 'x1' appears 2 times; make the names differ",
+        ),
+        (
+            "t.csv",
+            b",a\n0,1\n",
+            "t.csv: column 1 has no name in the header; name it, or save without the row index (pandas: index=False)",
+        ),
+        (
+            "t.csv",
+            b"1.5,2\n3,4\n",
+            "t.csv: the first line holds numbers, not column names; add a header line",
+        ),
+        (
+            "t.csv",
+            b"a,b\n\n3,4,5\n",
+            "t.csv: line 3 has 3 fields separated by commas but the header has 2; make them equal",
+        ),
+        (
+            "t.csv",
+            b'a,b\n1,2\n3,"4\n5,6\n',
+            "t.csv: the line or quote that starts in line 3 cannot be parsed (unexpected end of data); "
+            "check its quotes",
+        ),
+        ("t.csv", b"a,b\n1,\xc3\xa9\n3,caf\xe9\n", f"t.csv: line 3 {NOT_UTF8}"),
+        ("t.csv", b"a,b\n1,\x00\n", f"t.csv: line 2 {NOT_UTF8}"),
+        ("t.csv", "a,b\n1,2\n".encode("utf-16")[:-1], "t.csv: line 2 is not UTF-16 text; " + NOT_UTF8.split("; ")[1]),
+        ("t.csv", JUNK, f"t.csv: line 1 {NOT_UTF8}"),
+        ("t.csv.gz", b"a,b\n1,2\n", "t.csv.gz " + DAMAGED("CSV", "Not a gzipped file (b'a,')")),
+        ("t.tsv.bz2", b"a,b\n1,2\n", "t.tsv.bz2 " + DAMAGED("TSV", "Invalid data stream")),
+        (
+            "t.svm.gz",
+            gzip.compress(b"1 1:2\n" * 99, mtime=0)[:-9],
+            "t.svm.gz " + DAMAGED("svmlight", "Compressed file ended before the end-of-stream marker was reached"),
+        ),
+        (
+            "t.parquet",
+            PARQUET[: len(PARQUET) // 2],
+            "t.parquet "
+            + DAMAGED("Parquet", "parquet: File out of specification: The file must end with PAR1 or PARE"),
+        ),
+        ("t.npz", JUNK, f"t.npz is not an NPZ archive; write one with {SAVEZ}"),
+        ("t.npz", npz(X=np.eye(9))[:300], "t.npz " + DAMAGED("NPZ", "File is not a zip file")),
+        (
+            "t.npz",
+            npz(X=np.eye(9)).replace(np.float64(1).tobytes(), np.float64(2).tobytes()),
+            "t.npz " + DAMAGED("NPZ", "Bad CRC-32 for file 'X.npy'"),
+        ),
+        ("t.npz", npz(y=[1, 2]), f"t.npz holds no array 'X', only 'y'; write it with {SAVEZ}"),
+        ("t.npz", npz(), f"t.npz holds no array 'X', and no other array; write it with {SAVEZ}"),
+        (
+            "t.npz",
+            npz(X=[1.0, 2.0]),
+            "t.npz: the array 'X' must be 2-D and numeric, (rows, columns), got shape (2,) and dtype float64",
+        ),
+        (
+            "t.npz",
+            npz(X=[["a"]]),
+            "t.npz: the array 'X' must be 2-D and numeric, (rows, columns), got shape (1, 1) and dtype <U1",
+        ),
+        (
+            "t.npz",
+            npz(X=np.eye(2), y=[1, 2, 3]),
+            "t.npz: the array 'y' must hold 2 numbers or texts, one per row of X, got shape (3,) and dtype int64",
+        ),
+        (
+            "t.npz",
+            npz(X=np.eye(2), y=np.array([1, 2], "M8[D]")),
+            "t.npz: the array 'y' must hold 2 numbers or texts, one per row of X, "
+            "got shape (2,) and dtype datetime64[D]",
+        ),
+        (
+            "t.npz",
+            npz(X=np.array([[1, "a"]], dtype=object)),
+            "t.npz: the array 'X' holds Python objects, which are never loaded; store numbers or fixed-length text",
+        ),
+        (
+            "t.npz",
+            zipped("X.npy", b"hello"),
+            "t.npz: 'X' is not an array; write the file with numpy.savez",
+        ),
+        *(
+            (
+                "t.npz",
+                zipped("X.npy", npy_header(literal)),
+                "t.npz: 'X' is not an array; write the file with numpy.savez",
+            )
+            for literal in ("{'descr': '<f8', (", "{[]: 1}", "  {1:\n 2}\n3}", "-" * 9000 + "1", "(" * 9000)
+        ),
+        (
+            "t.npz",
+            npz(X=np.eye(2), name=np.array([65, 0x110000], np.uint32).view("U1")),
+            "t.npz: the array 'name' holds what is no text; write it with numpy.savez",
+        ),
+        (
+            "t.npz",
+            npz(X=np.empty((1, 100001), np.int8)),
+            f"t.npz is too big, 1 rows × 100001 columns; {SIZES}",
+        ),
+        ("t.svm", b"1 999999999:2\n", f"t.svm is too big, 1 rows × 1000000000 columns; {SIZES}"),
+        ("t.svm", b"1 99999999999:2\n", "t.svm " + DAMAGED("svmlight", "value too large to convert to int")),
+        ("t.svm", b"yes 1:2\n", "t.svm " + DAMAGED("svmlight", "could not convert string to float: b'yes'")),
+    ],
+)
+def test_unreadable_files_are_refused(name, content, message):
+    assert refusal(read_table, written(name, content)) == message
+
+
+def test_numpy_header_that_claims_petabytes():
+    message = refusal(read_table, written("t.npz", zipped("X.npy", HUGE_HEADER)))
+    assert message.startswith("t.npz is too big, 1000000000 rows × 1000000 columns; at most")
+
+
+# What a small file unfolds to
+
+
+def peak_of(call) -> int:
+    """Bytes that Python took at most."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "compress"),
+    [
+        ("t.csv.gz", gzip.compress),
+        pytest.param("t.svm.bz2", bz2.compress, marks=pytest.mark.slow),
+        ("t.csv.zst", zstandard.compress),
+    ],
+)
+def test_a_text_that_unfolds_to_gigabytes(monkeypatch, name, compress):
+    import sklearn.datasets  # noqa: F401 - loading it takes memory, too
+
+    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 20)
+    monkeypatch.setattr("fireset.tables.unfolding._AT_ONCE", 1 << 16)
+    file = written(name, compress(b"1 1:2\n" * 10_000_000))
+    messages = []
+    assert peak_of(lambda: messages.append(refusal(read_table, file))) < 40 << 20
+    unfolded = r"unfolds to more than \d+\.\d MB; if that is what it should be, set FIRESET_MAX_UNFOLDED"
+    assert re.match(rf"{name} has 0\.\d MB and {unfolded}", messages[0])
+
+
+def test_the_limit_can_be_raised(monkeypatch):
+    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 10)
+    file = written("t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 100_000))
+    assert "FIRESET_MAX_UNFOLDED" in refusal(read_table, file)
+    monkeypatch.setenv("FIRESET_MAX_UNFOLDED", "1M")
+    assert read_table(file).height == 100_000
+    monkeypatch.setenv("FIRESET_MAX_UNFOLDED", "much")
+    assert refusal(read_table, file) == "FIRESET_MAX_UNFOLDED must be a size such as 8G, got 'much'"
+
+
+def test_an_archive_with_an_array_that_does_not_belong_to_it():
+    stream = io.BytesIO()
+    np.savez_compressed(stream, X=np.eye(3), other=np.zeros(20_000_000))
+    file, messages = written("t.npz", stream.getvalue()), []
+    assert peak_of(lambda: messages.append(refusal(read_table, file))) < 10 << 20
+    must = "must hold 3 numbers or texts, one per row of X, got shape (20000000,) and dtype float64"
+    assert messages == [f"t.npz: the array 'other' {must}"]
+
+
+def test_an_archive_that_unfolds_to_too_much(monkeypatch):
+    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 20)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, X=np.zeros((2_000_000, 2)))
+    assert "unfolds to 30.5 MB" in refusal(read_table, written("t.npz", stream.getvalue()))
+
+
+def test_paths_that_are_no_files():
+    Path("folder.csv").mkdir()
+    Path("plain").write_bytes(b"x")
+    assert refusal(read_table, "absent.csv") == "no such file: absent.csv"
+    assert refusal(read_table, Path("two\nlines.csv")) == "no such file: two\\nlines.csv"
+    assert refusal(read_table, "plain/t.csv") == "no such file: plain/t.csv"
+    assert refusal(read_table, "folder.csv") == "folder.csv is a directory; give the file of the table"
+    assert refusal(read_table, "a" * 300 + ".csv") == f"cannot open {'a' * 300}.csv: File name too long"
+
+
+FUZZED = {
+    "t.csv": CSV,
+    "t.csv.gz": gzip.compress(CSV, mtime=0),
+    "t.svm": b"1 1:2 3:4 # note\n-1 qid:3 2:5\n",
+    "t.npz": npz(X=np.eye(3), y=np.array(["a", "b", "c"])),
+}
+
+
+@pytest.mark.parametrize("name", FUZZED)
+def test_altered_bytes_raise_nothing_but_input_errors(name):
+    # Not parquet: polars can abort the whole process on altered lengths, which no caller can catch.
+    random = np.random.default_rng(1)
+    for _ in range(100):
+        content = bytearray(FUZZED[name])
+        for position in random.integers(len(content), size=random.integers(1, 4)):
+            content[position] = random.integers(256)
+        try:
+            read_table(written(name, bytes(content[: random.integers(1, 2 * len(content))])))
+        except InputError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - an error is allowed, not required
+
+
+@pytest.mark.parametrize("panics", [True, False])
+def test_what_polars_prints_when_it_panics_is_not_shown(monkeypatch, capfd, panics):
+    """A dozen lines from each of its threads, written to the descriptor itself; a warning of a good file is shown."""
+
+    def read_parquet(*_, **__):
+        os.write(
+            2, b"thread '<unnamed>' panicked at column_chunk_metadata.rs:301:37:\nnote: run with RUST_BACKTRACE=1\n"
+        )
+        if panics:
+            raise pl.exceptions.PanicException("called `Option::unwrap()` on a `None` value")
+        return pl.DataFrame({"a": [1]})
+
+    monkeypatch.setattr("polars.read_parquet", read_parquet)
+    path = written("t.parquet", b"PAR1")
+    if panics:
+        assert refusal(read_table, path) == (
+            "t.parquet cannot be read as Parquet, it may be damaged: called `Option::unwrap()` on a `None` value"
+        )
+    else:
+        assert read_table(path).height == 1
+    assert capfd.readouterr().err.count("\n") == (0 if panics else 2)
+    os.write(2, b"heard\n")
+    assert capfd.readouterr().err == "heard\n"
+
+
+def test_import_loads_no_reader_library():
+    code = "import sys, fireset.tables.reader; print(sorted({'polars', 'sklearn'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+# The target
+
+
+TABLE = pl.DataFrame({"age": [1, 2, 3], "income": [1.0, 2.0, 3.0], "color": ["a", "b", "a"]})
+
+
+def test_split_target():
+    features, target = split_target(TABLE, "income")
+    assert features.columns == ["age", "color"]
+    assert target.to_list() == [1.0, 2.0, 3.0]
+
+
+WIDE = pl.DataFrame({f"column {j}": [0] for j in range(12)})
+FIRST_TEN = ", ".join(f"'column {j}'" for j in range(10))
+
+
+@pytest.mark.parametrize(
+    ("frame", "target", "message"),
+    [
+        (TABLE, "incom", "target 'incom' is not a column of the table; did you mean 'income'?"),
+        (TABLE, "zzz", "target 'zzz' is not a column of the table; its columns are 'age', 'income', 'color'"),
+        (WIDE, "y", f"target 'y' is not a column of the table; its columns are {FIRST_TEN} and 2 more"),
+        (
+            TABLE.select("age"),
+            "age",
+            "the table has no feature column besides the target 'age'; add one",
+        ),
+        (
+            pl.DataFrame({"x": [1, 2, 3], "y": [1.0, None, float("nan")]}),
+            "y",
+            "target column 'y' has 2 missing values, first in row 2; remove those rows, or pass --drop-missing-target",
+        ),
+        (
+            pl.DataFrame({"x": [1, 2], "y": [None, "a"]}),
+            "y",
+            "target column 'y' has 1 missing value, first in row 1; remove those rows, or pass --drop-missing-target",
+        ),
+    ],
+)
+def test_bad_targets_are_refused(frame, target, message):
+    assert refusal(split_target, frame, target) == message
+
+
+@pytest.mark.parametrize(
+    ("values", "task"),
+    [
+        (["a", "b"], "classification"),
+        ([True, False], "classification"),
+        (["1", "2", "other"], "classification"),
+        ([0, 1] * 5, "classification"),
+        ([1.0, -1.0] * 5, "classification"),
+        (list(range(20)) * 2, "classification"),
+        (list(range(21)) * 5, "regression"),
+        ([3, 1, 4, 2, 5], "regression"),
+        ([0.5, 1.0] * 5, "regression"),
+        ([1e300, 2.0], "regression"),
+    ],
+)
+def test_detect_task(values, task):
+    assert detect_task(pl.Series("y", values)).task == task
+
+
+def drawn(seed: int, levels: list[int], weights: list[float], rows: int) -> list[int]:
+    shares = np.array(weights) / sum(weights)
+    return np.random.default_rng(seed).choice(levels, rows, p=shares).tolist()
+
+
+TYPICAL = {
+    "digits": (list(range(10)), [1] * 10, "classification"),
+    "digits, as frequent as in MNIST": (list(range(10)), [59, 67, 60, 61, 58, 54, 59, 63, 59, 59], "classification"),
+    "iris": ([0, 1, 2], [1] * 3, "classification"),
+    "iris from 1": ([1, 2, 3], [1] * 3, "classification"),
+    "binary": ([0, 1], [9, 1], "classification"),
+    "output_weights": ([-1, 1], [2, 1], "classification"),
+    "forest cover": (list(range(1, 8)), [212, 283, 36, 3, 9, 17, 21], "classification"),
+    "glass": ([1, 2, 3, 5, 6, 7], [70, 76, 17, 13, 9, 29], "classification"),
+    "months": (list(range(1, 13)), [1] * 12, "classification"),
+    "wine quality": (list(range(3, 10)), [30, 216, 2138, 2836, 1079, 193, 5], "regression"),
+    "ages": (list(range(25, 35)), [1] * 10, "regression"),
+    "years": (list(range(2010, 2021)), [1] * 11, "regression"),
+    "visits": (list(range(15)), [np.exp(-k / 3) for k in range(15)], "regression"),
+    "articles": (list(range(8)), [275, 246, 178, 84, 67, 27, 17, 12], "regression"),
+    "rings of abalones": (
+        list(range(1, 21)),
+        [1, 1, 9, 20, 40, 80, 130, 200, 240, 220, 170, 90, 70, 45, 35, 23, 20, 14, 11, 9],
+        "regression",
+    ),
+    "ratings with one peak": ([1, 2, 3, 4, 5], [2, 5, 15, 40, 20], "regression"),
+    "promoter score": (list(range(11)), [1, 1, 2, 2, 3, 8, 10, 20, 40, 30, 22], "regression"),
+}
+
+
+@pytest.mark.parametrize("rows", [300, 3000])
+@pytest.mark.parametrize("name", TYPICAL)
+def test_typical_targets(name, rows):
+    levels, weights, task = TYPICAL[name]
+    for seed in range(5):
+        choice = detect_task(pl.Series("y", drawn(seed, levels, weights, rows)))
+        assert choice.task == task, (seed, choice)
+        assert choice.reason
+        poisson = name in ("visits", "articles")
+        assert ("poisson" in choice.suggestion) == poisson or not poisson
+        other = {"classification": "--task regression", "regression": "--task classification"}[task]
+        assert len(set(levels)) <= 2 or other in choice.suggestion
+
+
+def test_detect_task_of_categorical_types():
+    assert detect_task(pl.Series("y", ["a", "b"], dtype=pl.Categorical)).task == "classification"
+    assert detect_task(pl.Series("y", ["a", "b"], dtype=pl.Enum(["a", "b"]))).task == "classification"
+
+
+CONVERT = "which is neither number, text nor date; convert it to numbers or text in the file"
+
+
+@pytest.mark.parametrize(
+    ("call", "target", "message"),
+    [
+        (
+            detect_task,
+            pl.Series("y", [*map(str, range(30)), "3O"]),
+            "target column 'y' is mostly numbers but holds the text '3O' in row 31; "
+            "fix that cell, leave it empty and pass --drop-missing-target, or pass --task classification",
+        ),
+        (
+            class_labels,
+            pl.Series("y", [date(2020, 1, 1)]),
+            "target column 'y' holds dates, which are no classes; store it as text or numbers",
+        ),
+        (
+            regression_values,
+            pl.Series("y", [date(2020, 1, 1)]),
+            "target column 'y' holds dates; store it as numbers, such as days from a first one",
+        ),
+        (
+            class_labels,
+            pl.Series("y", ["a", "a"]),
+            "target column 'y' holds the single class 'a' in all rows; give rows of at least two classes",
+        ),
+        (
+            class_labels,
+            pl.Series("y", [1.0, 1.0]),
+            "target column 'y' holds the single class 1 in all rows; give rows of at least two classes",
+        ),
+        (class_labels, pl.Series("y", []), f"target column 'y' has no rows; {ONE_ROW}"),
+        (
+            class_labels,
+            pl.Series("y", [1.0, float("inf")]),
+            "target column 'y' holds inf in row 2; put a finite number there",
+        ),
+        (
+            class_labels,
+            pl.Series("y", ["a", None]),
+            "target column 'y' has 1 missing value, first in row 2; remove those rows",
+        ),
+        (class_labels, pl.Series("y", [[1], [2]]), f"target column 'y' has the type List(Int64), {CONVERT}"),
+        (
+            regression_values,
+            pl.Series("y", ["1", "2,5", "x"]),
+            "target column 'y' holds the text '2,5' in row 2; regression needs a number in every row",
+        ),
+        (
+            regression_values,
+            pl.Series("y", ["1", "2"]),
+            "target column 'y' holds the text '1' in row 1; regression needs a number in every row",
+        ),
+        (
+            regression_values,
+            pl.Series("y", [1.0, float("-inf")]),
+            "target column 'y' holds -inf in row 2; put a finite number there",
+        ),
+        (
+            regression_values,
+            pl.Series("y", [1.0, float("nan")]),
+            "target column 'y' has 1 missing value, first in row 2; remove those rows",
+        ),
+        (
+            regression_values,
+            pl.Series("y", [-1e200]),
+            "target column 'y' holds -1e+200 in row 1, but magnitudes above 1e+150 overflow when squared; "
+            "rescale the column",
+        ),
+    ],
+)
+def test_unusable_targets_are_refused(call, target, message):
+    assert refusal(call, target) == message
+
+
+@pytest.mark.parametrize(
+    ("values", "codes", "classes"),
+    [
+        (["b", "a", "b"], [1, 0, 1], ["a", "b"]),
+        ([True, False, True], [1, 0, 1], [False, True]),
+        ([10, -1, 2], [2, 0, 1], [-1, 2, 10]),
+        ([1.0, -1.0], [1, 0], [-1, 1]),
+        ([0.5, 2.0, 0.5], [0, 1, 0], [0.5, 2.0]),
+    ],
+)
+def test_class_labels(values, codes, classes):
+    got_codes, got_classes = class_labels(pl.Series("y", values))
+    assert got_codes.dtype == np.int64
+    assert got_codes.tolist() == codes
+    assert json.loads(json.dumps(got_classes)) == classes
+    assert [type(c) for c in got_classes] == [type(c) for c in classes]
+
+
+def test_regression_values():
+    for values in ([1, 2], [1.0, 2.0], pl.Series(["1.0", "2.0"]).cast(pl.Decimal(5, 1))):
+        got = regression_values(pl.Series("y", values))
+        assert got.dtype == np.float64
+        assert got.tolist() == [1.0, 2.0]
+
+
+def test_help_docs_and_refusal_list_the_same_formats(tmp_path):
+    (tmp_path / "table.docx").write_text("a")
+    refused = refusal(read_table, tmp_path / "table.docx")
+    docs = (Path(__file__).parents[2] / "docs" / "tabular-data.md").read_text(encoding="utf-8")
+    shown = [
+        CliRunner().invoke(app, [command, "--help"]).stdout for command in ("train", "compare", "theory", "quantum")
+    ]
+    for text in (refused, docs, *shown):
+        words = set(re.findall(r"\.\w+", text))
+        assert words >= {*TEXT_FORMATS, *BINARY_FORMATS, *COMPRESSED}

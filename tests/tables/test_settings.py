@@ -1,0 +1,180 @@
+"""Settings chosen in closed form: the kernel as a series, leave-one-out, columns, scales, and the estimators' use."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import make_friedman1
+
+from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.estimators.width import choose_width
+from fireset.tables.columns import ColumnMap
+from fireset.tables.settings import MIN_ROWS, choose_settings
+from fireset.tables.sphere import to_sphere
+from fireset.theory import shifted_ntk
+from fireset.theory.kernel_function import KernelFunction
+from fireset.theory.leave_one_out import best_ridge, leave_one_out
+from support.checks import sphere
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 0.0, 0.5, 1.5, 2.1, 4.0])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_series_is_the_kernel(threshold, dtype):
+    X = np.vstack([sphere(RNG, 60, 3), -sphere(RNG, 3, 3)])
+    X = np.vstack([X, -X[:2], X[:2]])  # antipodes and equal rows
+    found = KernelFunction(threshold).values((X @ X.T).astype(dtype))
+    exact = shifted_ntk(X, threshold)
+    assert np.abs(found - exact).max() <= 2e-5 * exact.max()
+
+
+@pytest.mark.parametrize("threshold", [1.0, 1.5, 2.1])
+def test_slopes_are_derivatives(threshold):
+    kernel = KernelFunction(threshold)
+    cosines = np.linspace(-0.99, 0.99, 300).reshape(3, 100)
+    rise = kernel.values(cosines + 1e-6) - kernel.values(cosines - 1e-6)
+    slopes = kernel.slopes(cosines.copy())
+    np.testing.assert_allclose(slopes, rise / 2e-6, rtol=0, atol=1e-4 * np.abs(slopes).max())
+    assert (kernel.slopes(np.ones((2, 2))) == 0).all()  # equal rows: one point
+
+
+def test_leaving_a_row_out_is_fitting_without_it():
+    X, T, weight = sphere(RNG, 30, 4), RNG.standard_normal((30, 2)), RNG.uniform(0.5, 2.0, 30)
+    K = shifted_ntk(X, 1.0)
+    found = leave_one_out(K, T, weight, 0.01)
+    for i in (0, 7, 29):
+        k = np.delete(np.arange(30), i)
+        R = np.sqrt(weight[k])
+        A = R[:, None] * K[np.ix_(k, k)] * R + 0.01 * np.eye(29)
+        guess = K[i, k] @ (R[:, None] * np.linalg.solve(A, R[:, None] * T[k]))
+        np.testing.assert_allclose(T[i] - guess, found.errors[i], rtol=1e-9)
+
+
+def test_single_precision_chooses_alike():
+    X = sphere(RNG, 200, 4)
+    T = np.sin(5 * X[:, :1]) + 0.1 * RNG.standard_normal((200, 1))
+    K, ones = shifted_ntk(X, 1.5), np.ones(200)
+    double, single = best_ridge(K, T, ones), best_ridge(K.astype(np.float32), T, ones)
+    assert double.place == single.place
+    assert single.error == pytest.approx(double.error, rel=1e-3)
+    assert best_ridge(K, T, ones, start=0).place == best_ridge(K, T, ones, start=11).place == double.place
+
+
+@given(st.integers(0, 10_000), st.integers(2, 200), st.sampled_from(["normal", "lognormal", "few", "constant", "huge"]))
+def test_columns_keep_their_order(seed, n, kind):
+    rng = np.random.default_rng(seed)
+    x = {
+        "normal": rng.standard_normal(n),
+        "lognormal": np.exp(3 * rng.standard_normal(n)),
+        "few": rng.integers(0, 4, n).astype(float),
+        "constant": np.full(n, 5.0),
+        "huge": 1e12 + 1e9 * rng.standard_normal(n),
+    }[kind]
+    columns = ColumnMap.learn(x[:, None], np.ones(n))
+    seen = np.sort(np.concatenate([x, x.mean() + x.std() * np.linspace(-9, 9, 50)]))
+    z = columns(seen[:, None])[:, 0]
+    assert np.isfinite(z).all()
+    assert np.abs(z).max() <= 3.0 + 1e-12
+    assert (np.diff(z) >= -1e-12).all()
+
+
+def test_weights_are_rows():
+    X = np.exp(RNG.standard_normal((60, 2)))
+    weight = RNG.integers(0, 4, 60)
+    once, many = (
+        ColumnMap.learn(X, weight.astype(float)),
+        ColumnMap.learn(np.repeat(X, weight, 0), np.ones(weight.sum())),
+    )
+    np.testing.assert_allclose(once(X), many(X), rtol=0, atol=1e-9)
+
+
+def test_columns_that_do_not_matter_are_shrunk():
+    X, y = make_friedman1(600, 10, noise=1.0, random_state=0)  # five columns matter, five do not
+    model = ShiftedReLURegressor(width=4000, random_state=0).fit(X, y)
+    scales = model.settings_.column_scales
+    assert model.settings_.rounds >= 1
+    assert scales.max() == 1.0
+    assert scales[:5].min() > 2 * scales[5:].max()
+    plain = ShiftedReLURegressor(width=4000, random_state=0, column_scales=None).fit(X, y)
+    assert (plain.settings_.column_scales == 1).all()
+    fresh, truth = make_friedman1(1000, 10, random_state=1)
+    assert model.score(fresh, truth) > plain.score(fresh, truth) + 0.02
+
+
+def test_gradients_are_those_of_the_fit():
+    """Squared derivatives through the map to the sphere, against differences."""
+    from fireset.tables.settings import _Sample
+
+    Z, T = RNG.standard_normal((80, 3)), RNG.standard_normal((80, 2))
+    sample = _Sample(Z, T, np.ones(80), KernelFunction(1.5))
+    scales = np.array([1.0, 0.5, 0.2])
+    fit = sample.fit(1.0, scales, 6)
+    rows, _ = to_sphere(Z * scales, fit.typical, fit.bias)
+
+    def predictions(at: np.ndarray) -> np.ndarray:
+        # Each row's own term has a cusp there: it is left out, as the gradients leave it out.
+        moved, _ = to_sphere(at * scales, fit.typical, fit.bias)
+        K = KernelFunction(1.5).values(moved @ rows.T)
+        return (K * (1 - np.eye(80))) @ fit.left_out.coefficients
+
+    step = 1e-4
+    expected = [
+        np.mean(((predictions(Z + step * one) - predictions(Z - step * one)) / (2 * step)) ** 2) for one in np.eye(3)
+    ]
+    np.testing.assert_allclose(sample.squared_gradients(fit), expected, rtol=0.02)
+
+
+def test_what_is_given_is_not_chosen():
+    X, y = make_friedman1(200, 5, random_state=0)
+    scales = np.array([1.0, 0.5, 0.5, 0.25, 0.1])
+    model = ShiftedReLURegressor(width=500, bias=2.0, column_scales=scales, random_state=0).fit(X, y)
+    assert model.sphere_.bias == 2.0
+    assert (model.sphere_.column_scales == scales).all()
+    for wrong in (np.ones(4), -np.ones(5), np.full(5, np.nan), "wide"):
+        with pytest.raises(InputError, match="column_scales must be"):
+            ShiftedReLURegressor(width=500, column_scales=wrong).fit(X, y)
+
+
+def test_few_rows_are_said():
+    X, y = make_friedman1(MIN_ROWS - 1, 5, random_state=0)
+    settings = ShiftedReLURegressor(width=500, random_state=0).fit(X, y).settings_
+    assert settings.ridge is None
+    assert "too few" in settings.notes[0]
+
+
+def test_deterministic():
+    X, y = make_friedman1(1500, 8, noise=1.0, random_state=0)
+    Z, T, ones = X - X.mean(axis=0), (y - y.mean())[:, None], np.ones(len(y))
+    one, other = (choose_settings(Z, T, ones, threshold=1.5) for _ in range(2))
+    for name, value in vars(one).items():
+        assert np.array_equal(value, getattr(other, name)), name
+    assert one.error is not None
+    assert 0 < one.error < 1
+    assert one.left_out is not None
+    assert one.left_out.shape == (1000, 1)
+
+
+def test_many_classes():
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((20, 6))
+    y = rng.integers(0, 20, 400)
+    X = centres[y] + 0.3 * rng.standard_normal((400, 6))
+    model = ShiftedReLUClassifier(random_state=0, width=4000).fit(X, y)
+    assert model.score(X, y) > 0.9
+
+
+def test_width_by_the_size_of_the_table():
+    assert choose_width(1000, 20, 1) == 20_000
+    assert choose_width(10_000, 17, 26) > 25_000  # 260,000 numbers to learn
+    assert choose_width(1_000_000, 9, 1) == 2_000
+    assert choose_width(100_000, 9, 1) % 2 == 0
+
+
+def test_the_choice_in_words():
+    X, y = make_friedman1(300, 6, random_state=0)
+    model = ShiftedReLURegressor(width=500, random_state=0).fit(X, y)
+    words = model.settings_.in_words("R²")
+    assert f"expected R² {model.settings_.forecast:.3f} (leave-one-out, 300 rows)" in words
+    few = ShiftedReLURegressor(width=500, random_state=0).fit(X[:20], y[:20])
+    assert "too few" in few.settings_.in_words()

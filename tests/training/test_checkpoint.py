@@ -1,0 +1,443 @@
+"""Checkpoints: killed at any moment, a run goes on and ends where it would have; what is damaged or foreign is told."""
+
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fireset import Checkpoints, InputError, ShiftedReLUNetwork, ShiftedReLURegressor, train
+from fireset._util.files import file_digest, read_model
+from fireset.training import signals
+from fireset.training.run_identity import row_hashes
+from fireset.training.solvers import GradientDescent
+from support.checkpoint_folder import folder_for
+from support.checks import sphere
+
+ROWS = sphere(np.random.default_rng(3), 50, 5)
+TARGETS = np.sin(3 * ROWS[:, :1]) + ROWS[:, 1:2]
+HELD_OUT = sphere(np.random.default_rng(4), 20, 5)
+SETTINGS: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "tol": 0, "max_iter": 40, "engine": "data"}
+
+
+def network(width: int = 300, dtype="float64") -> ShiftedReLUNetwork:
+    return ShiftedReLUNetwork.initialize(width, 5, threshold=1.2, seed=1, dtype=dtype)
+
+
+def run(folder, *, resume=False, every=7, stop_at=None, keep=3, of=None, **changes):
+    """Train a fresh network with checkpoints; gives the network and the result."""
+    one = of or network()
+    callbacks = [lambda progress: progress.record.iteration == stop_at]
+    asked = Checkpoints(folder, every=every, keep=keep, resume=resume)
+    settings = {"X": ROWS, "y": TARGETS, **SETTINGS, **changes}
+    return one, train(one, settings.pop("X"), settings.pop("y"), callbacks=callbacks, checkpoint=asked, **settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "measured"),
+    [
+        ({}, []),
+        ({"validation": (HELD_OUT, HELD_OUT[:, :1])}, ["validation_loss"]),
+        ({"engine": "quantum-weights", "momentum": 0.0, "nesterov": False}, ["oracle_queries", "missed_pairs"]),
+    ],
+)
+def test_a_resumed_history_has_the_same_values_and_types(tmp_path, changes, measured):
+    """What was not measured is None, before and after; counts stay whole numbers."""
+    one = {"of": network(60), "every": 3, "max_iter": 6}
+    _, whole_run = run(tmp_path / "whole", **one, **changes)
+    run(tmp_path / "cut", **one | {"of": network(60)}, stop_at=4, **changes)
+    _, resumed = run(tmp_path / "cut", resume=True, **one | {"of": network(60)}, **changes)
+    assert resumed.resumed_at == 3
+    for record, expected in zip(resumed.history, whole_run.history, strict=True):
+        for name in ("validation_loss", "oracle_queries", "missed_pairs"):
+            value = getattr(record, name)
+            assert type(value) is type(getattr(expected, name))
+            assert (value is not None) == (name in measured)
+    assert "nan" not in resumed.history.to_csv().lower()
+
+
+def same_bits(first: ShiftedReLUNetwork, second: ShiftedReLUNetwork) -> bool:
+    return first.weights.tobytes() == second.weights.tobytes()
+
+
+def whole(folder: Path) -> list[int]:
+    """Iterations of the checkpoints in a folder, each of them held against its checksums."""
+    found = []
+    for index in sorted(folder.glob("checkpoint-????????.safetensors")):
+        _, description = read_model(index)
+        digests = description["shards"]
+        for k, digest in enumerate(digests):
+            shard = index.with_name(f"{index.stem}.{k + 1}-of-{len(digests)}.safetensors")
+            assert file_digest(shard).hex() == digest
+        found.append(description["checkpoint"])
+    return found
+
+
+class TestResuming:
+    @pytest.mark.parametrize("engine", ["dense", "data", "weights", "sums", "correlation"])
+    @pytest.mark.parametrize("momentum", [0.0, 0.9])
+    def test_ends_bit_for_bit_where_an_uninterrupted_run_does(self, tmp_path, engine, momentum):
+        options = {"engine": engine, "momentum": momentum, "nesterov": False}
+        expected, of_all = run(tmp_path / "a", **options)
+        run(tmp_path / "b", stop_at=25, **options)
+        found, rest = run(tmp_path / "b", resume=True, **options)
+        assert rest.resumed_at == 21
+        assert same_bits(found, expected)
+        for name in ("iteration", "loss", "active_pairs", "learning_rate"):
+            assert np.array_equal(rest.history.column(name), of_all.history.column(name)), name
+        assert (np.diff(rest.history.column("seconds")) > 0).all()
+
+    @pytest.mark.parametrize("loss_of_the_best", ["here", "behind"])
+    def test_with_validation_the_best_weights_go_along(self, tmp_path, loss_of_the_best):
+        # Rows of another function are fitted best early on, rows that are trained on best at last.
+        held_out = (HELD_OUT, HELD_OUT[:, 3:4]) if loss_of_the_best == "behind" else (ROWS[:20], TARGETS[:20])
+        options = {"validation": held_out, "patience": 1000}
+        expected, of_all = run(tmp_path / "a", **options)
+        run(tmp_path / "b", stop_at=30, **options)
+        found, rest = run(tmp_path / "b", resume=True, **options)
+        assert same_bits(found, expected)
+        assert (rest.best_iteration, rest.loss) == (of_all.best_iteration, of_all.loss)
+        assert (of_all.best_iteration < 28) == (loss_of_the_best == "behind")
+
+    def test_a_rate_that_backs_off_is_remembered(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("fireset.training.step_size.StepSize.choose", lambda *_: 30.0)
+        expected, of_all = run(tmp_path / "a")
+        assert of_all.history[14].learning_rate < 30.0
+        run(tmp_path / "b", stop_at=18)
+        found, _ = run(tmp_path / "b", resume=True)
+        assert same_bits(found, expected)
+
+    def test_more_iterations_may_be_asked_for_and_not_fewer_than_were_done(self, tmp_path):
+        expected, _ = run(tmp_path / "a", max_iter=60)
+        run(tmp_path / "b", max_iter=30)
+        found, result = run(tmp_path / "b", max_iter=60, resume=True)
+        assert same_bits(found, expected)
+        assert result.resumed_at == 28
+        with pytest.raises(
+            InputError, match=r"^max_iter must be at least 56, the iteration of the checkpoint, got 10$"
+        ):
+            run(tmp_path / "b", max_iter=10, resume=True)
+
+    def test_without_any_checkpoint_it_begins(self, tmp_path):
+        _, result = run(tmp_path / "new", resume=True, max_iter=3)
+        assert result.resumed_at is None
+        assert len(result.history) == 4
+
+    def test_float32(self, tmp_path):
+        expected, _ = run(tmp_path / "a", of=network(dtype="float32"))
+        run(tmp_path / "b", of=network(dtype="float32"), stop_at=25)
+        found, _ = run(tmp_path / "b", of=network(dtype="float32"), resume=True)
+        assert same_bits(found, expected)
+
+
+@pytest.mark.slow
+class TestKilled:
+    def test_at_twenty_random_moments(self, tmp_path):
+        """kill -9 in the middle of whatever it does, again and again; nothing is ever found half written."""
+        expected, _ = run(tmp_path / "uninterrupted", every=3, max_iter=300)
+        moments = random.Random(0)
+        folder = tmp_path / "killed"
+        kills, reached = 0, set()
+        while kills < 20:
+            child = os.fork()
+            if child == 0:
+                run(folder, every=3, max_iter=300, resume=True)
+                os._exit(0)
+            time.sleep(moments.uniform(0.0, 0.15))
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+            if os.WIFEXITED(status):  # it was done before: begin a new run to kill
+                assert os.WEXITSTATUS(status) == 0
+                shutil.rmtree(folder)
+                continue
+            kills += 1
+            found = whole(folder) if folder.is_dir() else []
+            assert len(found) <= 4  # between writing one and removing the oldest there is one more than is kept
+            reached |= set(found)
+        assert len(reached) >= 5  # a loaded machine has fewer moments
+        ended, _ = run(folder, every=3, max_iter=300, resume=True)
+        assert same_bits(ended, expected)
+        assert not [name for name in os.listdir(folder) if name.endswith(".part")]
+
+
+class TestFaults:
+    def damage(self, file: Path) -> None:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+
+    @pytest.mark.parametrize("part", ["checkpoint-00000035.safetensors", "checkpoint-00000035.1-of-1.safetensors"])
+    @pytest.mark.parametrize("kind", ["changed", "cut", "empty"])
+    def test_falls_back_to_the_one_before_and_says_so(self, tmp_path, part, kind):
+        expected, _ = run(tmp_path)
+        file = tmp_path / part
+        if kind == "changed":
+            self.damage(file)
+        else:
+            file.write_bytes(file.read_bytes()[: 0 if kind == "empty" else -100])
+        with pytest.warns(UserWarning, match=rf"{part}.*damaged.*; falling back to the checkpoint before it$"):
+            found, result = run(tmp_path, resume=True)
+        assert result.resumed_at == 28
+        assert same_bits(found, expected)
+        assert whole(tmp_path) == [21, 28, 35]
+
+    def test_a_part_that_is_missing(self, tmp_path):
+        run(tmp_path)
+        (tmp_path / "checkpoint-00000035.1-of-1.safetensors").unlink()
+        with pytest.warns(UserWarning, match=r"^no such model file: .*; falling back"):
+            assert run(tmp_path, resume=True)[1].resumed_at == 28
+
+    def test_none_can_be_read(self, tmp_path):
+        run(tmp_path)
+        for file in tmp_path.glob("checkpoint-????????.safetensors"):
+            self.damage(file)
+        warnings.simplefilter("ignore")
+        with pytest.raises(InputError, match=r"^none of the 3 checkpoints in .* can be read; give another folder, or"):
+            run(tmp_path, resume=True)
+
+    def test_disk_full(self, tmp_path):
+        """The system refuses bytes: training goes on, and what was written before is still whole."""
+        run(tmp_path / "a", stop_at=10)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+        try:
+            with pytest.warns(UserWarning, match=r"^no checkpoint of iteration 14: cannot write .*File too large"):
+                found, result = run(tmp_path / "a", resume=True, max_iter=20)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert result.stop_reason == "max_iter"
+        assert whole(tmp_path / "a") == [7]
+        assert same_bits(found, run(tmp_path / "b", max_iter=20)[0])
+
+    @pytest.mark.parametrize(("grace", "last"), [(600.0, 20), (0.0, 17)])
+    def test_sigterm_writes_a_checkpoint_and_ends(self, tmp_path, monkeypatch, grace, last):
+        """The next one that is due, from which a run goes on bit for bit; another one if that takes too long."""
+        monkeypatch.setattr(signals, "GRACE", grace)
+
+        def terminate(progress):
+            if progress.record.iteration == 16:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        asked = Checkpoints(tmp_path, every=10)
+        result = train(network(), ROWS, TARGETS, checkpoint=asked, callbacks=[terminate], **SETTINGS)
+        assert result.stop_reason == "terminated"
+        assert whole(tmp_path) == [10, last]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        found, rest = run(tmp_path, resume=True, every=10)
+        assert rest.resumed_at == last
+        expected, _ = run(tmp_path / "b", every=10)
+        assert same_bits(found, expected) or not grace
+        np.testing.assert_allclose(found.weights, expected.weights, rtol=0, atol=1e-12)
+
+    def test_sigterm_in_the_last_iteration_changes_nothing(self, tmp_path):
+        def terminate(progress):
+            if progress.record.iteration == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        settings = SETTINGS | {"max_iter": 5}
+        result = train(network(), ROWS, TARGETS, checkpoint=Checkpoints(tmp_path), callbacks=[terminate], **settings)
+        assert result.stop_reason == "max_iter"
+        assert whole(tmp_path) == []
+
+
+OTHER_TARGETS = TARGETS + 1e-9 * (np.arange(len(TARGETS)) == 3)[:, None]
+FOUR = ROWS[:, :4] / np.linalg.norm(ROWS[:, :4], axis=1, keepdims=True)
+CLASSES = (TARGETS > 0).astype(float)
+
+
+def of_four_inputs() -> ShiftedReLUNetwork:
+    return ShiftedReLUNetwork.initialize(300, 4, threshold=1.2, seed=1, dtype="float64")
+
+
+def refusal(folder, **changes) -> str:
+    """What a run that goes on with other data or settings is told: that, and nothing of damage or digests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match="is of another run, which differs in ") as refused:
+            run(folder, resume=True, **changes)
+    said = str(refused.value)
+    assert "damaged" not in said
+    assert "remove" not in said
+    assert not re.search(r"[0-9a-f]{16}", said)
+    told, remedy = said.split(" is of another run, which differs in ")[1].split("; ")
+    assert remedy == "resume with the same data and settings, or give another folder"
+    return told
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"momentum": 0.8}, "momentum ('0.9' there, '0.8' here)"),
+            ({"learning_rate": 0.1}, "learning_rate ('auto' there, '0.1' here)"),
+            ({"engine": "dense"}, "engine ('data' there, 'dense' here)"),
+            ({"tol": 0.1, "nesterov": False}, "nesterov ('True' there, 'False' here), tol ('0' there, '0.1' here)"),
+            ({"y": OTHER_TARGETS}, "y (another target)"),
+            ({"X": ROWS[::-1].copy()}, "X (another table)"),
+            ({"X": ROWS[:40], "y": TARGETS[:40]}, "rows ('50' there, '40' here)"),
+            ({"X": FOUR, "of": of_four_inputs()}, "inputs ('5' there, '4' here)"),
+            ({"sample_weight": np.arange(1.0, 51.0)}, "sample_weight (other weights)"),
+            ({"validation": (HELD_OUT, HELD_OUT[:, 3:4])}, "rows ('50' there, '70' here)"),
+            ({"of": network(width=200)}, "width ('300' there, '200' here)"),
+            ({"of": network(width=400)}, "width ('300' there, '400' here)"),
+            ({"of": network(width=2)}, "width ('300' there, '2' here)"),
+            ({"of": network(dtype="float32")}, "dtype ('float64' there, 'float32' here)"),
+            (
+                {"of": network(dtype="float32"), "y": OTHER_TARGETS},
+                "dtype ('float64' there, 'float32' here), y (another target)",
+            ),
+            (
+                {"of": ShiftedReLUNetwork.initialize(300, 5, threshold=1.2, seed=2, dtype="float64")},
+                "first weights (another seed or start)",
+            ),
+            (
+                {"of": ShiftedReLUNetwork.initialize(300, 5, 2, threshold=1.2, seed=1, dtype="float64")}
+                | {"y": np.hstack([TARGETS, TARGETS])},
+                "outputs ('1' there, '2' here)",
+            ),
+            ({"solver": "gauss-newton"}, "solver ('gradient' there, 'gauss-newton' here)"),
+        ],
+    )
+    def test_other_data_and_settings_are_named(self, tmp_path, changes, told):
+        run(tmp_path, max_iter=8)
+        assert refusal(tmp_path, **changes) == told
+
+    def test_another_loss(self, tmp_path):
+        run(tmp_path, max_iter=8, y=CLASSES)
+        assert refusal(tmp_path, y=CLASSES, loss="log_loss") == "loss ('squared_error' there, 'log_loss' here)"
+
+    def test_another_solver_than_gauss_newton(self, tmp_path):
+        run(tmp_path, max_iter=3, every=1, solver="gauss-newton")
+        assert refusal(tmp_path) == "solver ('gauss-newton' there, 'gradient' here)"
+
+    def test_options_of_the_user_explain_what_fingerprints_cannot(self, tmp_path):
+        def asked(**options) -> Checkpoints:
+            return Checkpoints(tmp_path, every=7, resume=True, options=options)
+
+        train(network(), ROWS, TARGETS, checkpoint=asked(seed=1, bias="auto"), **SETTINGS)
+        with pytest.raises(InputError, match=r"differs in seed \('1' there, '2' here\); resume"):
+            train(network(), ROWS[::-1].copy(), TARGETS, checkpoint=asked(seed=2, bias="auto"), **SETTINGS)
+        again = train(network(), ROWS, TARGETS, checkpoint=asked(seed=3), **SETTINGS)
+        assert again.resumed_at == 35  # they decide nothing
+
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"random_state": 1}, "random_state ('0' there, '1' here)"),
+            ({"bias": 3.0}, "bias ('2.0' there, '3.0' here)"),
+            ({"width": 80}, "width ('60' there, '80' here)"),
+        ],
+    )
+    def test_an_estimators_settings_are_named(self, tmp_path, changes, told):
+        def fit(resume: bool, **changes):
+            settings = {"width": 60, "bias": 2.0, "random_state": 0, "max_iter": 8, "solver": "gradient", **changes}
+            asked = Checkpoints(tmp_path, every=5, resume=resume)
+            return ShiftedReLURegressor(**settings, tol=0).fit(ROWS, TARGETS[:, 0], checkpoint=asked)
+
+        fit(resume=False)
+        with pytest.raises(InputError, match=rf"differs in {re.escape(told)}; resume with the same"):
+            fit(resume=True, **changes)
+
+    def test_a_folder_in_use(self, tmp_path):
+        run(tmp_path)
+        with pytest.raises(
+            InputError, match=r"holds a checkpoint of iteration 35; resume from it \(--resume\), or give"
+        ):
+            run(tmp_path)
+
+    @pytest.mark.parametrize("resume", [False, True])
+    @pytest.mark.parametrize(
+        "name",
+        ["checkpoint-00000007.1-of-1.safetensors", "checkpoint-00000007.safetensors", ".checkpoint-00000007.x.part"],
+    )
+    def test_a_folder_named_like_a_file_of_ours(self, tmp_path, name, resume):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "precious").write_text("data")
+        with pytest.raises(InputError) as caught:
+            run(tmp_path, resume=resume)
+        assert str(caught.value) == (
+            f"{tmp_path / name} is a folder with the name of a checkpoint's file; rename it, or give another "
+            "checkpoint folder"
+        )
+        assert (tmp_path / name / "precious").exists()
+
+    @pytest.mark.parametrize("name", ["every", "keep"])
+    @pytest.mark.parametrize("value", [0, -1, 2.5, True, "3"])
+    def test_numbers(self, name, value):
+        with pytest.raises(InputError, match=rf"^{name} must be a whole number of at least 1, got {value!r}$"):
+            Checkpoints("folder", **{name: value})
+
+    def test_a_folder_that_cannot_be(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match=r"^cannot make the checkpoint folder .*file: File exists$"):
+            run(tmp_path / "file")
+
+    def test_files_of_others_are_left_alone(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("mine")
+        (tmp_path / ".checkpoint-00000007.safetensors.abc.part").write_text("left by a writer that was killed")
+        run(tmp_path, keep=1)
+        assert sorted(os.listdir(tmp_path)) == [
+            "checkpoint-00000035.1-of-1.safetensors",
+            "checkpoint-00000035.safetensors",
+            "checkpoint.lock",
+            "notes.txt",
+        ]
+
+
+class TestContents:
+    def test_only_what_moved(self, tmp_path):
+        """Neurons that never fire are drawn again, not stored."""
+        few = ShiftedReLUNetwork.initialize(300, 5, threshold=3.5, seed=1, dtype="float64")
+        start = few.weights.copy()
+        run(tmp_path, of=few, stop_at=7)
+        arrays, _ = read_model(tmp_path / "checkpoint-00000007.1-of-1.safetensors")
+        moved = np.flatnonzero((few.weights != start).any(axis=1))
+        assert 0 < len(moved) < 100
+        assert np.array_equal(arrays["moved"], moved)
+        assert set(arrays["rolling"]) <= set(moved)
+        assert len(arrays["behind"]) <= len(moved)
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_a_hash_for_each_row(self, dtype):
+        rng = np.random.default_rng(0)
+        weights = rng.standard_normal((2000, 7)).astype(dtype)
+        hashes = row_hashes(weights)
+        assert len(np.unique(hashes)) == 2000
+        changed = weights.copy()
+        rows, columns = np.arange(2000), rng.integers(0, 7, 2000)
+        bits = changed.view(f"u{changed.itemsize}")
+        bits[rows, columns] ^= np.left_shift(bits.dtype.type(1), rng.integers(0, 8 * bits.itemsize, 2000, bits.dtype))
+        assert (row_hashes(changed) != hashes).all()
+        swapped = weights[:, ::-1].copy()
+        assert (row_hashes(swapped) != hashes).all()
+
+    def test_another_file_of_the_same_name_is_not_taken_for_one(self, tmp_path):
+        """A model file in place of a checkpoint, and a checkpoint of a wider network."""
+        run(tmp_path)
+        network().save(tmp_path / "checkpoint-00000042.safetensors")
+        with pytest.warns(UserWarning, match=r"checkpoint-00000042.safetensors is not a checkpoint; fall"):
+            assert run(tmp_path, resume=True)[1].resumed_at == 35
+        narrow = network(width=200)
+        asked = Checkpoints(tmp_path, resume=True)
+        (tmp_path / "checkpoint-00000042.safetensors").unlink()
+        with pytest.raises(InputError, match=r"differs in .*width \('300' there, '200' here\)"):
+            folder_for(asked, narrow, GradientDescent(), {"width": 200})[0].load()
+
+
+@pytest.mark.parametrize("engine", ["data", "weights", "dense"])
+def test_a_run_that_diverges_leaves_a_checkpoint_that_can_be_read(tmp_path, engine):
+    asked = {"engine": engine, "momentum": 0.0, "nesterov": False, "max_iter": 5, "every": 1, "keep": 1}
+    with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
+        _, result = run(tmp_path, of=network(dtype="float32"), learning_rate=1e200, **asked)
+    assert result.stop_reason == "diverged"
+    with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
+        _, again = run(tmp_path, of=network(dtype="float32"), learning_rate=1e200, resume=True, **asked)
+    assert again.stop_reason == "diverged"

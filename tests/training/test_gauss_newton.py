@@ -1,0 +1,317 @@
+"""Gauss–Newton: the solution is the objective's, however many outputs, whatever the loss, weights and engine."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from fireset import (
+    Checkpoints,
+    InputError,
+    ShiftedReLUClassifier,
+    ShiftedReLUNetwork,
+    ShiftedReLURegressor,
+    Trainer,
+    train,
+)
+from fireset.distributed.process_group import SINGLE_PROCESS
+from fireset.engines import create
+from fireset.theory import fire_set_kernel
+from fireset.theory.leave_one_out import RIDGES, best_ridge
+from fireset.training.losses import get_loss
+from fireset.training.solvers import GaussNewton
+from fireset.training.solvers import kernel_solve as solving
+from fireset.training.stopping import StopReason
+from support.checks import sphere
+
+RNG = np.random.default_rng(0)
+X = sphere(RNG, 40, 5)
+Y = np.stack([np.sin(3 * X[:, 0]) + X[:, 1], np.cos(4 * X[:, 2])], axis=1)
+CLASSES = np.eye(3)[np.argmax(X[:, :3] + 0.3 * RNG.standard_normal((40, 3)), axis=1)]
+WEIGHT = RNG.uniform(0.2, 3.0, 40)
+
+
+def network(outputs: int = 1, scale: float = 10.0, dtype: str = "float64", width: int = 300) -> ShiftedReLUNetwork:
+    return ShiftedReLUNetwork.initialize(
+        width, 5, outputs, start="antisymmetric", output_scale=scale, threshold=0.8, seed=3, dtype=dtype
+    )
+
+
+def objective(one: ShiftedReLUNetwork, first: np.ndarray, y, loss: str, ridge: float, weight) -> float:
+    u = one.predict(X)
+    return get_loss(loss).value(u, y, weight) + 0.5 * ridge * float(((one.weights - first) ** 2).sum())
+
+
+def gradient(one: ShiftedReLUNetwork, first: np.ndarray, y, loss: str, ridge: float, weight) -> np.ndarray:
+    """Of the objective, by its definition."""
+    u, fires = one.predict(X), one.fire_sets(X).toarray()
+    e = get_loss(loss).residual(u, y, weight)
+    return (fires * (e @ one.output_weights.T)).T @ X / one.divisor + ridge * (one.weights - first)
+
+
+PROBLEMS = {
+    "one output": (Y[:, :1], "squared_error", np.ones(40)),
+    "two outputs": (Y, "squared_error", np.ones(40)),
+    "weights": (Y, "squared_error", WEIGHT),
+    "two classes": ((Y[:, :1] > 0.5) * 1.0, "log_loss", WEIGHT),
+    "three classes": (CLASSES, "log_loss", np.ones(40)),
+}
+
+
+@pytest.mark.parametrize("engine", ["dense", "data", "sums"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_gradient_of_the_objective_vanishes(problem, engine):
+    y, loss, weight = PROBLEMS[problem]
+    # Log loss asks for weights that move far on 40 rows: nearer to linear, fewer kinks are in the way.
+    scale = 10.0 if loss == "squared_error" else 1000.0
+    ridge = 0.0005 * scale**2
+    one = network(y.shape[1], scale)
+    first = one.weights.copy()
+    before = np.linalg.norm(gradient(one, first, y, loss, ridge, weight))
+    solver = GaussNewton(ridge=ridge, tol=1e-6)
+    result = train(one, X, y, loss=loss, sample_weight=weight, engine=engine, solver=solver, max_iter=60, tol=0)
+    assert np.linalg.norm(gradient(one, first, y, loss, ridge, weight)) <= 1e-3 * before
+    assert result.loss == pytest.approx(objective(one, first, y, loss, ridge, weight), rel=1e-9)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_it_is_the_solution_of_a_dense_reference_solver(problem):
+    """scipy's L-BFGS on all weights, every pair, from the same start: nearly convex at κ = 1000, so one minimum."""
+    y, loss, weight = PROBLEMS[problem]
+    ridge = 500.0
+    one, other = network(y.shape[1], scale=1000.0), network(y.shape[1], scale=1000.0)
+    first = one.weights.copy()
+    result = train(
+        one, X, y, loss=loss, sample_weight=weight, solver=GaussNewton(ridge=ridge, tol=1e-10), max_iter=60, tol=0
+    )
+
+    def function(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        other.weights[:] = flat.reshape(first.shape)
+        return (
+            objective(other, first, y, loss, ridge, weight),
+            gradient(other, first, y, loss, ridge, weight).ravel(),
+        )
+
+    found = minimize(
+        function,
+        first.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 5000, "gtol": 1e-9, "ftol": 1e-15, "maxcor": 30},
+    )
+    exact = loss == "squared_error"  # for log loss more rounds would come nearer
+    assert result.loss == pytest.approx(found.fun, rel=1e-5 if exact else 2e-3)
+    other.weights[:] = found.x.reshape(first.shape)
+    if exact:  # else all outputs of a row may be shifted
+        np.testing.assert_allclose(one.predict(X), other.predict(X), rtol=0, atol=2e-3 * np.abs(y).max())
+
+
+def test_few_rounds_where_the_network_is_nearly_linear():
+    """Within 1 % of the optimum of the linearized problem in at most 5 rounds."""
+    for scale in (10.0, 100.0):
+        one = network(2, scale, width=2000)
+        active = one.fire_sets(X)
+        H = fire_set_kernel(X, active) * scale**2
+        ridge = 0.1 * float(H.diagonal().mean())
+        J = np.einsum("ir,rc,ij->icrj", active.toarray(), one.output_weights, X).reshape(Y.size, -1) / one.divisor
+        K = J @ J.T
+        optimum = 0.5 * ridge * float(Y.ravel() @ np.linalg.solve(K + ridge * np.eye(len(K)), Y.ravel()))
+        result = train(one, X, Y, solver=GaussNewton(ridge=ridge), max_iter=5, tol=0)
+        assert result.loss <= 1.01 * optimum or scale < 100
+        assert result.loss <= 1.1 * optimum
+
+
+def test_rounds_that_overshoot_are_taken_back():
+    """At κ = 1 the network is far from linear: damping sees to it that the objective falls nevertheless."""
+    one = network(2, scale=1.0, width=60)
+    result = train(one, X, 5 * Y, solver=GaussNewton(ridge=1e-4, tol=1e-4), max_iter=60, tol=0)
+    losses = result.history.column("loss")
+    assert (np.diff(losses) > 0).any()
+    assert result.loss <= losses.min() * (1 + 1e-9)
+    assert result.loss < 0.05 * losses[0]
+
+
+def test_leave_one_out_in_closed_form_is_leaving_one_out():
+    engine = create("dense")
+    engine.start(network(width=1000), X)
+    H = fire_set_kernel(X, engine.fire_sets())
+    chosen = best_ridge(H, Y, WEIGHT)
+    R = np.sqrt(WEIGHT)
+
+    def error(ridge: float) -> float:
+        total = 0.0
+        for i in range(40):
+            k = np.delete(np.arange(40), i)
+            A = R[k, None] * H[np.ix_(k, k)] * R[k] + ridge * np.eye(39)
+            guess = H[i, k] @ (R[k, None] * np.linalg.solve(A, R[k, None] * Y[k]))
+            total += WEIGHT[i] * float(((Y[i] - guess) ** 2).sum())
+        return total / float((WEIGHT[:, None] * Y**2).sum())
+
+    size = float((WEIGHT * H.diagonal()).mean())
+    errors = [error(share * size) for share in RIDGES]
+    assert chosen.error == pytest.approx(error(chosen.ridge))
+    assert chosen.error <= 1.01 * min(errors)
+    assert chosen.place == RIDGES.index(pytest.approx(chosen.ridge / size))
+    larger = errors[chosen.place - 1]
+    assert larger > chosen.error
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernel_is_counted_exactly(dtype):
+    engine = create("data")
+    one = network(2, scale=3.0, dtype=dtype)
+    engine.start(one, X.astype(dtype))
+    expected = 9.0 * fire_set_kernel(X.astype(dtype), engine.fire_sets())
+    found = solving.counted_kernel(engine, dtype=np.dtype(dtype).type)
+    np.testing.assert_allclose(np.tril(found), np.tril(expected), rtol=0, atol=1e-6 if dtype == "float32" else 1e-14)
+    rows = np.array([3, 7, 20])
+    columns = solving.KernelColumns(engine).of(rows)
+    np.testing.assert_allclose(columns, expected[rows], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        np.tril(solving.KernelColumns(engine).among(rows)), np.tril(expected[np.ix_(rows, rows)]), rtol=0, atol=1e-6
+    )
+
+
+def test_partial_cholesky_of_full_rank_is_the_inverse(monkeypatch):
+    monkeypatch.setattr(solving, "_WORTH_A_PIVOT", 0.0)  # else it would leave what is near ν to the products
+    engine = create("data")
+    engine.start(network(1, scale=2.0, width=1000), X)
+    roots = np.sqrt(WEIGHT)
+    A = roots[:, None] * 4.0 * fire_set_kernel(X, engine.fire_sets()) * roots + 0.05 * np.eye(40)
+    v = RNG.standard_normal((40, 2))
+    whole = solving.CholeskyPreconditioner(solving.counted_kernel(engine), roots, 0.05)
+    expected = np.linalg.solve(A, v)
+    np.testing.assert_allclose(whole.apply(v), expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    partial = solving.PartialCholeskyPreconditioner(solving.KernelColumns(engine), roots, 0.05, 40, SINGLE_PROCESS)
+    assert partial.shift >= 0.05
+    expected = np.linalg.solve(A + (partial.shift - 0.05) * np.eye(40), v)
+    np.testing.assert_allclose(partial.apply(v), expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+def test_a_preconditioner_that_rounding_has_spoiled_is_noticed():
+    """A round that promises nothing because its system was not solved is no convergence."""
+
+    class Spoiled:
+        def apply(self, vector):
+            return -vector
+
+    solved = solving.conjugate_residuals(
+        lambda v: 2 * v, Spoiled(), np.ones((3, 1)), start=None, enough=lambda *_: False, max_products=5
+    )
+    assert not solved.sound
+
+
+def test_beyond_what_cholesky_is_for(monkeypatch):
+    """A partial factor, and conjugate residuals that make up for what it lacks: the same solution."""
+    one, other = network(2), network(2)
+    expected = train(one, X, Y, solver=GaussNewton(ridge=0.05, tol=1e-8), max_iter=40, tol=0)
+    monkeypatch.setattr("fireset.training.solvers.kernel_memory._MAX_CHOLESKY_ROWS", 10)
+    monkeypatch.setattr("fireset.training.solvers.gauss_newton.MAX_PIVOTS", 15)
+    found = train(other, X, Y, solver=GaussNewton(ridge=0.05, tol=1e-8), max_iter=40, tol=0)
+    assert found.loss == pytest.approx(expected.loss, rel=3e-3)  # other steps, another of many kinks to end at
+
+
+def test_validation_rows_ride_along():
+    """They change nothing but when to stop."""
+    one, other = network(scale=1000.0), network(scale=1000.0)
+    train(one, X[:30], Y[:30, :1], solver=GaussNewton(ridge=500.0), max_iter=5, tol=0)
+    held = X[30:], Y[30:, :1]
+    result = train(other, X[:30], Y[:30, :1], solver=GaussNewton(ridge=500.0), max_iter=5, tol=0, validation=held)
+    assert result.history[0].validation_loss is not None
+    np.testing.assert_allclose(other.predict(X), one.predict(X), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3])
+def test_resumed_it_ends_where_it_would_have(tmp_path, stop_at):
+    """Also right after a round that will be taken back."""
+
+    def run(folder, resume=False, stop=None):
+        one = network(2, scale=1.0, width=60)
+        asked = Checkpoints(folder, every=1, resume=resume)
+        callbacks = [lambda progress: progress.record.iteration == stop]
+        result = train(
+            one, X, 5 * Y, solver=GaussNewton(ridge=1e-3), max_iter=12, tol=0, checkpoint=asked, callbacks=callbacks
+        )
+        return one, result
+
+    whole, expected = run(tmp_path / "whole")
+    run(tmp_path / "broken", stop=stop_at)
+    again, found = run(tmp_path / "broken", resume=True)
+    assert found.resumed_at == stop_at
+    assert np.array_equal(again.weights, whole.weights)
+    assert found.history.column("loss").tolist() == expected.history.column("loss").tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*falling back")
+def test_another_solver_does_not_take_its_checkpoints(tmp_path):
+    train(network(), X, Y[:, :1], solver=GaussNewton(), max_iter=3, tol=0, checkpoint=Checkpoints(tmp_path, every=1))
+    again = Checkpoints(tmp_path, every=1, resume=True)
+    with pytest.raises(InputError, match=r"differs in solver \('gauss-newton' there, 'gradient' here\)"):
+        train(network(), X, Y[:, :1], max_iter=3, tol=0, checkpoint=again)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ridge": 0}, r"^ridge must be 'auto' or a positive number, got 0$"),
+        ({"ridge": True}, r"^ridge must be 'auto' or a positive number, got True$"),
+        ({"ridge": "big"}, r"^ridge must be 'auto' or a positive number, got 'big'$"),
+        ({"tol": -1}, r"^tol must be at least 0, got -1$"),
+    ],
+)
+def test_bad_settings(options, message):
+    with pytest.raises(InputError, match=message):
+        GaussNewton(**options)
+
+
+def test_nothing_fires_and_nothing_to_learn():
+    one = ShiftedReLUNetwork.initialize(50, 5, threshold=50.0, dtype="float64")
+    result = train(one, X, Y[:, :1], solver=GaussNewton(), max_iter=5)
+    assert result.stop_reason is StopReason.TOL
+    still = network()
+    assert train(still, X, np.zeros(40), solver=GaussNewton(), max_iter=5).loss == 0.0
+
+
+def test_steps_one_by_one():
+    trainer = Trainer(network(2), X, Y, solver=GaussNewton(ridge=0.05), tol=0)
+    losses = [trainer.step().loss for _ in range(4)]
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_where_the_last_round_ended_is_no_place_to_give_up():
+    """Far from linear the kernel changes: a round that begins at the last one's δ and promises nothing begins anew."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((300, 5))
+    y = np.sin(2 * rows[:, :1]) + rows[:, 1:2] * rows[:, 2:3]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    losses = []
+    for forgetful in (False, True):
+        solver = GaussNewton(ridge=0.01, tol=1e-3)
+
+        def forget(_, solver=solver, forgetful=forgetful) -> None:
+            if forgetful:
+                solver.drop_caches()
+
+        result = train(network(1, 10.0, width=1000), rows, y, solver=solver, max_iter=100, tol=0, callbacks=[forget])
+        losses.append(result.loss)
+    assert losses[0] <= 1.2 * losses[1]
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "log_loss"])
+def test_a_first_round_is_not_given_up(loss):
+    """Few neurons for many outputs: what the preconditioner leaves out counts, and the first products gain nothing."""
+    rng = np.random.default_rng(36)
+    n, d, c, width = (int(rng.integers(low, high)) for low, high in ((60, 400), (2, 12), (2, 8), (50, 51)))
+    X = rng.standard_normal((n, d))
+    sums = X[:, 0] + 0.5 * X[:, -1] ** 2
+    y = np.digitize(sums, np.quantile(sums, np.linspace(0, 1, c + 1)[1:-1]))
+    model = ShiftedReLUClassifier(width=2 * width, solver="gauss-newton", loss=loss, random_state=0).fit(X, y)
+    assert model.result_.loss < 0.9 * model.result_.history[0].loss
+
+
+def test_narrow_networks_are_left_to_descent():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100, 3))
+    for width, solver in ((49, "gradient"), (50, "gauss-newton"), ("auto", "gauss-newton")):
+        model = ShiftedReLURegressor(width=width, random_state=0)
+        model.prepare(X, X[:, 0])
+        assert model.solver_ == solver

@@ -1,0 +1,258 @@
+"""Memory: sizes in words, refusals before anything is taken, and lists in blocks that change nothing but the time."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fireset.training.memory
+from fireset import InputError, ShiftedReLUNetwork, train
+from fireset._util import control_groups
+from fireset._util.system_memory import available_bytes, resident_bytes
+from fireset.engines import StepRule, create
+from fireset.engines.blocks import BlockEngine
+from fireset.engines.data_search import DataSearchEngine
+from fireset.training.memory import check_weights, parse_memory, within_memory
+from support.checks import sphere
+from support.problems import hard_cases
+from support.side_by_side import STEPS, run_side_by_side
+
+
+class TestBlocks:
+    @pytest.mark.sweep(every=4)
+    @pytest.mark.parametrize("step", STEPS)
+    @pytest.mark.parametrize("case", [name for name, one in hard_cases().items() if one.width >= 50])
+    def test_as_the_dense_engine(self, case, step):
+        run_side_by_side(hard_cases()[case], BlockEngine(7), 12, STEPS[step])
+
+    def test_one_pass_over_all_pairs_in_an_iteration(self):
+        rng = np.random.default_rng(0)
+        X = sphere(rng, 200, 6)
+        network = ShiftedReLUNetwork.initialize(500, 6, dtype="float64")
+        seen = []
+        train(
+            network,
+            X,
+            X[:, 0],
+            engine=BlockEngine(4),
+            learning_rate=0.01,
+            max_iter=6,
+            tol=0,
+            callbacks=[lambda progress: seen.append(progress.record.inner_products)],
+        )
+        assert all(200 * 500 <= products <= 1.5 * 200 * 500 for products in seen[1:])
+
+    def test_the_first_rate_is_close_to_that_of_all_neurons(self):
+        X = sphere(np.random.default_rng(0), 300, 10)
+        rates = [
+            train(ShiftedReLUNetwork.initialize(4000, 10), X, X[:, 0], engine=engine, max_iter=0).learning_rate
+            for engine in ("data", BlockEngine(4))
+        ]
+        assert rates[1] == pytest.approx(rates[0], rel=0.2)
+
+
+class TestListsThatOutgrowTheirPlaces:
+    """All lists are made anew where the end of their memory is used up; nobody who fires is lost by that."""
+
+    @pytest.fixture(autouse=True)
+    def made(self, monkeypatch) -> list[int]:
+        """Nothing to spare, and how often all lists were made anew for want of places."""
+        monkeypatch.setattr("fireset.engines.candidate_lists.SPARE", 0)
+        monkeypatch.setattr("fireset.engines.candidate_lists.SPARE_SHARE", 10**9)
+        monkeypatch.setattr("fireset.engines.candidate_lists._END", 10**9)
+        times, make = [], DataSearchEngine._rebuild_lists_in_place
+
+        def noting(engine):
+            times.append(len(times))
+            return make(engine)
+
+        monkeypatch.setattr(DataSearchEngine, "_rebuild_lists_in_place", noting)
+        return times
+
+    @pytest.mark.sweep(every=4)
+    @pytest.mark.parametrize("step", STEPS)
+    @pytest.mark.parametrize("case", hard_cases())
+    def test_as_the_dense_engine(self, case, step):
+        run_side_by_side(hard_cases()[case], create("data"), 12, STEPS[step])
+
+    def test_they_do(self, made):
+        X = sphere(np.random.default_rng(0), 300, 6)
+        network = ShiftedReLUNetwork.initialize(500, 6, threshold=1.0, dtype="float64")
+        engine = create("data")
+        engine.start(network, X)
+        for _ in range(6):
+            engine.step(engine.forward() - 30 * X[:, :1], StepRule(0.5))
+        assert made
+        engine.audit()
+
+
+class TestWithin:
+    @pytest.fixture
+    def problem(self, monkeypatch):
+        """A network and samples whose lists take some 60 MB, and a process that takes nothing itself."""
+        monkeypatch.setattr(fireset.training.memory, "resident_bytes", lambda: 0)
+        monkeypatch.setattr(fireset.training.memory, "_SCRATCH", 0.0)
+        monkeypatch.setattr(fireset.training.memory, "_loaded_later", lambda: 0.0)
+        X = sphere(np.random.default_rng(0), 2000, 20).astype(np.float32)
+        return ShiftedReLUNetwork.initialize(20_000, 20), X
+
+    def test_enough_changes_nothing(self, problem):
+        network, X = problem
+        engine = create("data")
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 1.6e6, asked="2G") is engine
+
+    def test_less_makes_blocks_and_the_same_network(self, problem):
+        network, X = problem
+        y = X[:, 0]
+        other = ShiftedReLUNetwork.initialize(20_000, 20)
+        results = [
+            train(one, X, y, engine="data", max_iter=4, tol=0, learning_rate=0.05, memory=memory)
+            for one, memory in ((network, "2G"), (other, "14M"))
+        ]
+        assert results[0].blocks == 1
+        assert results[1].blocks > 2
+        np.testing.assert_allclose(other.weights, network.weights, rtol=0, atol=2e-6)
+
+    @pytest.mark.parametrize(
+        ("engine", "memory", "words"),
+        [
+            (
+                "data",
+                "4M",
+                r"with engine 'data' \(3 MiB of it for copies of the weights\), and memory=4M leaves 4 MiB; ",
+            ),
+            ("correlation", "100M", r"with engine 'correlation' .* engine 'data', which can work in blocks"),
+            ("weights", "10M", r"with engine 'weights' .* engine 'data', which can work in blocks, or more workers"),
+        ],
+    )
+    def test_what_cannot_fit_is_refused_with_the_remedy(self, problem, engine, memory, words):
+        network, X = problem
+        with pytest.raises(InputError, match=rf"^training needs about \d.* more {words}"):
+            train(network, X, X[:, 0], engine=engine, memory=memory, momentum=0.9)
+
+    def test_weights_are_refused_before_they_are_drawn(self):
+        with pytest.raises(
+            InputError, match=r"^width 1,000,000,000 with 100 inputs needs 1117.6 GiB for the weights, "
+        ):
+            check_weights(10**9, 100, "float32", momentum=True, asked=None)
+
+    def test_free_memory_is_shared_by_the_workers_of_a_machine(self, monkeypatch):
+        monkeypatch.setattr("fireset._util.system_memory.available_bytes", lambda: 8e9)
+        assert fireset.training.memory.free_bytes(None) == 8e9
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+        assert fireset.training.memory.free_bytes(None) == 2e9
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "abc")
+        assert fireset.training.memory.free_bytes(None) == 8e9
+
+    def test_what_the_system_says(self):
+        assert available_bytes() > 0
+        assert 10e6 < resident_bytes() < 100e9
+
+    def test_a_control_group_counts_if_it_has_less(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+        (tmp_path / "membership").write_text("0::/\n")
+        monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
+        for name, text in (("max", "3000"), ("current", "1000"), ("stat", "anon 5\ninactive_file 200\n")):
+            (tmp_path / f"memory.{name}").write_text(text)
+        assert available_bytes() == 2200
+        (tmp_path / "memory.max").write_text("max")
+        assert available_bytes() > 1e6
+
+    def test_radii_shrink_before_there_are_blocks(self, problem, monkeypatch):
+        network, X = problem
+        engine, thrifty = create("data"), create("data")
+        thrifty.largest_radius = 0.2
+        enough = 1.1 * (thrifty.memory_bytes(network, len(X)) + network.weights.nbytes)
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: enough)  # noqa: ARG005
+        engine = within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None)
+        assert isinstance(engine, DataSearchEngine)
+        assert 0.15 < engine.largest_radius < 0.3
+        engine.start(network, X)
+        for _ in range(4):
+            engine.step(5.0 * (engine.forward() - X[:, :1]), StepRule(5.0))
+        assert engine._radii.max() <= engine.largest_radius + 1e-4
+
+    def test_the_callers_engine_stays_as_it_is(self, problem, monkeypatch):
+        network, X = problem
+        engine = create("data")
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None) is not engine
+        assert engine.largest_radius == 1.5
+
+    def test_no_memory_is_no_memory_whatever_fires(self, problem):
+        _, X = problem
+        network = ShiftedReLUNetwork.initialize(20_000, 20, threshold=50.0)
+        with pytest.raises(InputError, match=r"^training needs about"):
+            within_memory(create("data"), network, len(X), solver_bytes=lambda _: 0.0, asked="1M")
+
+    def test_a_radius_that_was_asked_for_is_kept(self, problem, monkeypatch):
+        network, X = problem
+        engine = create("data", radius=0.7)
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None) is not engine
+        assert engine.largest_radius == 0.7
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("text", "number"),
+        [
+            ("12G", 12 * 2**30),
+            ("800M", 800 * 2**20),
+            ("1.5 GiB", 1.5 * 2**30),
+            ("64k", 2**16),
+            (4096, 4096),
+            (None, None),
+        ],
+    )
+    def test_sizes(self, text, number):
+        assert parse_memory(text) == number
+
+    @pytest.mark.parametrize("text", ["", "G", "-1G", "12X", "0", "1e9", "nan", "12G extra"])
+    def test_refused(self, text):
+        with pytest.raises(InputError, match=r"^memory must be a size such as 12G or 800M, got "):
+            parse_memory(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [300, 308, 311, 319, 321, 323, 330, 351])
+def test_training_stays_within_what_it_says_it_needs(seed):
+    """Some of the problems of ``make bench-memory``: every engine, both solvers; each in a process of its own."""
+    program = Path(__file__).parents[2] / "benchmarks" / "bench_memory.py"
+    done = subprocess.run(
+        [sys.executable, program, "--one", str(seed)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["peak"] <= found["estimate"] < 3 * found["peak"], found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "least"), [("data", 250), ("data", 340), ("data", 400), ("weights", 200), ("dense", 200)]
+)
+def test_the_whole_process_stays_within_memory(engine, least):
+    """From the first import on, with ``least`` megabytes, or as many as it says are enough; in blocks or whole."""
+    script = f"""
+import numpy as np
+from fireset import InputError, ShiftedReLUNetwork, train
+from fireset._util.system_memory import PeakMemory
+rng = np.random.default_rng(0)
+X = rng.standard_normal((4000, 20)).astype(np.float32)
+X /= np.linalg.norm(X, axis=1, keepdims=True)
+for megabytes in range({least}, 2000, 20):
+    network = ShiftedReLUNetwork.initialize(10_000, 20, threshold=1.0)
+    try:
+        train(network, X, X[:, 0], engine={engine!r}, memory=f"{{megabytes}}M", max_iter=10, tol=0, momentum=0.9)
+    except InputError:
+        continue
+    break
+print(megabytes * 2**20, PeakMemory().read())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    limit, peak = map(int, done.stdout.split())
+    assert 0.5 * limit < peak <= limit
