@@ -232,7 +232,7 @@ class Caller:
     def work(self):
         parallel_map(self.stay, [0], uses_blas=True)
         self.left.set()
-        self.end.wait(20)  # the thread lives on, as those of a pool do
+        self.end.wait(20)  # the thread stays alive, like those of a pool
 
     def stay(self, _):
         self.inside.set()
@@ -291,11 +291,11 @@ def test_fork_while_another_thread_changes_the_limit():
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait(10)
-    with warnings.catch_warnings():  # newer Pythons warn of any fork beside other threads
+    with warnings.catch_warnings():  # newer Pythons warn about fork with several threads
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        signal.alarm(10)  # ends a child that waits for ever
+        signal.alarm(10)  # ends a child that waits forever
         with parallel.one_blas_thread():
             os._exit(0)
     free.set()

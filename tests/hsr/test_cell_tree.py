@@ -94,7 +94,7 @@ def test_refused_options():
         build(np.eye(3), "scan", directions=5)
 
 
-# What the answers rest on
+# Invariants
 
 
 def bounds(index: CellTreeIndex, normal: np.ndarray) -> list[tuple[float, float, np.ndarray, int]]:

@@ -21,7 +21,7 @@ def above(points, normal, threshold: float) -> list[int]:
     return [i for i, point in enumerate(points) if deciding_dot(normal, point) > threshold]
 
 
-# Twins in exact arithmetic
+# Reference in exact arithmetic
 
 
 def determinant(a, b, c, d) -> Fraction:
@@ -333,7 +333,7 @@ def test_layers_met_are_few_for_one_layer():
     assert index.work.points_tested <= index.work.points_reported + 2
 
 
-# The rest of the contract
+# Other methods
 
 
 def test_pickled_and_copied():

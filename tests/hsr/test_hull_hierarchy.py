@@ -264,7 +264,7 @@ def test_float32_is_correct_up_to_rounding():
         assert np.array_equal(reported[clear], (exact[k] > 1.2)[clear])
 
 
-# What the answers rest on
+# Invariants
 
 
 @pytest.mark.parametrize("d", [3, 4])
@@ -330,7 +330,7 @@ def test_a_certificate_holds_in_exact_arithmetic(shape):
             for i in set(range(120)) - listed:
                 assert sum(Fraction(a) * b for a, b in zip(direction, exact[i], strict=True)) <= Fraction(high)
             close += high < best
-    assert close > 20  # the bound is not only right, but often says something
+    assert close > 20  # the bound is often tight, not only valid
 
 
 @pytest.mark.parametrize("rho", [2, 3, 5])

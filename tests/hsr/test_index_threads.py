@@ -31,7 +31,7 @@ class Script:
         given_out = POINTS
         for k in range(CHANGES):
             how = ("add", "move", "delete")[k % 3]
-            # From time to time everything is replaced, which builds a new tree.
+            # Sometimes all points are replaced, which builds a new tree.
             size = len(alive) // 2 if k % 15 in (6, 7, 8) else BATCH
             rows = 3.0 * rng.standard_normal((size, 3)) if how == "move" else rng.standard_normal((size, 3))
             ids = rng.permutation(np.fromiter(alive, int))[:size]
@@ -93,7 +93,7 @@ def all_queries(index: HalfSpaceIndex) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("kind", DYNAMIC)
 def test_answers_belong_to_one_state(kind):
     index = build(SCRIPT.points, kind)
-    all_queries(index)  # which compiles
+    all_queries(index)  # compiles the kernels
     begun = ended = 0
     seen: list[tuple[int, int, list[tuple[int, bytes]]]] = []
     sizes: list[tuple[int, int, int]] = []

@@ -93,7 +93,7 @@ def test_forward_returns_the_neuron_beyond_its_radius():
 
 def test_forward_uses_deciding_dot_within_the_band():
     lists = make_lists("float64")
-    lists["bands"][:] = 10.0  # ask for every pair
+    lists["bands"][:] = 10.0  # deciding_dot decides every pair
     run_forward(lists)
     for r in range(M):
         mine = set(active_samples(lists, r))

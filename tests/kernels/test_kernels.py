@@ -17,7 +17,7 @@ from support.checks import sphere
 DTYPES = ["float32", "float64"]
 
 
-# Twins
+# Reference in NumPy
 
 
 def plain_dot(w, x) -> float:
@@ -62,7 +62,7 @@ def plain_tangent_product(X, output_weights, active, direction, lo, hi) -> np.nd
 def vectors(draw) -> tuple[np.ndarray, np.ndarray]:
     d = draw(st.integers(1, 70))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    scale = 10.0 ** rng.integers(-8, 8, d)  # orders of magnitude apart: every other order of summing shows
+    scale = 10.0 ** rng.integers(-8, 8, d)  # orders of magnitude apart, so that the order of summation matters
     dtype = draw(st.sampled_from(DTYPES))
     return (rng.standard_normal(d) * scale).astype(dtype), rng.standard_normal(d).astype(dtype)
 

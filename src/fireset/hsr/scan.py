@@ -1,9 +1,6 @@
 """Half-space reporting by testing every point: blocked GEMM and a comparison.
 
 The reference for all other kinds, and the fastest in high dimension: BLAS tests points faster than a tree prunes them.
-
-Proved for any points and any d: a query computes n inner products, O(n·d). Adding and deleting take O(n·d) for a whole
-batch, moving O(d) for each point. Measured: the fastest kind from about d = 8 on (``docs/half-space-index.md``).
 """
 
 from itertools import pairwise
@@ -33,6 +30,9 @@ SPARSE_TILE_PAIRS = 1 << 22  # for sparse points: each tile copies all coordinat
 
 class ScanIndex(DynamicIndex):
     """All points in one array, ascending by id.
+
+    Proved for any points and any d: a query computes n inner products, O(n·d). Adding and deleting take O(n·d) for a
+    whole batch, moving O(d) for each point. Measured: the fastest kind from about d = 8 on.
 
     A float16 array is not converted, and an array that is mapped from a file (``np.memmap``, ``np.load(...,
     mmap_mode="r")``) is not loaded: blocks of up to 2²² coordinates (16 MB) for each core are converted to float32, or
