@@ -22,9 +22,7 @@ _MIN_BLOCKS = 4  # to use several cores; a constant, so that results do not depe
 _MIN_BLOCK_QUERIES = 16
 _TILE_COORDINATES = 1 << 22  # coordinates read at a time
 _NO_VALUES = np.empty(0)
-_TILE_PAIRS = (
-    1 << 18
-)  # inner products computed at a time, so that they are still in the L2 cache when they are compared
+_TILE_PAIRS = 1 << 18  # inner products computed at a time, so that they stay in the L2 cache until they are compared
 SPARSE_TILE_PAIRS = 1 << 22  # for sparse points: each tile copies all coordinates of all queries
 
 

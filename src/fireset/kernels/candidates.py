@@ -83,7 +83,7 @@ def forward(rows, W, output_weights, threshold, lists, certificates, active, sum
                     k += 1
                 prefix_lengths[r] = k
                 next_references[r] = references[start + k] if k < count else -np.inf
-        if k == 0:  # most neurons if there are padded_ids rows: their weights are not read, and nothing is written
+        if k == 0:  # most neurons if there are few rows: their weights are not read, and nothing is written
             if active_counts[r] != 0:
                 active_counts[r] = 0
             continue

@@ -187,9 +187,8 @@ def _all_dots(W, ids, begin, count, x, threshold, excess, padded_ids):
     if count >= lanes:
         for p in range(0, count - lanes + 1, lanes):
             dots(W, ids, begin + p, x, threshold, excess, p)
-        dots(
-            W, ids, begin + count - lanes, x, threshold, excess, count - lanes
-        )  # the last ones, overlapping the previous call
+        # the last ones, overlapping the previous call
+        dots(W, ids, begin + count - lanes, x, threshold, excess, count - lanes)
     elif count > 0:
         for p in range(lanes):
             padded_ids[p] = ids[begin + min(p, count - 1)]
