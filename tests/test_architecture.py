@@ -173,6 +173,11 @@ assert CliRunner().invoke(app, ["--help"]).exit_code == 0
 """
 
 
+def test_hsr_imports_numba_only_with_a_kind():
+    """Modules of kinds import kernels at the top; the registry loads them when an index is built."""
+    assert "numba" not in loaded_after("import fireset.hsr, fireset.network; fireset.hsr.kinds()")
+
+
 @pytest.mark.parametrize("code", ["import fireset", HELP], ids=["import", "help"])
 def test_nothing_heavy_is_loaded_before_it_is_needed(code):
     loaded = loaded_after(code)

@@ -20,7 +20,7 @@ from fireset._util.errors import (
     OutputError,
     WorkerLostError,
 )
-from fireset._util.messages import tell
+from fireset._util.text import print_status
 
 _NOTHING_KEPT = "interrupted before there was anything to keep"
 _WORKAROUNDS = {
@@ -187,7 +187,7 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 
 def _say(text: str) -> None:
     """One line, whatever the names of files and columns hold; from another worker than the first, with its number."""
-    tell(f"fireset{f', worker {_worker()}' if _worker() else ''}: " + "\\n".join(text.splitlines()))
+    print_status(f"fireset{f', worker {_worker()}' if _worker() else ''}: " + "\\n".join(text.splitlines()))
 
 
 def _worker() -> int:

@@ -30,7 +30,7 @@ def transposed(indptr: np.ndarray, ids: np.ndarray, n_ids: int) -> tuple[np.ndar
 
     Cost O(pairs + n_ids), memory 4 bytes for each pair.
     """
-    from fireset.kernels.transposing import count_ids, transpose
+    from fireset.kernels.fire_sets import count_ids, transpose
 
     counts = np.zeros(n_ids, np.int64)
     count_ids(ids, counts)

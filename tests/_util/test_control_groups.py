@@ -1,4 +1,4 @@
-"""Limits of control groups, in folders made to look like those of Linux, and in a real group where one can be made."""
+"""Limits of control groups: in simulated folders, and in a real group if one can be created."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from fireset._util.control_groups import processor_limit
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
-    """Make the file system of control groups from a dict of file contents."""
+    """Create the file system of control groups from a dict of file contents."""
 
     def make(membership: str, files: dict[str, str]) -> None:
         monkeypatch.setattr(control_groups, "ROOT", tmp_path / "cgroup")
@@ -48,13 +48,13 @@ def test_processor_limit(groups, membership, files, limit):
     assert processor_limit() == limit
 
 
-def test_no_control_groups_mean_no_limit(tmp_path, monkeypatch):
+def test_no_limit_without_control_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "absent")
     assert processor_limit() == float("inf")
 
 
 def test_half_a_processor_is_one_thread(tmp_path):
-    """In a real group, where this process may make one."""
+    """In a real control group, if this process may create one."""
     group = Path(f"/sys/fs/cgroup/cpu/fireset-test-{os.getpid()}")
     try:
         group.mkdir()

@@ -1,4 +1,4 @@
-"""Threads: results do not depend on their number, errors come through, and nothing is left changed."""
+"""Threads: results do not depend on their number, errors are raised, and settings are restored."""
 
 import multiprocessing
 import os
@@ -50,7 +50,7 @@ def test_ranges_cover_everything_once(count):
     assert len(cut) == 1 or min(sizes) >= 128
 
 
-def test_ranges_depend_on_the_count_alone(monkeypatch):
+def test_ranges_depend_on_the_count_only(monkeypatch):
     cuts = []
     for threads in ("1", "2", "64"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
@@ -61,7 +61,7 @@ def test_ranges_depend_on_the_count_alone(monkeypatch):
 def test_thread_count_follows_the_environment(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert thread_count() == 3
-    for several in ("3,1", " 3 , 2,1"):  # for nested parallel regions: the first is ours
+    for several in ("3,1", " 3 , 2,1"):  # for nested parallel regions: the first number is used
         monkeypatch.setenv("OMP_NUM_THREADS", several)
         assert thread_count() == 3
     for nonsense in ("", "0", "-2", "many", ",", "²", "1.5"):
@@ -108,7 +108,7 @@ def test_training_has_the_same_bits_for_any_number_of_threads(monkeypatch, name,
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "5"])
-def test_results_come_in_the_order_of_the_tasks(monkeypatch, threads):
+def test_results_are_in_the_order_of_the_tasks(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
 
     def late(task: int) -> int:
@@ -120,14 +120,14 @@ def test_results_come_in_the_order_of_the_tasks(monkeypatch, threads):
     assert parallel_map(late, []) == []
 
 
-def test_tasks_run_side_by_side(monkeypatch):
+def test_tasks_run_in_parallel(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     meeting = threading.Barrier(2, timeout=20)  # breaks, and so fails, unless two tasks are inside at once
     assert sorted(parallel_map(lambda _: meeting.wait(), range(2))) == [0, 1]
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_exceptions_come_through(monkeypatch, threads):
+def test_exceptions_are_raised(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     error = LookupError("task 3")
 
@@ -145,7 +145,7 @@ def test_exceptions_come_through(monkeypatch, threads):
 
 
 def test_several_threads_may_train_and_predict_at_once(monkeypatch):
-    """As a grid search with threads does; among them threads that use one network together."""
+    """Like a grid search with threads; some threads share a network."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     network, X = problem()
     expected = network.predict(X)
@@ -200,7 +200,7 @@ needs_threads = pytest.mark.skipif(max(blas_threads()) == 1, reason="BLAS has on
 
 @needs_threads
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_blas_has_one_thread_inside_and_as_many_as_before_afterwards(monkeypatch, threads):
+def test_blas_is_limited_to_one_thread_and_restored(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     before = blas_threads()
     inside = parallel_map(lambda _: blas_threads(), range(4), uses_blas=True)
@@ -209,7 +209,7 @@ def test_blas_has_one_thread_inside_and_as_many_as_before_afterwards(monkeypatch
 
 
 @needs_threads
-def test_blas_is_left_alone_by_tasks_that_do_not_use_it():
+def test_blas_is_not_limited_for_tasks_without_blas():
     before = blas_threads()
     assert parallel_map(lambda _: blas_threads(), range(4)) == [before] * 4
 
@@ -232,7 +232,7 @@ class Caller:
     def work(self):
         parallel_map(self.stay, [0], uses_blas=True)
         self.left.set()
-        self.end.wait(20)  # the thread lives on, as those of a pool do
+        self.end.wait(20)  # the thread stays alive, like those of a pool
 
     def stay(self, _):
         self.inside.set()
@@ -252,8 +252,8 @@ assert blas_threads() == before, f"{before} before, {blas_threads()} afterwards"
 
 
 @pytest.mark.parametrize("order", [("second", "first"), ("first", "second")], ids=str)
-def test_blas_is_restored_when_the_last_of_several_callers_leaves(order):
-    """In a process of its own: a limit that is not removed would outlive the test."""
+def test_blas_is_restored_after_the_last_caller(order):
+    """In a separate process: a limit that is not removed would outlive the test."""
     environment = os.environ | {"OMP_NUM_THREADS": "2"}  # with 1, as in parallel tests, there is nothing to limit
     done = subprocess.run(
         [sys.executable, "-c", OVERLAP, *order], env=environment, capture_output=True, text=True, timeout=60
@@ -261,8 +261,8 @@ def test_blas_is_restored_when_the_last_of_several_callers_leaves(order):
     assert done.returncode == 0, done.stderr
 
 
-def test_no_task_goes_on_after_one_has_failed():
-    """A caller that restores what tasks write must not be overtaken by one of them."""
+def test_no_task_runs_after_a_failure():
+    """After the error the caller may restore what tasks have written, so no task may still write."""
     finished = []
 
     def task(k: int) -> None:
@@ -279,7 +279,7 @@ def test_no_task_goes_on_after_one_has_failed():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_child_forked_while_another_thread_changes_the_limit_goes_on():
+def test_fork_while_another_thread_changes_the_limit():
     """The thread that holds the lock does not exist in the child: fork must wait until the lock is free."""
     held, free = threading.Event(), threading.Event()
 
@@ -291,11 +291,11 @@ def test_a_child_forked_while_another_thread_changes_the_limit_goes_on():
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait(10)
-    with warnings.catch_warnings():  # newer Pythons warn of any fork beside other threads
+    with warnings.catch_warnings():  # newer Pythons warn about fork with several threads
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        signal.alarm(10)  # ends a child that waits for ever
+        signal.alarm(10)  # ends a child that waits forever
         with parallel.one_blas_thread():
             os._exit(0)
     free.set()

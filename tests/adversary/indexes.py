@@ -1,4 +1,4 @@
-"""Random adds, deletes, moves, queries and sums on every kind of index, from several threads at once.
+"""Random adds, deletes, moves and queries on every kind of index, from several threads at once.
 
 Every thread that changes the index has points of its own. An answer is then right if, for each of these threads, it is
 that of one state between the last change which had ended when the question was asked and the last one which had begun
@@ -21,7 +21,6 @@ from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.registry import index_class
 
 WAIT = 60.0  # seconds after which threads are taken to wait for each other
-VALUES = 1 << 12  # ids that values are made for, more than a case gives out
 
 
 def attack(seed: int, counts: Counter) -> None:
@@ -55,7 +54,6 @@ class Case:
         # The points that are there from the start belong to nobody and stay.
         self.logs: list[Log] = [Log(dict(enumerate(points)))]
         self.calls = int(rng.integers(3, 25))
-        self.values = rng.integers(-9, 10, (VALUES, 2)).astype(float)
         self.answers: list[Answer] = []
 
     def points(self, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -102,8 +100,6 @@ class Case:
 
     def reader(self, rng: np.random.Generator) -> Callable[[], None]:
         ways = ["query", "query_batch", "report"]
-        if self.kind == "partition-tree":
-            ways += ["sum_batch", "spread"]
 
         def ask() -> None:
             for _ in range(self.calls):
@@ -124,25 +120,14 @@ class Case:
         if how == "query_batch":
             indptr, ids = index.query_batch(normals, thresholds)
             return [ids[indptr[k] : indptr[k + 1]] for k in range(len(normals))]
-        if how == "report":
-            found = index.report(normals, thresholds, ordered=False)
-            return [np.sort(found.ids[found.indptr[k] : found.indptr[k + 1]]) for k in range(len(normals))]
-        assert hasattr(index, "spread")
-        if how == "spread":  # (ids, queries): 1 where the point is above
-            return index.spread(normals, thresholds, np.eye(len(normals))).T
-        for _ in range(100):
-            try:
-                return index.sum_batch(normals, thresholds, self.values[: index._next_id])
-            except InputError as error:  # somebody has added a point since the ids were counted
-                if "ids given out" not in str(error):
-                    raise
-        return None
+        found = index.report(normals, thresholds, ordered=False)
+        return [np.sort(found.ids[found.indptr[k] : found.indptr[k + 1]]) for k in range(len(normals))]
 
     def check(self, counts: Counter) -> None:
         states = [[Above(state, self.d) for state in log.states] for log in self.logs]
         for answer in self.answers:
             if answer.result is not None:
-                answer.check(states, self.values, self.kind)
+                answer.check(states, self.kind)
                 counts["answers compared"] += 1
         alive = {i for log in self.logs for i in log.states[-1]}
         assert len(self.index) == len(alive), f"{self.kind} has {len(self.index)} points, not {len(alive)}"
@@ -183,20 +168,13 @@ class Answer:
         self.how, self.normals, self.thresholds = how, normals, thresholds
         self.first, self.last, self.result = first, last, result
 
-    def check(self, states: list[list[Above]], values: np.ndarray, kind: str) -> None:
+    def check(self, states: list[list[Above]], kind: str) -> None:
         count = len(self.result)
         possible = [
             [self._found(state, count) for state in own[lo : hi + 1]]
             for own, lo, hi in zip(states, self.first, self.last, strict=False)
         ]
-        if self.how == "sum_batch":
-            sums = [{tuple(self._sums(found, values).ravel()) for found in own} for own in possible]
-            reached = {tuple(np.zeros(count * values.shape[1]))}
-            for own in sums:  # every thread is in one of its states
-                reached = {tuple(np.add(a, b)) for a in reached for b in own}
-            assert tuple(self.result.ravel()) in reached, f"{kind}: sums of no state"
-            return
-        found = self.result if self.how != "spread" else [np.flatnonzero(row) for row in self.result]
+        found = self.result
         known = 0
         for own, log in zip(possible, states, strict=False):
             ids = np.unique(np.concatenate([state.ids for state in log]))
@@ -210,10 +188,6 @@ class Answer:
     def _found(self, state: Above, count: int) -> list[np.ndarray]:
         over = above(self.normals[:count], state.points, self.thresholds[:count])
         return [state.ids[row] for row in over]
-
-    @staticmethod
-    def _sums(found: list[np.ndarray], values: np.ndarray) -> np.ndarray:
-        return np.array([values[ids].sum(axis=0) for ids in found])
 
 
 def in_threads(tasks: list[Callable[[], None]]) -> None:

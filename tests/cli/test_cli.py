@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from fireset import ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor, __version__
 from fireset.__main__ import main
 from fireset._util.errors import BROKEN_PIPE, NOT_WRITTEN
-from fireset._util.wording import percent
+from fireset._util.text import percent
 from fireset.cli.output import readable
 from fireset.commands.scores import scores
 from fireset.engines import describe

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from fireset import InputError
-from fireset._util.wording import duration
+from fireset._util.text import duration
 from fireset.commands import compare_models as comparing
 from fireset.commands.budget import Budget
 from fireset.commands.compare_models import SCORES, compare_models, compare_models_table

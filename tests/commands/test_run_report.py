@@ -13,7 +13,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix
 
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
-from fireset._util.wording import percent, significant
+from fireset._util.text import percent, significant
 from fireset.commands.held_out_report import HeldOut, confusion, held_out_sections, reliability
 from fireset.commands.intervals import wilson_interval
 from fireset.commands.learning_curve import learning_curve

@@ -15,7 +15,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from fireset._util.wording import counted, duration, percent, significant
+from fireset._util.text import counted, duration, percent, significant
 from fireset.cli.train_summary import train_summary
 from fireset.commands.intervals import r2_interval
 from fireset.commands.scores import scores

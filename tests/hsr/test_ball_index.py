@@ -14,7 +14,7 @@ from support.indexes import KINDS, grid
 
 
 def within(points: dict[int, np.ndarray], center, radius: float) -> list[int]:
-    """Brute force by the definition, one point at a time."""
+    """Apply the definition to one point at a time."""
     found = []
     for i, point in sorted(points.items()):
         total = 0.0
@@ -71,8 +71,8 @@ def test_radii_that_are_distances(kind, offset, scale):
                 assert index.query(center, r).tolist() == within(dict(enumerate(points)), center, r)
 
 
-def test_it_looks_at_few_points():
-    """A tree does not test every point: work counts, not time."""
+def test_trees_test_few_points():
+    """Check the work counts: a tree does not test every point."""
     rng = np.random.default_rng(0)
     index = BallIndex(rng.random((20_000, 2)), "partition-tree")
     index.query_batch(rng.random((50, 2)), 0.02)

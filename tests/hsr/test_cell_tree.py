@@ -34,7 +34,7 @@ def work_on(kind: str, name: str, n: int, d: int, **options) -> tuple[float, flo
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("name", ALL)
-def test_families_are_answered_as_by_a_scan(name, d, dtype):
+def test_families_equal_a_scan(name, d, dtype):
     if name in ("spike and circle", "moment curve") and d == 1:
         pytest.skip("needs two coordinates")
     points, normals = family(name, 1500, d)
@@ -60,8 +60,8 @@ def test_families_are_answered_as_by_a_scan(name, d, dtype):
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 8])
-def test_any_sequence_of_changes_is_that_of_a_scan(d):
-    """Deletions thin out several trees at once, and one that is rebuilt takes in another."""
+def test_any_sequence_of_changes_equals_a_scan(d):
+    """Deletions affect several trees at once, and the rebuild of one merges another into it."""
     rng = np.random.default_rng(d)
     points = rng.standard_normal((3000, d))
     index, scan = build(points, "cell-tree"), build(points, "scan")
@@ -94,11 +94,11 @@ def test_refused_options():
         build(np.eye(3), "scan", directions=5)
 
 
-# What the answers rest on
+# Invariants
 
 
 def bounds(index: CellTreeIndex, normal: np.ndarray) -> list[tuple[float, float, np.ndarray, int]]:
-    """For every cell its upper and lower bound, the inner products of its points, and its number."""
+    """Yield the upper and lower bound of every cell, the inner products of its points, and its index."""
     (tree,) = index._trees.values()
     cells = tree.frames, tree.lowest, tree.highest, tree.orthants, tree.split_slots, tree.split_weights
     found = []
@@ -133,7 +133,7 @@ def test_cells_of_the_plane_are_hulls(name):
             assert upper == pytest.approx(values.max(), abs=1e-10 * max(1.0, np.abs(points).max()))
 
 
-def test_cells_hold_all_points_once():
+def test_cells_contain_all_points_once():
     index = CellTreeIndex(np.random.default_rng(0).standard_normal((5000, 3)))
     (tree,) = index._trees.values()
     assert sorted(tree.ids.tolist()) == list(range(5000))
@@ -150,7 +150,7 @@ def test_cells_hold_all_points_once():
 
 @pytest.mark.parametrize("d", [2, 3])
 @pytest.mark.parametrize("name", ALL)
-def test_points_tested_hardly_grow_with_the_number_of_points(name, d):
+def test_points_tested_grow_slowly(name, d):
     sizes = (1000, 4000, 16_000)
     tested = [work_on("cell-tree", name, n, d)[0] for n in sizes]
     assert exponent(sizes, tested) <= 0.25
@@ -166,7 +166,7 @@ def test_exponents_up_to_a_hundred_thousand_points(name, d):
 
 
 @pytest.mark.parametrize("name", ["diagonal", "sphere"])
-def test_changes_do_not_make_queries_test_many_more_points(name):
+def test_queries_stay_fast_after_changes(name):
     points, normals = family(name, 12_000, 3)
     thresholds = few_above(points, normals)
     fresh = build(points, "cell-tree")
@@ -189,7 +189,7 @@ def test_equal_points_are_tested_once():
     assert np.array_equal(index.query([1.0, 1.0, 1.0], 5.0), np.arange(1, 5000, 2))
 
 
-def test_more_directions_leave_fewer_points_to_be_tested():
+def test_more_directions_test_fewer_points():
     tested = [work_on("cell-tree", "sphere", 20_000, 3, directions=count)[0] for count in (0, 16, 128)]
     assert tested[0] > 1.5 * tested[1] > 1.5 * tested[2]
 
@@ -202,14 +202,14 @@ def test_a_spike_and_a_circle_take_little_memory():
 
 @pytest.mark.parametrize("d", [2, 3, 4, 6])
 @pytest.mark.parametrize("name", ALL)
-def test_auto_is_never_much_worse_than_a_scan(name, d):
+def test_auto_is_not_much_slower_than_a_scan(name, d):
     for dynamic in (True, False):
         tested, nodes = work_on("auto", name, 20_000, d, dynamic=dynamic)
         assert tested + nodes <= 1.5 * 20_000
 
 
 @pytest.mark.parametrize("d", [2, 3, 4])
-def test_auto_takes_cells_where_boxes_do_not_separate(d):
+def test_auto_uses_cells_if_boxes_do_not_separate(d):
     assert build(family("diagonal", 20_000, d)[0]).kind == "cell-tree"
     for name in ("random", "cube", "sphere", "grid", "two lines"):
         assert boxes_suit(family(name, 20_000, d)[0]), name

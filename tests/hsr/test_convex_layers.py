@@ -21,7 +21,7 @@ def above(points, normal, threshold: float) -> list[int]:
     return [i for i, point in enumerate(points) if deciding_dot(normal, point) > threshold]
 
 
-# Twins in exact arithmetic
+# Reference in exact arithmetic
 
 
 def determinant(a, b, c, d) -> Fraction:
@@ -112,7 +112,7 @@ def test_layers_of_a_grid(points):
 
 @settings(max_examples=100)
 @given(points=st.lists(POINTS, min_size=0, max_size=25))
-def test_layers_of_numbers_that_round(points):
+def test_layers_of_floats(points):
     """Coordinates within 2⁸¹⁹ of each other: nothing is rounded away."""
     points = np.array(points, float).reshape(len(points), 2)
     points[np.abs(points) < 2.0**-440] = 0.0
@@ -120,7 +120,7 @@ def test_layers_of_numbers_that_round(points):
 
 
 def around_a_line(rng, n: int) -> np.ndarray:
-    """Points that would be on a line but for their last bits."""
+    """Points that are on a line except for their last bits."""
     t = rng.integers(0, 60, n)
     points = np.column_stack([0.1 * t, 0.3 * t + 1.0])
     return np.where(rng.random((n, 2)) < 0.3, np.nextafter(points, rng.choice([-9, 99], (n, 2))), points)
@@ -180,7 +180,7 @@ def queries(draw):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @settings(max_examples=150)
 @given(case=queries())
-def test_queries_are_brute_force(dtype, case):
+def test_queries_equal_brute_force(dtype, case):
     points, normals, thresholds = case
     index = ConvexLayersIndex(points.astype(dtype))
     assert len(index) == len(points)
@@ -207,8 +207,8 @@ def directions(rng, points) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_real_numbers_on_and_around_the_threshold(name):
-    """Thresholds are inner products themselves and their neighbours."""
+def test_thresholds_at_inner_products(name):
+    """Thresholds are inner products and the floats next to them."""
     rng = np.random.default_rng(0)
     points = SETS[name](rng, 150).astype(float)
     index = ConvexLayersIndex(points)
@@ -234,8 +234,8 @@ def test_zero_normals_and_infinite_thresholds(name):
     assert index.query([1.0, -2.0], 1e300).tolist() == []
 
 
-def test_values_beyond_the_floats_and_points_that_rounding_merges():
-    """Largest and smallest floats in one set: what cannot be told apart in the layers is still decided one by one."""
+def test_overflow_and_points_merged_by_rounding():
+    """Largest and smallest floats in one set: points that are equal in the layers are still decided one by one."""
     rng = np.random.default_rng(0)
     points = np.concatenate([rng.standard_normal((40, 2)) * size for size in (1e200, 1e-300, 1.0, 1e-320, 1e300)])
     index = ConvexLayersIndex(points)
@@ -256,7 +256,7 @@ def test_large_weights_on_small_points():
         assert index.query(normal, threshold).tolist() == above(points, normal, threshold)
 
 
-def test_float32_is_right_but_for_rounding():
+def test_float32_is_correct_up_to_rounding():
     rng = np.random.default_rng(0)
     points, normals = rng.standard_normal((2000, 2)).astype(np.float32), rng.standard_normal((50, 2))
     index = ConvexLayersIndex(points)
@@ -271,7 +271,7 @@ def test_float32_is_right_but_for_rounding():
         assert np.array_equal(reported[clear], (exact[k] > 0.7)[clear])
 
 
-def test_answers_that_do_not_fit_at_once(monkeypatch):
+def test_answers_larger_than_the_buffer(monkeypatch):
     rng = np.random.default_rng(0)
     points, normals = rng.standard_normal((300, 2)), rng.standard_normal((40, 2))
     whole = ConvexLayersIndex(points).report(normals, np.zeros(40))
@@ -297,7 +297,7 @@ def test_answers_without_order():
 
 
 def rings(rng, n: int) -> np.ndarray:
-    """A circle inside many triangles: an extreme point of a triangle says little about that of the circle."""
+    """A circle inside many triangles: the extreme points of a triangle and of the circle are far apart."""
     points = circle(rng, n)
     corners = np.column_stack([np.cos([0.1, 2.2, 4.3]), np.sin([0.1, 2.2, 4.3])])
     points[: n // 30 * 3] = np.concatenate([corners * (3 + i) for i in range(n // 30)])
@@ -307,7 +307,7 @@ def rings(rng, n: int) -> np.ndarray:
 @pytest.mark.parametrize("n", [10**3, 10**4, 10**5])
 @pytest.mark.parametrize("make", [SETS["normal"], circle, rings], ids=["normal", "circle", "rings"])
 def test_work_beyond_the_output_is_logarithmic(make, n):
-    """A binary search, a look at each layer met and one more, and at most two points below the line on each."""
+    """A binary search, the layers with points above and one more, and at most two points below the line on each."""
     rng = np.random.default_rng(1)
     points = make(rng, n)
     index = ConvexLayersIndex(points)
@@ -333,7 +333,7 @@ def test_layers_met_are_few_for_one_layer():
     assert index.work.points_tested <= index.work.points_reported + 2
 
 
-# The rest of the contract
+# Other methods
 
 
 def test_pickled_and_copied():
@@ -361,7 +361,7 @@ def test_other_dimensions_are_refused():
     )
 
 
-def test_points_that_are_no_numbers_and_changes_are_refused():
+def test_non_numeric_points_and_changes_are_refused():
     with pytest.raises(InputError, match="points must be finite; row 1 is not"):
         ConvexLayersIndex(np.array([[0.0, 1.0], [np.inf, 0.0]]))
     index = ConvexLayersIndex(np.eye(2))

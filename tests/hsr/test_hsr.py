@@ -18,7 +18,7 @@ from support.indexes import KINDS, STATIC, above, grid, hard_cases, kinds_for, n
 
 @pytest.mark.parametrize("kind", ["auto", *kinds()])
 def test_points_without_coordinates_are_refused(kind):
-    with pytest.raises(InputError, match=r"^points must have at least one column, got shape \(3, 0\)$"):
+    with pytest.raises(InputError, match=r"^points.*got shape \(3, 0\)"):
         build(np.zeros((3, 0)), kind)
 
 
@@ -33,7 +33,7 @@ def queries(draw):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60)
 @given(case=queries())
-def test_queries_are_brute_force(kind, dtype, case):
+def test_queries_equal_brute_force(kind, dtype, case):
     points, normals, thresholds = case
     index = build(points.astype(dtype), kind)
     indptr, ids = index.query_batch(normals, thresholds)
@@ -48,8 +48,8 @@ def test_queries_are_brute_force(kind, dtype, case):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("d", [1, 2, 10, 60])
-def test_real_numbers_on_and_around_the_threshold(kind, d):
-    """Thresholds are inner products themselves and their neighbours: BLAS alone would answer some wrongly."""
+def test_thresholds_at_inner_products(kind, d):
+    """Thresholds are inner products and the floats next to them; BLAS alone would decide some wrongly."""
     rng = np.random.default_rng(d)
     points, normals = sphere(rng, 150, d), rng.standard_normal((40, d))
     index = build(points, kind)
@@ -61,7 +61,7 @@ def test_real_numbers_on_and_around_the_threshold(kind, d):
 
 @pytest.mark.sweep(every=4)
 @pytest.mark.parametrize("case", hard_cases())
-def test_hard_cases_are_brute_force_for_every_kind(case):
+def test_hard_cases_equal_brute_force(case):
     points, normals, thresholds = hard_cases()[case]
     expected = [above(numbered(points), w, t) for w, t in zip(normals, thresholds, strict=True)]
     for kind in kinds_for(points.shape[1]):
@@ -71,7 +71,7 @@ def test_hard_cases_are_brute_force_for_every_kind(case):
 
 
 @pytest.mark.parametrize("kind", STATIC)
-def test_a_static_kind_refuses_changes_and_is_unharmed(kind):
+def test_static_kinds_refuse_changes(kind):
     points = np.random.default_rng(0).standard_normal((100, 3 if index_class(kind).suits(3) else 2))
     index = build(points, kind)
     before = index.query(points[0], 0.1)
@@ -100,7 +100,7 @@ def test_values_are_the_inner_products(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_float32_is_right_but_for_rounding(kind):
+def test_float32_is_correct_up_to_rounding(kind):
     rng = np.random.default_rng(0)
     points, normals = sphere(rng, 300, 20).astype(np.float32), rng.standard_normal((50, 20))
     index = build(points, kind)
@@ -114,7 +114,7 @@ def test_float32_is_right_but_for_rounding(kind):
         assert np.array_equal(reported[clear], (exact[k] > 0.7)[clear])
 
 
-def test_a_threshold_between_two_floats_reports_too_much_rather_than_too_little():
+def test_thresholds_are_rounded_down():
     """0.1 in float64 lies below the nearest float32; a float32 point just above 0.1 must be reported."""
     point = np.array([[np.float32(0.1)]])
     assert float(point[0, 0]) > 0.1
@@ -134,7 +134,7 @@ def test_many_blocks(monkeypatch):
 
 
 class AnySequence(RuleBasedStateMachine):
-    """An index and a dict go through the same adds, deletes, queries and mistakes."""
+    """Apply the same adds, deletes, queries and invalid calls to an index and to a dict."""
 
     index: HalfSpaceIndex
     model: dict[int, np.ndarray]
@@ -162,7 +162,7 @@ class AnySequence(RuleBasedStateMachine):
     @rule(data=st.data())
     def delete_what_is_not_there(self, data):
         gone = data.draw(st.integers(-2, self.next_id + 2).filter(lambda i: i not in self.model), label="gone")
-        with pytest.raises(InputError, match=f"^ids must be in the index; {gone} is not$"):
+        with pytest.raises(InputError, match=f"^ids.* {gone} "):
             self.index.delete([gone, *sorted(self.model)])
 
     @rule()
@@ -268,7 +268,7 @@ def test_work_is_counted():
         (lambda i: i.delete([-1, 0]), "ids must be in the index; -1 is not"),
     ],
 )
-def test_refused_input_leaves_the_index_unharmed(action, message):
+def test_refused_input_does_not_change_the_index(action, message):
     index = build(np.eye(3), "scan")
     work = pickle.dumps(index.work)
     with pytest.raises(InputError) as caught:
@@ -281,17 +281,17 @@ def test_refused_input_leaves_the_index_unharmed(action, message):
 
 
 def test_build_refuses():
-    with pytest.raises(InputError, match=rf"^kind must be one of auto, {', '.join(kinds())}; got 'tree'$"):
+    with pytest.raises(InputError, match=r"^kind.*got 'tree'"):
         build(np.eye(2), "tree")
-    with pytest.raises(InputError, match=r"^points must have shape \(n, d\), got \(3,\)$"):
+    with pytest.raises(InputError, match=r"^points.*shape.*got \(3,\)"):
         build([1.0, 2.0, 3.0])
-    with pytest.raises(InputError, match=r"^points must be finite; row 1 is not$"):
+    with pytest.raises(InputError, match=r"^points.*finite.*row 1 "):
         build([[1.0, 2.0], [np.nan, 0.0]])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_that_overflow_are_decided_one_by_one(kind):
-    """Products beyond 1e308 in the middle of a sum: BLAS gives infinity or NaN, whatever the order it adds in."""
+def test_overflowing_sums_are_decided_exactly(kind):
+    """Partial sums exceed 1e308: BLAS gives infinity or NaN in any order of summation."""
     rng = np.random.default_rng(0)
     points, normals = rng.standard_normal((500, 3)) * 4e154, rng.standard_normal((20, 3)) * 4e153
     thresholds = np.full(20, 1e306)
@@ -300,18 +300,18 @@ def test_sums_that_overflow_are_decided_one_by_one(kind):
         assert ids[indptr[k] : indptr[k + 1]].tolist() == above(numbered(points), normals[k], 1e306)
 
 
-def test_a_threshold_that_is_no_number_is_refused():
+def test_nan_thresholds_are_refused():
     with pytest.raises(InputError, match="thresholds must"):
         build(np.eye(2)).query([1.0, 0.0], np.nan)
 
 
 @pytest.mark.parametrize("ids", [[1.5], [True, False]], ids=str)
-def test_ids_that_are_no_whole_numbers_are_refused(ids):
+def test_ids_must_be_integers(ids):
     with pytest.raises(InputError, match="ids must be"):
         build(np.eye(3)).delete(ids)
 
 
-def test_the_callers_array_may_change_afterwards():
+def test_points_are_copied():
     points = np.eye(3)
     index = build(points)
     points[:] = 0.0
@@ -326,12 +326,12 @@ def test_the_callers_array_may_change_afterwards():
         (lambda: build(np.eye(2)).query([1.0, 0.0], [1.0, 2.0]), "threshold"),
     ],
 )
-def test_what_is_no_number_is_refused_by_name(action, name):
+def test_non_numeric_input_is_refused(action, name):
     with pytest.raises(InputError, match=name):
         action()
 
 
-def test_auto_weighs_dimension_size_changes_and_output():
+def test_auto_depends_on_dimension_size_changes_and_output():
     assert choose(100_000, 3) == "partition-tree"
     assert choose(100, 3) == "scan"
     assert {choose(n, d) for n in (10, 1000, 100_000, 1_000_000) for d in (16, 64, 784)} == {"scan"}
@@ -343,12 +343,12 @@ def test_auto_weighs_dimension_size_changes_and_output():
     assert build(np.ones((50, 3))).kind == "scan"
 
 
-def test_options_are_for_the_kind_that_takes_them():
-    with pytest.raises(InputError, match=r"^an index of kind 'scan' does not take memory_limit$"):
+def test_unknown_options_are_refused():
+    with pytest.raises(InputError, match=r"'scan'.*memory_limit"):
         build(np.eye(3), "scan", memory_limit=5)
 
 
-def test_a_lent_array_is_not_written_to_and_another_is_not_borrowed():
+def test_borrowed_arrays_are_not_written():
     points = np.eye(3)
     index = build(points, "scan", copy=False)
     index.move([0], -np.eye(3)[:1])

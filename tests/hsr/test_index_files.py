@@ -27,7 +27,7 @@ def same_answers(a, b, d: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_a_loaded_index_goes_on_as_before(kind, dtype, tmp_path):
+def test_load_restores_dynamic_indexes(kind, dtype, tmp_path):
     index = hsr.build(cloud(dtype=dtype), kind)
     index.delete(np.arange(0, 2000, 3))
     index.add(cloud(100, seed=2))
@@ -36,20 +36,17 @@ def test_a_loaded_index_goes_on_as_before(kind, dtype, tmp_path):
     loaded = hsr.load(tmp_path / "index.safetensors")
     assert (loaded.kind, loaded.dtype, len(loaded)) == (kind, np.dtype(dtype), len(index))
     same_answers(index, loaded, 3)
-    with pytest.raises(InputError, match="ids must be in the index; 5 is not"):
+    with pytest.raises(InputError, match=r"^ids.* 5 "):
         loaded.delete([5])
     for each in (index, loaded):
         assert each.add(cloud(500, seed=3)).tolist() == list(range(2100, 2600))
         each.delete([1, 2100])
         each.move([4], cloud(1, seed=4))
     same_answers(index, loaded, 3)
-    if kind == "partition-tree":
-        ones = np.ones(2600)
-        assert loaded.sum(np.eye(3)[0], 0.5, ones) == index.sum(np.eye(3)[0], 0.5, ones)
 
 
 @pytest.mark.parametrize("kind", STATIC)
-def test_a_loaded_static_index_answers_as_before(kind, tmp_path):
+def test_load_restores_static_indexes(kind, tmp_path):
     d = 3 if index_class(kind).suits(3) else 2
     index = hsr.build(cloud(d=d), kind)
     index.save(tmp_path / "index.safetensors")
@@ -57,7 +54,7 @@ def test_a_loaded_static_index_answers_as_before(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_an_empty_index_is_saved_with_the_ids_it_has_given_out(kind, tmp_path):
+def test_empty_index_keeps_assigned_ids(kind, tmp_path):
     index = hsr.build(np.eye(3), kind)
     index.delete([0, 1, 2])
     index.save(tmp_path / "index.safetensors")
@@ -75,8 +72,8 @@ TREE = {"kind": "partition-tree", "next_id": 3}
 @pytest.mark.parametrize(
     ("arrays", "about", "reason"),
     [
-        ({"points": POINTS}, ABOUT, "it does not hold points, ids and their description"),
-        ({"points": POINTS, "ids": IDS}, None, "it does not hold points, ids and their description"),
+        ({"points": POINTS}, ABOUT, "points, ids or their description are missing"),
+        ({"points": POINTS, "ids": IDS}, None, "points, ids or their description are missing"),
         ({"points": POINTS, "ids": IDS}, {**ABOUT, "kind": ["scan"]}, "kind is"),
         ({"points": POINTS, "ids": IDS}, {**ABOUT, "kind": "convex-layers"}, "points of a convex-layers have shape"),
         ({"points": POINTS[0], "ids": IDS}, ABOUT, r"points of a scan have shape \(3,\)"),
@@ -84,25 +81,25 @@ TREE = {"kind": "partition-tree", "next_id": 3}
         ({"points": POINTS.astype(np.int64), "ids": IDS}, ABOUT, "points of a scan are int64"),
         ({"points": POINTS.astype(np.float16), "ids": IDS}, TREE, "points of a partition-tree are float16"),
         ({"points": np.full((3, 3), np.inf), "ids": IDS}, TREE, "points are not finite"),
-        ({"points": POINTS, "ids": IDS}, {**ABOUT, "next_id": 2}, "the next id is 2"),
-        ({"points": POINTS, "ids": IDS}, {**ABOUT, "next_id": 2**40}, "the next id is"),
-        ({"points": POINTS, "ids": IDS}, {**ABOUT, "next_id": "3"}, "the next id is '3'"),
+        ({"points": POINTS, "ids": IDS}, {**ABOUT, "next_id": 2}, "next_id is 2"),
+        ({"points": POINTS, "ids": IDS}, {**ABOUT, "next_id": 2**40}, "next_id is"),
+        ({"points": POINTS, "ids": IDS}, {**ABOUT, "next_id": "3"}, "next_id is '3'"),
         ({"points": POINTS, "ids": IDS[:2]}, TREE, r"ids are int32 of shape \(2,\), for 3 points"),
         ({"points": POINTS, "ids": IDS.astype(float)}, TREE, "ids are float64"),
-        ({"points": POINTS, "ids": IDS[::-1].copy()}, TREE, "ids do not ascend"),
-        ({"points": POINTS, "ids": IDS - 1}, TREE, "ids do not ascend"),
-        ({"points": POINTS, "ids": IDS * 2}, TREE, "ids do not ascend"),
-        ({"points": POINTS, "ids": IDS}, {"kind": "hull-hierarchy", "next_id": 4}, "cannot have given out 4 ids"),
+        ({"points": POINTS, "ids": IDS[::-1].copy()}, TREE, "ids must ascend"),
+        ({"points": POINTS, "ids": IDS - 1}, TREE, "ids must ascend"),
+        ({"points": POINTS, "ids": IDS * 2}, TREE, "ids must ascend"),
+        ({"points": POINTS, "ids": IDS}, {"kind": "hull-hierarchy", "next_id": 4}, "cannot have assigned 4 ids"),
     ],
 )
-def test_a_damaged_file_is_refused_in_one_line(arrays, about, reason, tmp_path):
+def test_damaged_files_are_refused(arrays, about, reason, tmp_path):
     path = tmp_path / "index.safetensors"
     write_model(path, arrays, {} if about is None else {"index": about})
-    with pytest.raises(InputError, match=rf"^{path} is damaged, or holds no index: .*{reason}.*$"):
+    with pytest.raises(InputError, match=rf"^{path} is damaged, or not an index: .*{reason}.*$"):
         hsr.load(path)
 
 
-def test_files_that_are_no_index_are_refused(tmp_path):
+def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="no such"):
         hsr.load(tmp_path / "nothing")
     (tmp_path / "text").write_text("points")
@@ -117,15 +114,15 @@ def test_files_that_are_no_index_are_refused(tmp_path):
         hsr.load(tmp_path / "bare")
 
 
-def test_ids_for_which_there_is_no_memory_are_refused(tmp_path, monkeypatch):
+def test_ids_that_exceed_memory_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("fireset.hsr.saving.available_bytes", lambda: 1000.0)
     write_model(tmp_path / "index", {"points": POINTS, "ids": IDS}, {"index": {**TREE, "next_id": 2**30}})
-    with pytest.raises(InputError, match="has given out 1,073,741,824 ids, for which there is not enough memory"):
+    with pytest.raises(InputError, match="1,073,741,824 ids"):
         hsr.load(tmp_path / "index")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_float16_answers_as_a_float32_copy(kind, tmp_path):
+def test_float16_equals_a_float32_copy(kind, tmp_path):
     points = cloud(3000, 20, "float16")
     index, copy = hsr.build(points, kind), hsr.build(points.astype(np.float32), kind)
     assert index.dtype == np.float32
@@ -139,7 +136,7 @@ def test_float16_answers_as_a_float32_copy(kind, tmp_path):
     same_answers(index, copy, 20)
 
 
-def test_float16_takes_two_bytes_and_is_not_changed_by_the_caller():
+def test_float16_is_copied_without_conversion():
     points = cloud(100, 4, "float16")
     index = hsr.build(points, "scan")
     assert index._points.nbytes == points.nbytes
@@ -150,7 +147,7 @@ def test_float16_takes_two_bytes_and_is_not_changed_by_the_caller():
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_mapped_points_stay_in_their_file(dtype, order, tmp_path, monkeypatch):
+def test_mapped_points_are_not_loaded(dtype, order, tmp_path, monkeypatch):
     monkeypatch.setattr("fireset.hsr.scan._TILE_COORDINATES", 5000)  # many blocks
     points = np.asarray(cloud(3000, 20, dtype), order=order)
     np.save(tmp_path / "points.npy", points)
@@ -168,10 +165,10 @@ def test_mapped_points_stay_in_their_file(dtype, order, tmp_path, monkeypatch):
     assert np.array_equal(mapped, points)
 
 
-def test_a_mapped_point_that_is_not_finite_is_refused(tmp_path, monkeypatch):
+def test_non_finite_mapped_points_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("fireset.hsr.scan._TILE_COORDINATES", 50)
     points = cloud(100, 4)
     points[70, 2] = np.nan
     np.save(tmp_path / "points.npy", points)
-    with pytest.raises(InputError, match=r"^points must be finite; row 70 is not$"):
+    with pytest.raises(InputError, match=r"^points.*finite.*row 70 "):
         hsr.build(np.load(tmp_path / "points.npy", mmap_mode="r"), "scan")

@@ -20,7 +20,7 @@ THRESHOLDS = np.linspace(-0.5, 2.0, 12)
 
 
 class Script:
-    """Changes known beforehand, and what the queries find after each of them."""
+    """A fixed sequence of changes, and the expected answers after each of them."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -31,7 +31,7 @@ class Script:
         given_out = POINTS
         for k in range(CHANGES):
             how = ("add", "move", "delete")[k % 3]
-            # From time to time everything is replaced, which builds a new tree.
+            # Sometimes all points are replaced, which builds a new tree.
             size = len(alive) // 2 if k % 15 in (6, 7, 8) else BATCH
             rows = 3.0 * rng.standard_normal((size, 3)) if how == "move" else rng.standard_normal((size, 3))
             ids = rng.permutation(np.fromiter(alive, int))[:size]
@@ -61,7 +61,7 @@ SCRIPT = Script()
 
 
 def in_threads(*tasks: Callable[[], object]) -> None:
-    """Run all at once; what one of them raises is raised here."""
+    """Run all functions in parallel, and raise the first error of any of them."""
     errors: list[BaseException] = []
 
     def guarded(task: Callable[[], object]) -> None:
@@ -91,9 +91,9 @@ def all_queries(index: HalfSpaceIndex) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("kind", DYNAMIC)
-def test_every_answer_is_that_of_some_state_between_the_changes(kind):
+def test_answers_belong_to_one_state(kind):
     index = build(SCRIPT.points, kind)
-    all_queries(index)  # which compiles
+    all_queries(index)  # compiles the kernels
     begun = ended = 0
     seen: list[tuple[int, int, list[tuple[int, bytes]]]] = []
     sizes: list[tuple[int, int, int]] = []
@@ -130,34 +130,8 @@ def test_every_answer_is_that_of_some_state_between_the_changes(kind):
     assert index.work.queries == sum(len(answers) for _, _, answers in seen) + 2 * len(NORMALS)
 
 
-def test_sums_are_those_of_some_state_between_the_changes():
-    index = build(SCRIPT.points, "partition-tree")
-    begun = ended = 0
-    seen: list[tuple[int, int, list[int]]] = []
-
-    def change() -> None:
-        nonlocal begun, ended
-        for how, arguments in SCRIPT.changes:
-            begun += 1
-            getattr(index, how)(*arguments)
-            ended += 1
-            time.sleep(1e-3)
-
-    def count() -> None:
-        while ended < CHANGES:
-            before = ended
-            total = index.spread(NORMALS, THRESHOLDS, np.eye(len(NORMALS))).sum(axis=0)
-            seen.append((before, begun, total.astype(int).tolist()))
-
-    in_threads(change, count, count)
-    numbers = [[len(found) // 8 for found in answers] for answers in SCRIPT.answers]
-    assert all(counted in numbers[first : last + 1] for first, last, counted in seen)
-    ones = np.ones(SCRIPT.given_out)
-    assert index.sum_batch(NORMALS, THRESHOLDS, ones)[:, 0].astype(int).tolist() == numbers[-1]
-
-
 @pytest.mark.parametrize("kind", DYNAMIC)
-def test_several_who_change_do_not_get_in_each_others_way(kind):
+def test_concurrent_changes(kind):
     index = build(SCRIPT.points[:500], kind)
     given_out: list[np.ndarray] = []
 
@@ -180,7 +154,7 @@ def test_several_who_change_do_not_get_in_each_others_way(kind):
 
 
 @pytest.mark.parametrize("kind", DYNAMIC)
-def test_a_refused_change_leaves_the_index_open(kind):
+def test_refused_change_releases_the_lock(kind):
     index = build(SCRIPT.points, kind)
     for change in (lambda: index.delete([POINTS]), lambda: index.move([0], [[np.nan] * 3]), lambda: index.add([[1.0]])):
         with pytest.raises(ValueError, match="must"):
@@ -191,7 +165,7 @@ def test_a_refused_change_leaves_the_index_open(kind):
     assert len(pickle.loads(pickle.dumps(index))) == POINTS - 1
 
 
-def test_readers_share_and_writers_are_alone():
+def test_readers_share_and_writers_exclude():
     lock, inside, alone = ReadersWriterLock(), [], []
     meeting = threading.Barrier(2, timeout=10)
 
@@ -217,7 +191,7 @@ def _enter(lock: ReadersWriterLock, inside: list) -> None:
         assert not inside
 
 
-def test_a_writer_gets_its_turn_among_readers_who_never_pause():
+def test_writers_do_not_starve():
     lock, done = ReadersWriterLock(), threading.Event()
 
     def read() -> None:

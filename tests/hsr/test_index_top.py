@@ -25,7 +25,7 @@ def changed_points(draw):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
 @given(case=changed_points())
-def test_top_is_brute_force_after_adds_and_deletes(kind, dtype, case):
+def test_top_equals_brute_force_after_adds_and_deletes(kind, dtype, case):
     first, more, gone, normals, k = case
     index = build(first.astype(dtype), kind)
     index.add(more)
@@ -40,7 +40,7 @@ def test_top_is_brute_force_after_adds_and_deletes(kind, dtype, case):
 
 @pytest.mark.sweep(every=4)
 @pytest.mark.parametrize("case", hard_cases())
-def test_hard_cases_are_brute_force_for_every_kind(case):
+def test_hard_cases_equal_brute_force(case):
     points, normals, _ = hard_cases()[case]
     for kind in kinds_for(points.shape[1]):
         index = build(points, kind)
@@ -50,7 +50,7 @@ def test_hard_cases_are_brute_force_for_every_kind(case):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", kinds())
-def test_real_numbers_with_duplicates_are_ranked_exactly_in_float32_too(kind, dtype):
+def test_duplicates_are_ranked_exactly_in_both_precisions(kind, dtype):
     """Inner products closer together than the rounding of float32: a fast value alone would rank some wrongly."""
     d = 3 if index_class(kind).suits(3) else 2
     rng = np.random.default_rng(0)
@@ -62,14 +62,14 @@ def test_real_numbers_with_duplicates_are_ranked_exactly_in_float32_too(kind, dt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_that_overflow_are_ranked_one_by_one(kind):
+def test_overflowing_sums_are_ranked_exactly(kind):
     rng = np.random.default_rng(0)
     points, normals = rng.standard_normal((300, 3)) * 4e154, rng.standard_normal((10, 3)) * 4e153
     check_top(build(points, kind), numbered(points), normals, 7)
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_nothing_asked_and_nothing_there(kind):
+def test_empty_queries_and_empty_index(kind):
     d = 3 if index_class(kind).suits(3) else 2
     index = build(np.eye(d), kind)
     assert index.top(np.ones(d), 0).ids.shape == (0,)
@@ -88,7 +88,7 @@ def test_nothing_asked_and_nothing_there(kind):
         (5.0, 1, "normals must have shape (n, 3), got ()"),
     ],
 )
-def test_what_is_refused(normals, k, message):
+def test_invalid_arguments_are_refused(normals, k, message):
     with pytest.raises(InputError) as caught:
         build(np.eye(3)).top(normals, k)
     assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""The partition tree through thousands of changes: same answers as the scan, and a sound structure all the way."""
+"""The partition tree after thousands of changes: the answers of a scan, and a valid structure."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from support.checks import sphere
 
 
 def check(index) -> None:
-    """Boxes are tight, counts are right, parents and places point back, and nothing is both used and free."""
+    """Check that boxes are tight, counts, parents and locations are correct, and no entry is both used and free."""
     tree = index._tree
     d = index.n_features
     nodes, leaves, ids = [], [], []
@@ -76,7 +76,7 @@ POINTS = {
 
 @pytest.mark.parametrize("kind", POINTS)
 @pytest.mark.parametrize(("n", "d"), [(1, 3), (24, 2), (25, 1), (400, 3), (5000, 2), (3000, 7)])
-def test_a_new_tree_is_sound_and_exact(kind, n, d):
+def test_new_tree_is_valid_and_exact(kind, n, d):
     rng = np.random.default_rng(n + d)
     points = POINTS[kind](rng, n, d)
     tree = build(points, "partition-tree")
@@ -88,7 +88,7 @@ def test_a_new_tree_is_sound_and_exact(kind, n, d):
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32))
 def test_any_sequence_of_changes(kind, seed):
-    """Adds, deletes and moves from one point to thousands of them, growing and shrinking the tree many times over."""
+    """Add, delete and move one to thousands of points, so that the tree grows and shrinks many times."""
     rng = np.random.default_rng(seed)
     d = int(rng.integers(1, 6))
     points = POINTS[kind](rng, int(rng.integers(0, 300)), d)
@@ -116,7 +116,7 @@ def test_any_sequence_of_changes(kind, seed):
 
 
 def test_sorted_additions_keep_the_tree_shallow_and_the_work_small():
-    """Points that come in order of a coordinate always hit the same leaf: the worst case for balance."""
+    """Points in the order of a coordinate are always added to the same leaf, the worst case for balance."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((20_000, 2))
     points = points[np.argsort(points[:, 0])]
@@ -155,7 +155,7 @@ def test_boxes_of_far_points_do_not_cut_off_by_rounding():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_answers_longer_than_the_buffer(dtype, monkeypatch):
+def test_answers_larger_than_the_buffer(dtype, monkeypatch):
     monkeypatch.setattr("fireset.hsr.partition_tree._BUFFER_IDS", 10)
     rng = np.random.default_rng(0)
     points = rng.standard_normal((2000, 3)).astype(dtype)

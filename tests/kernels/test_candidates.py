@@ -1,4 +1,4 @@
-"""The kernels of the candidate lists against plain-NumPy twins."""
+"""The kernels of candidate lists against plain NumPy."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ THRESHOLD = 0.6
 
 
 def make_lists(dtype, radius=0.5, outputs=C, seed=0):
-    """Every neuron's candidates in its slot, by descending reference, and all that the kernels read and write."""
+    """Candidates of every neuron in its slot, by descending reference, and the other arguments of the kernels."""
     rng = np.random.default_rng(seed)
     X, W = sphere(rng, N, D).astype(dtype), rng.standard_normal((M, D)).astype(dtype)
     output_weights = rng.choice([-1, 1], (M, outputs)).astype(dtype)
@@ -64,7 +64,7 @@ def active_samples(lists, r) -> list[int]:
 
 @pytest.mark.parametrize("outputs", [1, C])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_forward_is_its_twin(dtype, outputs):
+def test_forward_equals_numpy(dtype, outputs):
     lists = make_lists(dtype, outputs=outputs)
     sums, (looked, active, violated) = run_forward(lists)
     H = lists["W"].astype(float) @ lists["X"].astype(float).T - THRESHOLD
@@ -77,7 +77,7 @@ def test_forward_is_its_twin(dtype, outputs):
         assert sorted(active_samples(lists, r)) == np.flatnonzero(H[r] > 0).tolist()
 
 
-def test_forward_keeps_to_its_neurons():
+def test_forward_changes_only_its_neurons():
     lists = make_lists("float64")
     first, _ = run_forward(lists, 0, 3)
     second, _ = run_forward(lists, 3, M)
@@ -85,15 +85,15 @@ def test_forward_keeps_to_its_neurons():
     np.testing.assert_allclose(first + second, whole, rtol=0, atol=1e-14)
 
 
-def test_forward_names_the_neuron_beyond_its_radius():
+def test_forward_returns_the_neuron_beyond_its_radius():
     lists = make_lists("float64")
     lists["drifts"][4] = 0.51
     assert run_forward(lists)[1][2] == 4
 
 
-def test_forward_leaves_the_last_word_to_the_deciding_dot():
+def test_forward_uses_deciding_dot_within_the_band():
     lists = make_lists("float64")
-    lists["bands"][:] = 10.0  # ask for every pair
+    lists["bands"][:] = 10.0  # deciding_dot decides every pair
     run_forward(lists)
     for r in range(M):
         mine = set(active_samples(lists, r))
@@ -104,7 +104,7 @@ def test_forward_leaves_the_last_word_to_the_deciding_dot():
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
 @pytest.mark.parametrize("outputs", [1, C])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
+def test_backward_equals_numpy(dtype, outputs, momentum, nesterov):
     lists = make_lists(dtype, outputs=outputs)
     run_forward(lists)
     rng = np.random.default_rng(1)
@@ -140,7 +140,7 @@ def test_backward_is_its_twin(dtype, outputs, momentum, nesterov):
     dtype=st.sampled_from(["float32", "float64"]),
 )
 def test_fill_sorts_and_certifies(values, radius, capacity, dtype):
-    """References bound the values from above and descend; whoever is left out lies below b − the radius left."""
+    """References are upper bounds and descend; dropped samples are below b − the remaining radius."""
     slack = 1e-5 if dtype == "float32" else 1e-14
     values = np.array([v for v in values if v > THRESHOLD - radius], dtype)
     ids = np.arange(100, 100 + len(values))
@@ -167,8 +167,8 @@ def test_fill_sorts_and_certifies(values, radius, capacity, dtype):
 
 @pytest.mark.parametrize("outputs", [1, C])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_tangent_is_its_twin(dtype, outputs):
-    """J Jᵀ v from the fired pairs alone; in two halves, as for several blocks of samples, it is the same."""
+def test_tangent_equals_numpy(dtype, outputs):
+    """J Jᵀ v from the active pairs; computed in two halves, as for several blocks of samples, it is equal."""
     lists = make_lists(dtype, outputs=outputs)
     run_forward(lists)
     X, output_weights = lists["X"].astype(float), lists["output_weights"].astype(float)
@@ -188,7 +188,7 @@ def test_tangent_is_its_twin(dtype, outputs):
 
 
 def test_speed_is_measured_on_the_stored_weights():
-    """An update of 0.6 units in the last place moves a weight by a whole one; the bound must know."""
+    """An update of 0.6 units in the last place moves a weight by one unit; the bound must cover it."""
     lists = make_lists("float64", outputs=1)
     run_forward(lists)
     X, W = lists["X"], lists["W"]

@@ -1,4 +1,4 @@
-"""Inner products whose float32 sums overflow: decided in float64, in the same way everywhere."""
+"""Inner products whose float32 sums overflow are decided in float64 everywhere."""
 
 from fractions import Fraction
 
@@ -43,7 +43,7 @@ def rounded_down(threshold: float) -> float:
 
 
 def allowed(points, normal, threshold) -> tuple[set[int], set[int]]:
-    """Ids that must be reported, and ids that may be: equal where a float32 sum may overflow."""
+    """Ids that must be reported, and ids that may be reported: equal if a float32 sum may overflow."""
     dots = [deciding_dot(normal, x) for x in points]
     norms = row_norms(np.stack([normal, points[np.argmax(row_norms(points))]]))
     slack = float(dot_slack(points.shape[1], points.dtype, norms[0], norms[1]))
@@ -54,7 +54,7 @@ def allowed(points, normal, threshold) -> tuple[set[int], set[int]]:
 
 @settings(max_examples=200)
 @given(case=problems())
-def test_every_kind_decides_as_float64_does(case):
+def test_every_kind_decides_like_float64(case):
     points, normals, thresholds = case
     expected = [allowed(points, w, rounded_down(t)) for w, t in zip(normals, thresholds, strict=True)]
     for kind in kinds_for(points.shape[1]):
@@ -106,7 +106,7 @@ def test_a_float64_sum_that_overflows_on_the_way_is_decided():
 
 @settings(max_examples=60)
 @given(case=problems(), threshold=st.sampled_from([-1.0, 0.0, 1.0, 1e20]))
-def test_the_network_decides_as_float64_does(case, threshold):
+def test_network_decides_like_float64(case, threshold):
     samples, weights, _ = case
     network = ShiftedReLUNetwork(weights, np.ones((len(weights), 1)), threshold)
     fires = network.fire_sets(samples).toarray()
@@ -122,7 +122,7 @@ def test_the_network_decides_as_float64_does(case, threshold):
 )
 @pytest.mark.filterwarnings("error")
 def test_engines_decide_overflowing_pairs_in_float64(engine, options):
-    """Each engine's active pairs where float32 sums are infinity minus infinity."""
+    """Active pairs of each engine if float32 sums are infinity minus infinity."""
     weights = np.array([[1e30, -1e30], [1e30, 1e30], [-1e30, 1e30], [2.0, 0.0]], np.float32)
     X = np.array([[1e10, 1e10], [1e10, -1e10]], np.float32)
     network = ShiftedReLUNetwork(weights, np.ones((4, 1)), -1.0)
@@ -134,7 +134,7 @@ def test_engines_decide_overflowing_pairs_in_float64(engine, options):
 
 
 @pytest.mark.parametrize("layout", ["data", "weights"])
-def test_the_correlation_engine_ignores_overflowing_sums_below_the_threshold(layout):
+def test_correlation_engine_ignores_overflowing_sums_below_the_threshold(layout):
     """inf − inf in float32 is no active pair if the sum in float64 is below the threshold."""
     weights = np.array([[1e30, 1e30], [-1e30, 2e30]], np.float32)
     X = np.array([[1e10, -2e10], [3e10, 1e10], [-1e10, -1e10]], np.float32)
@@ -143,13 +143,13 @@ def test_the_correlation_engine_ignores_overflowing_sums_below_the_threshold(lay
     assert engine.fire_sets().toarray().tolist() == [[exact_dot(w, x) > 0 for w in weights] for x in X]
 
 
-def test_the_data_engine_refuses_them():
+def test_data_engine_refuses_overflowing_rows():
     network = ShiftedReLUNetwork(np.full((2, 2), 1e30, np.float32), np.ones((2, 1)), -1.0)
     with pytest.raises(InputError, match="inner products"):
         create("data").start(network, np.full((1, 2), 1e10, np.float32))
 
 
-def test_predictions_near_the_limit_are_those_of_float64():
+def test_predictions_near_the_limit_equal_float64():
     weights = np.array([[1e30, -1e30], [1e30, 1e30], [-1e30, 1e30], [2.0, 0.0]], np.float32)
     X = np.array([[1e10, 1e10], [1e8, -1e7]], np.float32)
     output_weights = np.array([[1.0], [0.0], [0.0], [-1.0]])

@@ -1,4 +1,4 @@
-"""Where compiled kernels are cached: an installation that cannot be written, no home folder, and old code."""
+"""Folders for compiled kernels, and which edits of the sources make them invalid."""
 
 import os
 import shutil
@@ -14,11 +14,11 @@ from fireset.kernels import compiling
 
 SOURCE = Path(fireset.__file__).parent
 NOBODY = 65534
-# Root writes wherever it likes. As nobody it may only read what it likes, such as an interpreter in its home folder.
+# Root can write everywhere. The user nobody may read everything, such as an interpreter in the home folder of root.
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 AS_NOBODY += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 DECLARE_KERNELS = """
-from fireset.kernels import compiling, transposing
+from fireset.kernels import compiling, fire_sets
 print(compiling._CACHE, compiling._CACHE_FOLDER)
 print(compiling.numba.core.config.CACHE_DIR)
 """
@@ -26,7 +26,7 @@ print(compiling.numba.core.config.CACHE_DIR)
 
 @pytest.fixture
 def installation(tmp_path):
-    """The package where it cannot be written, and a folder for temporary files that can."""
+    """Copy the package to a read-only folder, and create a writable folder for temporary files."""
     tmp_path.chmod(0o755)
     package = tmp_path / "site" / "fireset"
     shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -56,17 +56,17 @@ def run(installation: Path, code: str, **environment: str) -> subprocess.Complet
 
 
 class TestReadOnlyInstallation:
-    def test_a_private_folder_among_the_temporary_files(self, installation):
+    def test_temporary_folder_is_private(self, installation):
         done = run(installation, DECLARE_KERNELS)
         assert done.returncode == 0, done.stderr
         cached, folder = done.stdout.splitlines()[0].split()
         assert (cached, Path(folder).parents[1]) == ("True", installation / "tmp")
         assert stat.S_IMODE(Path(folder).parent.stat().st_mode) == 0o700
-        assert done.stdout.splitlines()[1] == ""  # other packages' functions are cached where they were
+        assert done.stdout.splitlines()[1] == ""  # the setting of other packages is unchanged
         assert done.stderr.count("NUMBA_CACHE_DIR") == 1
 
-    def test_another_users_folder_is_not_used(self, installation):
-        """numba unpickles its cache: what somebody else put there would be run."""
+    def test_folder_of_another_user_is_not_used(self, installation):
+        """numba unpickles its cache, so files of another user would be executed."""
         user = NOBODY if os.geteuid() == 0 else os.geteuid()
         trap = installation / "tmp" / f"fireset-kernels-{user}"
         trap.mkdir()
@@ -77,7 +77,7 @@ class TestReadOnlyInstallation:
         assert done.stderr.count("NUMBA_CACHE_DIR") == 1
         assert not list(trap.iterdir())
 
-    def test_the_users_cache_folder_needs_no_hint(self, installation):
+    def test_user_cache_folder_gives_no_warning(self, installation):
         home = installation / "home"
         home.mkdir()
         home.chmod(0o777)
@@ -86,7 +86,7 @@ class TestReadOnlyInstallation:
         assert done.stdout.splitlines()[0].startswith(f"True {home}")
         assert "NUMBA_CACHE_DIR" not in done.stderr
 
-    def test_the_given_folder_comes_first(self, installation):
+    def test_numba_cache_dir_comes_first(self, installation):
         given = installation / "given"
         given.mkdir()
         given.chmod(0o777)
@@ -98,7 +98,7 @@ class TestReadOnlyInstallation:
 
     @pytest.mark.slow
     def test_training(self, installation):
-        """A whole fit, and the next process finds the compiled code."""
+        """Train a network; the next process loads the compiled code."""
         code = (
             "import numpy as np, fireset\n"
             "from fireset.kernels.firing import activate\n"
@@ -116,8 +116,8 @@ class TestReadOnlyInstallation:
 
 
 @pytest.mark.slow
-def test_without_compiling_nothing_runs(tmp_path):
-    """One line and exit code 2, not a traceback out of numba."""
+def test_disabled_jit_is_refused(tmp_path):
+    """One line and exit code 2, not a traceback of numba."""
     command = [sys.executable, "-m", "fireset", "demo", "--out", str(tmp_path / "model.safetensors")]
     done = subprocess.run(
         command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, timeout=120, check=False
@@ -127,14 +127,77 @@ def test_without_compiling_nothing_runs(tmp_path):
     assert "NUMBA_DISABLE_JIT" in done.stderr
 
 
-def test_code_of_other_sources_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiling, "_FOLDER", tmp_path)
-    (tmp_path / "kernel.py").write_text("one = 1\n")
-    assert compiling._prepare_package_cache(compiling._source_digest())
-    compiled = tmp_path / "__pycache__" / "kernel.one-1.py311.nbi"
-    compiled.touch()
-    assert compiling._prepare_package_cache(compiling._source_digest())
-    assert compiled.exists()
-    (tmp_path / "kernel.py").write_text("one = 2\n")
-    assert compiling._prepare_package_cache(compiling._source_digest())
-    assert not compiled.exists()
+KERNEL = """'''A module.'''
+
+from fireset.kernels.compiling import vectorized
+
+
+@vectorized
+def double(x):
+    '''Return 2x.'''
+    return 2 * x  # exactly
+"""
+
+
+class TestCodeDigest:
+    """The cache stays valid while the code of the kernels is unchanged."""
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("# exactly", "# a longer comment"),
+            ("Return 2x.", "Return x + x."),
+            ("A module.", "Another module."),
+            ("\n\n\n@vectorized", "\n\n\n\n\n@vectorized"),
+        ],
+    )
+    def test_comments_docstrings_and_lines_do_not_matter(self, old, new):
+        assert old in KERNEL
+        changed = KERNEL.replace(old, new)
+        assert compiling.code_digest({"a.py": changed.encode()}) == compiling.code_digest({"a.py": KERNEL.encode()})
+
+    @pytest.mark.parametrize(("old", "new"), [("2 * x", "3 * x"), ("@vectorized", "@strict"), ("double", "triple")])
+    def test_code_matters(self, old, new):
+        changed = KERNEL.replace(old, new)
+        assert compiling.code_digest({"a.py": changed.encode()}) != compiling.code_digest({"a.py": KERNEL.encode()})
+
+    def test_names_of_files_matter(self):
+        assert compiling.code_digest({"a.py": b""}) != compiling.code_digest({"b.py": b""})
+
+    def test_compiled_code_of_other_kernels_is_removed(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(compiling, "_FOLDER", tmp_path)
+        source = tmp_path / "kernel.py"
+        source.write_text("one = 1\n")
+        digest = compiling._kernels_digest()
+        compiled = tmp_path / "__pycache__" / f"kernel.one-kernel.{compiling._PYTHON}.nbi"
+        compiled.touch()
+        source.write_text("one = 1  # a comment\n")
+        assert compiling._kernels_digest() == compiling._kernels_digest() == digest
+        assert compiled.exists()
+        source.write_text("one = 2\n")
+        assert compiling._kernels_digest() != digest
+        assert not compiled.exists()
+
+
+@pytest.mark.slow
+def test_editing_a_comment_compiles_nothing(tmp_path):
+    """A second process loads all kernels from the cache, although lines and modification times have changed."""
+    package = tmp_path / "fireset"
+    shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    code = (
+        "import numpy as np\n"
+        "from fireset.kernels.firing import deciding_dot as dot\n"
+        "dot(np.ones(3), np.ones(3))\n"
+        "print(sum(dot.stats.cache_hits.values()), sum(dot.stats.cache_misses.values()))\n"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    environment = kept | {"PYTHONPATH": str(tmp_path)}
+    counts = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, cwd="/", capture_output=True, text=True, check=True
+        )
+        counts.append(done.stdout.split())
+        firing = package / "kernels" / "firing.py"
+        firing.write_text("# A new first line.\n" + firing.read_text(encoding="utf-8"), encoding="utf-8")
+    assert counts == [["0", "1"], ["1", "0"]]

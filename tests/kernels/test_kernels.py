@@ -1,4 +1,4 @@
-"""Compiled kernels against plain twins."""
+"""Compiled kernels against plain NumPy."""
 
 from fractions import Fraction
 
@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from scipy.sparse import csc_array
 
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transposed
+from fireset.kernels.fire_sets import tangent_product
 from fireset.kernels.firing import activate, deciding_dot, refine_near_threshold
 from fireset.kernels.scanning import collect_above, count_above
-from fireset.kernels.tangent import tangent_product
 from support.checks import sphere
 
 DTYPES = ["float32", "float64"]
 
 
-# Twins
+# Reference in NumPy
 
 
 def plain_dot(w, x) -> float:
-    """One fused multiply-add after the other: each is exact in fractions, and rounded once."""
+    """Fused multiply-adds, left to right: each is exact in fractions, and rounded once."""
     total = 0.0
     for a, b in zip(w.tolist(), x.tolist(), strict=True):
         total = float(Fraction(a) * Fraction(b) + Fraction(total))
@@ -62,7 +62,7 @@ def plain_tangent_product(X, output_weights, active, direction, lo, hi) -> np.nd
 def vectors(draw) -> tuple[np.ndarray, np.ndarray]:
     d = draw(st.integers(1, 70))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    scale = 10.0 ** rng.integers(-8, 8, d)  # orders of magnitude apart: every other order of summing shows
+    scale = 10.0 ** rng.integers(-8, 8, d)  # orders of magnitude apart, so that the order of summation matters
     dtype = draw(st.sampled_from(DTYPES))
     return (rng.standard_normal(d) * scale).astype(dtype), rng.standard_normal(d).astype(dtype)
 
@@ -75,7 +75,7 @@ def test_deciding_dot_is_a_chain_of_fused_operations(pair):
 
 
 def test_deciding_dot_rounds_once_for_each_term():
-    """Rounded before it is added, the square loses the 2⁻⁶⁰ that is left here."""
+    """If the square was rounded before it is added, the 2⁻⁶⁰ that is left here would be lost."""
     a = 1 + 2.0**-30
     assert deciding_dot(np.array([-(a * a), a]), np.array([1.0, a])) == 2.0**-60
 
@@ -85,12 +85,12 @@ def test_deciding_dot_goes_left_to_right():
     assert deciding_dot(np.array([1e16, -1e16, 1.0, 1.0]), np.ones(4)) == 2.0
 
 
-def test_strict_kernels_refuse_fast_mathematics_by_name():
+def test_strict_kernels_disable_fastmath():
     assert deciding_dot.targetoptions.get("fastmath") is False
 
 
 def blurred(dtype, seed=0):
-    """Pre-activations that are off by up to 1e-3, and thresholds of which a tenth are hit exactly."""
+    """Pre-activations with errors of up to 1e-3, and thresholds of which a tenth are hit exactly."""
     rng = np.random.default_rng(seed)
     W, X = rng.standard_normal((12, 9)).astype(dtype), sphere(rng, 80, 9).astype(dtype)
     exact = np.array([[plain_dot(w, x) for x in X] for w in W])
@@ -100,7 +100,7 @@ def blurred(dtype, seed=0):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("band", [0.0, 2e-3, 0.1, 100.0, -1.0])
-def test_refine_near_threshold_is_its_twin(dtype, band):
+def test_refine_near_threshold_equals_numpy(dtype, band):
     W, X, H, exact, rng = blurred(dtype)
     thresholds = exact[np.arange(12), rng.integers(0, 80, 12)].astype(dtype)
     bands = np.full(12, band, dtype)
@@ -117,7 +117,7 @@ def test_refine_near_threshold_is_its_twin(dtype, band):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("band", [2e-3, -1.0])
 @pytest.mark.parametrize("threshold", [-100.0, 0.0, 0.4, 100.0])
-def test_activate_is_its_twin(dtype, band, threshold):
+def test_activate_equals_numpy(dtype, band, threshold):
     W, X, H, exact, _ = blurred(dtype)
     threshold = np.dtype(dtype).type(exact[3, 5] if threshold == 0.4 else threshold)
     bands = np.full(12, band, dtype)
@@ -131,7 +131,7 @@ def test_activate_is_its_twin(dtype, band, threshold):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_activate_passes_nan_on(dtype):
+def test_activate_keeps_nan(dtype):
     W, X, H, _, _ = blurred(dtype)
     H[2, 3], H[4, 5] = np.nan, np.inf
     activate(H, W, X, np.dtype(dtype).type(0.1), np.full(12, 1e-3, dtype))
@@ -154,7 +154,7 @@ def scans(draw):
 
 @settings(max_examples=200)
 @given(scans())
-def test_count_and_collect_are_their_twin(scan):
+def test_count_and_collect_equal_numpy(scan):
     H, thresholds = scan
     counts = np.empty(len(H), np.int64)
     count_above(H, thresholds, counts)
@@ -186,7 +186,7 @@ def test_collect_writes_nothing_beyond_its_rows(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize(("lo", "hi"), [(0, 25), (4, 17), (6, 6)])
-def test_tangent_product_is_its_twin(dtype, outputs, lo, hi):
+def test_tangent_product_equals_numpy(dtype, outputs, lo, hi):
     rng = np.random.default_rng(0)
     X = sphere(rng, 15, 6).astype(dtype)
     output_weights = rng.choice([-1.0, 1.0], (25, outputs)).astype(dtype)
@@ -207,7 +207,7 @@ def test_tangent_product_is_its_twin(dtype, outputs, lo, hi):
 
 @given(lists=st.lists(st.sets(st.integers(0, 6)), max_size=8))
 def test_transposed_lists(lists):
-    """List k has id j exactly if the turned list j has k; both ways, ascending, in 32 bits."""
+    """List k has id j if and only if the transposed list j has k; ascending, in 32 bits."""
     indptr = list_offsets(np.array([len(one) for one in lists], np.int64))
     ids = np.array([j for one in lists for j in sorted(one, reverse=True)], np.int32)
     turned = transposed(indptr, ids, 7)

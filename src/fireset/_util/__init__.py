@@ -1,1 +1,1 @@
-"""What every room needs and none owns: errors, argument checks, files, threads, rounding, memory."""
+"""Utilities for all packages: errors, argument checks, files, threads, rounding, memory, text."""

@@ -1,46 +1,43 @@
-"""Matrices laid out as the kernels read them fastest: rows of whole cache lines, each beginning at one."""
+"""Matrices whose rows are padded to whole cache lines and aligned to them, for the kernels."""
 
 import numpy as np
 
 _CACHE_LINE = 64  # bytes
-_LONG_ROW = 2048
+_LONG_ROW_BYTES = 2048  # longer rows need not be aligned: of many cache lines they straddle one more
 
 
 def aligned_rows(rows: np.ndarray) -> np.ndarray:
-    """``rows`` (n, d) as the kernels read them: whole cache lines each, filled up with zeros. A copy, in most cases.
-
-    Long rows of whole lines may begin anywhere: they straddle one line more than they need, of many.
-    """
+    """Return ``rows`` (n, d) padded with zeros to whole cache lines; a copy, except for long rows of whole lines."""
     length = rows.shape[1] * rows.itemsize
-    if length % _CACHE_LINE == 0 and length >= _LONG_ROW:
+    if length % _CACHE_LINE == 0 and length >= _LONG_ROW_BYTES:
         return np.ascontiguousarray(rows)
     return aligned_copy(rows)
 
 
 def aligned_bytes(columns: int, itemsize: int) -> int:
-    """What a row takes as ``aligned_rows`` lays it out."""
+    """Return the bytes of a row in the layout of ``aligned_rows``."""
     return -(-columns * itemsize // _CACHE_LINE) * _CACHE_LINE
 
 
 def aligned_copy(rows: np.ndarray) -> np.ndarray:
-    """The same on memory of its own, whatever becomes of ``rows``."""
+    """Return ``rows`` (n, d) padded to whole cache lines, always as a copy."""
     aligned = aligned_zeros(len(rows), rows.shape[1], rows.dtype)
     aligned[:, : rows.shape[1]] = rows
     return aligned
 
 
 def aligned_outputs(outputs: np.ndarray) -> np.ndarray:
-    """The same for sums or residuals (n, c); a single column becomes a vector."""
+    """Return sums or residuals (n, c) in the layout of ``aligned_rows``; a single column as a vector (n,)."""
     return outputs[:, 0].copy() if outputs.shape[1] == 1 else aligned_rows(outputs)
 
 
 def aligned_zeros(n: int, columns: int, dtype) -> np.ndarray:
-    """Zeros (n, at least ``columns``), every row of whole cache lines."""
+    """Allocate zeros (n, at least ``columns``) in the layout of ``aligned_rows``."""
     return _lines(np.zeros, n, columns, np.dtype(dtype))
 
 
 def aligned_empty(n: int, columns: int, dtype) -> np.ndarray:
-    """The same, whatever is in it."""
+    """Allocate an uninitialized array (n, at least ``columns``) in the layout of ``aligned_rows``."""
     return _lines(np.empty, n, columns, np.dtype(dtype))
 
 
@@ -53,7 +50,7 @@ def _lines(make, n: int, columns: int, dtype: np.dtype) -> np.ndarray:
 
 
 def is_aligned(rows: np.ndarray) -> bool:
-    """Whether rows are laid out so already."""
+    """Return whether rows have the layout of ``aligned_rows``."""
     return (
         rows.flags.c_contiguous
         and rows.shape[1] * rows.itemsize % _CACHE_LINE == 0

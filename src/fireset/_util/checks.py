@@ -1,4 +1,4 @@
-"""Checks of single arguments. ``True`` is a number to Python; nobody who passes it means 1."""
+"""Checks of single arguments. Booleans, which are numbers in Python, are refused."""
 
 from math import isfinite
 from numbers import Integral, Real
@@ -8,17 +8,17 @@ from fireset._util.errors import InputError
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """``value`` as an int of at least ``least``."""
+    """Return ``value`` as an int of at least ``least``, or raise an InputError."""
     if not is_whole_number(value) or int(value) < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value)
 
 
 def is_whole_number(value: Any) -> bool:
-    """Whether this is an integer of Python or NumPy."""
+    """Return whether ``value`` is an integer of Python or NumPy."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is a finite real number."""
+    """Return whether ``value`` is a finite real number."""
     return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)

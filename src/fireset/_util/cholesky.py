@@ -1,12 +1,11 @@
 """Cholesky factorization on the threads of ``parallel.py``, with one BLAS thread each.
 
-OpenBLAS threads wait for each other by spinning. On a machine with other work a factorization of 1,000 rows then takes
-a second instead of 13 ms. SciPy's own LAPACK functions hold the GIL, so that Python threads cannot share the work
-either. The functions below call the routines that SciPy exports for Cython through ``ctypes``, which releases the GIL,
-and divide one factorization into blocks. The blocks depend on the size alone, and so does the result: it has the same
-bits for any number of threads.
+OpenBLAS threads wait for each other by spinning: on a busy machine a factorization of 1,000 rows takes a second instead
+of 13 ms. SciPy's LAPACK functions hold the GIL, so that Python threads cannot share the work. The functions below call
+the routines that SciPy exports for Cython through ``ctypes``, which releases the GIL, and divide one factorization into
+blocks. The blocks depend on the size only, so the result has the same bits for any number of threads.
 
-All matrices are C-contiguous float32 or float64. Only their lower triangle is read; parts of the upper one are
+All matrices are C-contiguous float32 or float64. Only the lower triangle is read; parts of the upper one are
 overwritten.
 """
 
@@ -149,16 +148,16 @@ def cholesky_with_jitter(make: Callable[[], np.ndarray]) -> tuple[np.ndarray, fl
     Returns
     -------
     L, jitter
-        L Lᵀ = make() + jitter·I. The jitter is 0, or the least of a few with which the factor exists.
+        L Lᵀ = make() + jitter·I. The jitter is 0, or the first of a growing sequence for which the factor exists.
 
     Raises
     ------
     FloatingPointError
-        For entries that are not finite, and for nothing else.
+        If entries are not finite.
 
     Notes
     -----
-    Cost n³/3 for each attempt; a matrix that only rounding has made indefinite takes two or three.
+    Cost n³/3 for each attempt. A matrix that is indefinite due to rounding takes two or three.
     """
     for jitter in _jitters(make):
         matrix = make()
@@ -169,13 +168,13 @@ def cholesky_with_jitter(make: Callable[[], np.ndarray]) -> tuple[np.ndarray, fl
 
 
 def _jitters(make: Callable[[], np.ndarray]) -> Iterator[float]:
-    """0, then from rounding level on tenfold, up to what makes the matrix strictly diagonally dominant."""
+    """Yield 0, then jitters from rounding level on, each ten times larger, until the matrix is diagonally dominant."""
     yield 0.0
     matrix = make()
     sizes = np.abs(np.tril(matrix)).astype(np.float64, copy=False)
     largest = 2.0 * float((sizes.sum(axis=0) + sizes.sum(axis=1) - sizes.diagonal()).max())
     if not np.isfinite(largest):
-        raise FloatingPointError("the matrix to be factored has entries that are not finite")
+        raise FloatingPointError("matrix must be finite to be factored")
     jitter = float(np.finfo(matrix.dtype).eps) * max(float(sizes.diagonal().mean()), largest / len(matrix))
     del matrix, sizes  # the caller makes the matrix again
     while 0.0 < jitter < largest:

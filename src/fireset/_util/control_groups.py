@@ -10,8 +10,8 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 def folders(controller: str) -> Iterator[Path]:
     """Yield the folders of the groups that this process is in, from its own up to the root, of versions 1 and 2.
 
-    Inside a container the path of the group may be that of the host, and its folder not visible. The root of what is
-    visible is then the group of the container.
+    Inside a container the path may be that of the host, whose folder is not visible. The visible root is then the group
+    of the container.
     """
     for mount, path in _memberships(controller):
         group = PurePosixPath(path.lstrip("/"))
@@ -61,7 +61,7 @@ def _quota_of_version_1(folder: Path) -> tuple[float, float]:
 
 
 def _words(file: Path) -> list[float]:
-    """Read the numbers in a file; none where there is no such file or no number."""
+    """Read the numbers in a file; return none if there is no such file or no number."""
     try:
         return [float(word) for word in file.read_text(encoding="ascii", errors="replace").split()]
     except (OSError, ValueError):

@@ -16,9 +16,9 @@ _LIBRARIES = ("fireset", "numpy", "scipy", "numba", "llvmlite", "scikit-learn", 
 
 
 def write_crash_log(error: BaseException, arguments: list[str]) -> Path | None:
-    """Write the traceback, the command and all versions to a new file; None if no folder can be written.
+    """Write the traceback, the command and all versions to a new file; return None if no folder is writable.
 
-    The folder is the user's log folder (on Linux ``$XDG_STATE_HOME/fireset/log``), or else the one for temporary files.
+    The folder is the user's log folder (on Linux ``$XDG_STATE_HOME/fireset/log``), or the one for temporary files.
     """
     text = _text(error, arguments)
     for folder in _folders():
@@ -32,7 +32,7 @@ def write_crash_log(error: BaseException, arguments: list[str]) -> Path | None:
 
 
 def raised_at(error: BaseException) -> str:
-    """The place in which an exception was raised, as ``file.py:12``."""
+    """Return where an exception was raised, as ``file.py:12``."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{os.path.basename(last.filename)}:{last.lineno}"
 

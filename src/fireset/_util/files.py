@@ -1,7 +1,7 @@
-"""Writing so that nothing is lost, and reading model files as the untrusted input they are.
+"""Write files atomically, and read model files, which are untrusted input.
 
-A model file is a safetensors file: plain arrays, no code. Its metadata holds one JSON text under ``fireset``
-with the format's version and whatever describes the model besides arrays.
+A model file is a safetensors file: plain arrays, no code. Its metadata has a JSON text under the key ``fireset`` with
+the version of the format and the description of the model.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from fireset._util.errors import InputError
 
 FORMAT_VERSION = 1
 _KEY = "fireset"
-_TEMPORARY_NAME_BYTES = 100  # that every file system allows
+_TEMPORARY_NAME_BYTES = 100  # allowed by every file system
 
-MODEL = "model", "give a file that fireset train or fireset.save wrote"  # what a file holds, and the remedy
+MODEL = "model", "give a file that fireset train or fireset.save wrote"  # content of a file and remedy, for messages
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Refuse a place that cannot be written, before hours of work go into the file.
+    """Raise an InputError if ``path`` cannot be written, before hours of work.
 
-    Creates the temporary file that ``atomic_path`` would create, and the file itself if there is none; removes both.
+    Creates the temporary file of ``atomic_path``, and the file itself if it does not exist; removes both.
     """
     target = write_target(path)
     try:
@@ -44,8 +44,8 @@ def check_writable(path: str | os.PathLike) -> None:
 
 @contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; moved into place if the block ends well, removed otherwise."""
-    from safetensors import SafetensorError  # what safetensors makes of a full disk
+    """Yield a temporary path beside ``path``; rename it to ``path`` if the block succeeds, remove it otherwise."""
+    from safetensors import SafetensorError  # raised for a full disk
 
     target = write_target(path)
     temporary = None
@@ -54,7 +54,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates private files
         os.replace(temporary, target)
         sync_folder(target.parent)
     except (OSError, SafetensorError) as error:
@@ -65,7 +65,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def _create_temporary(target: Path) -> Path:
-    """Create an empty file beside ``target``, called after it; its name has no more bytes, or at most 100."""
+    """Create an empty file beside ``target``, named after it; its name is not longer, or at most 100 bytes."""
     name = os.fsencode(target.name)
     room = max(len(name), _TEMPORARY_NAME_BYTES) - len("..12345678.part")
     beginning = name[:room].decode("utf-8", "ignore")  # without half a character
@@ -75,8 +75,8 @@ def _create_temporary(target: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the system write down which files a folder holds: without it, a renamed file may be lost with the power."""
-    if os.name != "posix":  # elsewhere a folder cannot be opened, and renaming writes it down
+    """Flush the entries of a folder to disk, so that a renamed file survives a power failure."""
+    if os.name != "posix":  # other systems cannot open a folder, and flush when they rename
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -86,25 +86,25 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_name(path: str | os.PathLike) -> str:
-    """The name of a file as text; bytes that are no UTF-8 become �."""
+    """Return the name of a file as text; bytes that are not UTF-8 become �."""
     return os.fsencode(Path(path).name).decode("utf-8", "replace")
 
 
 def file_digest(path: str | os.PathLike) -> bytes:
-    """Sixteen bytes that tell whether a file is the one that was written (BLAKE2b)."""
+    """Return the BLAKE2b digest of a file, 16 bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
 
 def write_target(path: str | os.PathLike) -> Path:
-    """The file that ``path`` leads to, existing or not. A link is followed: its end is replaced, not it."""
+    """Resolve ``path``, following links, and check that a file can be written there."""
     try:
         target = Path(path).resolve()
         folder, anything, ordinary = target.is_dir(), target.exists(), target.is_file()
         home = target.parent.is_dir()
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise InputError(f"cannot write {path}: {_reason(error)}") from error
-    if target.is_symlink():  # what is left of links in a circle, from Python 3.13 on
+    if target.is_symlink():  # a circle of links, from Python 3.13 on
         raise InputError(f"cannot write {path}: its links lead in a circle; give another place")
     if folder:
         raise InputError(f"cannot write {path}: it is a folder; add the name of a file")
@@ -118,12 +118,12 @@ def write_target(path: str | os.PathLike) -> Path:
 
 
 def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], description: dict[str, Any]) -> None:
-    """Write arrays and a JSON-able description as one safetensors file, atomically."""
+    """Write arrays and a description, which JSON can encode, as one safetensors file, atomically."""
     from safetensors.numpy import save_file
 
     text = json.dumps({"version": FORMAT_VERSION, **description})
     if (part := _has_lone_surrogate(description)) is not None:
-        raise InputError(f"cannot write {path}: {part!r} holds half of a surrogate pair, which is no text; rename it")
+        raise InputError(f"cannot write {path}: {part!r} has half of a surrogate pair, which is not text; rename it")
     with atomic_path(path) as temporary:
         save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, temporary, {_KEY: text})
 
@@ -131,30 +131,30 @@ def write_model(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], descr
 def read_model(
     path: str | os.PathLike, expected: tuple[str, str] = MODEL
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what ``write_model`` wrote. Refuses other, damaged and newer files with one clear line.
+    """Read a file of ``write_model``: (arrays, description). Other, damaged and newer files raise an InputError.
 
-    ``expected`` is what the file should hold, and what to do if it does not, for the message.
+    ``expected`` is (content of the file, remedy) for the message.
     """
     with _opened_model(Path(path), expected) as (file, description):
         return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118 - not a dict
 
 
 def read_description(path: str | os.PathLike) -> dict[str, Any]:
-    """What ``read_model`` gives besides the arrays, without reading them."""
+    """Read the description of a model file without its arrays."""
     with _opened_model(Path(path)) as (_, description):
         return description
 
 
 @contextmanager
 def _opened_model(path: Path, expected: tuple[str, str] = MODEL) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """An open safetensors file and its description; whatever goes wrong in the block is told as the file's fault."""
+    """Open a safetensors file and yield it with its description; errors in the block become InputErrors."""
     from safetensors import SafetensorError, safe_open
 
     what, remedy = expected
     try:
         if not path.exists():
             raise InputError(f"no such {what} file: {path}")
-        if not path.is_file():  # opening a pipe would wait for ever
+        if not path.is_file():  # opening a pipe would wait forever
             raise InputError(f"{path} is not a file; {remedy}")
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_KEY)
@@ -165,7 +165,7 @@ def _opened_model(path: Path, expected: tuple[str, str] = MODEL) -> Iterator[tup
             yield file, _description(path, text)
     except InputError:
         raise
-    # AttributeError: a type that NumPy lacks; ValueError: a shape that it cannot have
+    # AttributeError: a dtype that NumPy does not have; ValueError: an impossible shape
     except (SafetensorError, OSError, TypeError, KeyError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is not a fireset {what}, or is damaged ({_reason(error)}); {remedy}") from error
 
@@ -179,7 +179,7 @@ def _description(path: Path, text: str) -> dict[str, Any]:
     if not isinstance(description, dict) or not isinstance(version, int) or version < 1:
         raise InputError(f"{path} is damaged: its header cannot be read")
     if _has_lone_surrogate(description) is not None:
-        raise InputError(f"{path} is damaged: its header holds half of a surrogate pair, which is no text")
+        raise InputError(f"{path} is damaged: its header has half of a surrogate pair, which is not text")
     if version > FORMAT_VERSION:
         raise InputError(
             f"{path} has format version {version}; this fireset reads up to {FORMAT_VERSION}: upgrade fireset"
@@ -188,7 +188,7 @@ def _description(path: Path, text: str) -> dict[str, Any]:
 
 
 def _has_lone_surrogate(part: Any) -> str | None:
-    """The first text in a description that is none: JSON can write half of a surrogate pair, and nothing else can."""
+    """Return the first string with half of a surrogate pair, which JSON can encode but files and terminals cannot."""
     if isinstance(part, str):
         return part if any("\ud800" <= letter <= "\udfff" for letter in part) else None
     inner = [*part, *part.values()] if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
@@ -196,7 +196,7 @@ def _has_lone_surrogate(part: Any) -> str | None:
 
 
 def _whole_number(digits: str) -> int:
-    """No setting and no label is larger than 64 bits, and float() fails on a number that is much larger."""
+    """Parse an integer of at most 64 bits; ``float`` fails on much larger ones."""
     number = int(digits)
     if abs(number) >= 2**64:
         raise ValueError(f"{len(digits)} digits are too many")
@@ -204,7 +204,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """One line: the system's words where it has some."""
+    """Return one line: the message of the operating system if there is one."""
     text = getattr(error, "strerror", None) or str(error)
     return text.splitlines()[0] if text else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""One run at a time in a folder."""
+"""Lock on a folder, so that only one run uses it at a time."""
 
 import errno
 import os
@@ -8,30 +8,30 @@ from pathlib import Path
 
 from fireset._util.errors import InputError
 
-# What systems answer that have no locks: some network file systems, some containers.
+# Errors of systems without locks: some network file systems and containers.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class FolderLock:
-    """A lock on a file in the folder, ``flock``, which the system drops with the process, however that ends.
+    """A ``flock`` on a file in the folder, which the system releases when the process ends.
 
-    The file stays: were it removed, a second run could hold the removed one while a third makes and locks another.
-    Forked children do not hold the lock, so that it does not outlive the run that took it.
+    The file is never removed: otherwise a second run could hold a lock on the removed file while a third creates and
+    locks a new one. Forked children release the lock, so that it does not outlive the run.
 
     Parameters
     ----------
     folder : path
-        Which must be there by the time of ``acquire``.
+        Must exist when ``acquire`` is called.
     """
 
     def __init__(self, folder: Path):
         self._folder = folder
         self._file = folder / "checkpoint.lock"
-        self._close: weakref.finalize | None = None  # while it is held
-        self._held_file = (0, 0)  # device and inode, which tell files apart by whatever name
+        self._close: weakref.finalize | None = None  # not None while the lock is held
+        self._held_file = (0, 0)  # device and inode, which identify a file under any name
 
     def acquire(self) -> None:
-        """Take it, or keep it; refused at once where another run has it."""
+        """Acquire the lock, if it is not held already; raise an InputError at once if another run holds it."""
         if self._close is not None or os.name != "posix":
             return
         try:
@@ -54,19 +54,19 @@ class FolderLock:
         _HELD.add(self)
 
     def release(self) -> None:
-        """Let others in, if it is held; closing the file does it."""
+        """Release the lock, if it is held, by closing the file."""
         if self._close is not None:
             self._close()
             self._close = None
 
     def check_free(self) -> None:
-        """Refuse a folder that another run has, without leaving a trace where there is none."""
+        """Raise an InputError if another run holds the lock; creates no file."""
         if self._file.is_file():
             self.acquire()
             self.release()
 
     def _locked(self, handle: int) -> bool:
-        import fcntl  # not everywhere
+        import fcntl  # not on all systems
 
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,11 +82,11 @@ class FolderLock:
 _HELD: "weakref.WeakSet[FolderLock]" = weakref.WeakSet()
 
 
-def _leave_to_parent() -> None:
-    """In a forked child: its copies of the open files are closed, which does not touch the parent's locks."""
+def _release_in_child() -> None:
+    """Close the open files in a forked child, which does not release the locks of the parent."""
     for lock in list(_HELD):
         lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    os.register_at_fork(after_in_child=_release_in_child)

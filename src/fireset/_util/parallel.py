@@ -1,11 +1,11 @@
-"""Spreading work over the cores: one pool of Python threads, BLAS limited to one thread while tasks use it.
+"""Run tasks on all cores: one pool of Python threads, with BLAS limited to one thread while tasks use it.
 
-Kernels are compiled without the GIL and work on a range of neurons, so plain threads are enough. Compared with numba's
-own ``parallel=True`` this compiles several times faster, survives ``fork``, may be called from several threads at once
-(grid searches do), and leaves no OpenBLAS worker spinning on a core that a kernel needs.
+Kernels release the GIL and process a range of neurons, so Python threads suffice. Compared with ``parallel=True`` of
+numba this compiles several times faster, survives ``fork``, may be called from several threads at once (as in grid
+searches), and leaves no OpenBLAS thread spinning on a core that a kernel needs.
 
-Neurons are always cut into the same *ranges*, whatever the number of threads, and the sums of ranges are added up in
-the order of the ranges: results do not depend on the number of cores.
+Neurons are divided into the same *ranges* for any number of threads, and the sums of ranges are added in the order of
+the ranges: results do not depend on the number of cores.
 """
 
 import os
@@ -29,11 +29,11 @@ _MIN_RANGE = 128
 
 
 def thread_count() -> int:
-    """Threads to use: ``OMP_NUM_THREADS`` if set (joblib sets it in its workers), else the processors available.
+    """Return the number of threads: ``OMP_NUM_THREADS`` if set (joblib sets it in its workers), else the processors.
 
-    Processors are limited by the affinity mask and by the quota of the control group: threads beyond the quota are
-    stopped by the system while others wait for them. Of a list, "4,2", which OpenMP takes for nested parallel regions,
-    the first number counts.
+    Processors are limited by the affinity mask and by the quota of the control group: the system suspends threads
+    beyond the quota while others wait for them. Of a list such as "4,2", which OpenMP uses for nested parallel regions,
+    the first number is used.
     """
     setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if setting.isdecimal() and int(setting) > 0:
@@ -49,7 +49,7 @@ def _quota(process: int) -> int:  # noqa: ARG001 - a child may be moved to anoth
 
 
 def ranges(count: int) -> list[tuple[int, int]]:
-    """Cut ``range(count)`` into at most ``MAX_RANGES`` contiguous ranges; a function of ``count`` alone."""
+    """Divide ``range(count)`` into at most ``MAX_RANGES`` contiguous ranges, which depend on ``count`` only."""
     parts = max(1, min(MAX_RANGES, count // _MIN_RANGE))
     return [(count * k // parts, count * (k + 1) // parts) for k in range(parts)]
 
@@ -57,7 +57,7 @@ def ranges(count: int) -> list[tuple[int, int]]:
 def parallel_map(function: Callable[[Task], Result], tasks: Iterable[Task], *, uses_blas: bool = False) -> list[Result]:
     """Call ``function`` on every task, on all cores, and return the results in the order of the tasks.
 
-    With ``uses_blas`` each task gets one BLAS thread, the others being busy with the other tasks.
+    With ``uses_blas`` each task uses one BLAS thread, since the other cores run other tasks.
     """
     tasks = list(tasks)
     with one_blas_thread() if uses_blas else nullcontext():
@@ -75,18 +75,20 @@ def parallel_map(function: Callable[[Task], Result], tasks: Iterable[Task], *, u
                     return
                 results[k] = function(tasks[k])
 
-        # The calling thread works, too: it runs on a core already. If it only woke helpers, they would often start on
-        # the same core and wait milliseconds for each other before the system moves them apart. Each helper runs in
-        # the caller's context, where NumPy keeps its error settings (``np.errstate``).
+        # The calling thread runs tasks, too: it has a core already. If it only started helpers, they would often share
+        # that core for milliseconds before the system moves them. Each helper runs in the caller's context, which has
+        # the error settings of NumPy (``np.errstate``).
         pool = _pool(os.getpid(), thread_count())
         helpers_at_work = [pool.submit(copy_context().run, work) for _ in range(helpers)]
         try:
             work()
-        finally:  # after an error or Ctrl-C no task may go on writing while the caller cleans up
+        finally:  # after an error or Ctrl-C no task may write while the caller cleans up
             with lock:
                 for _ in remaining:
                     pass
-            helpers_at_work = [helper for helper in helpers_at_work if not helper.cancel()]  # those that have started
+            helpers_at_work = [
+                helper for helper in helpers_at_work if not helper.cancel()
+            ]  # keep those that have started
             wait(helpers_at_work)
         for helper in helpers_at_work:
             helper.result()
@@ -100,8 +102,8 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a
 
 @cache
 def _blas_libraries() -> list[Any]:
-    """Each sets its number of threads for the whole process, in a microsecond; threadpoolctl's own limits take 20."""
-    import scipy.linalg  # noqa: F401 - scipy brings its own BLAS; it must be loaded to be found
+    """Find the BLAS libraries. Setting their threads directly takes 1 µs; the limits of threadpoolctl take 20."""
+    import scipy.linalg  # noqa: F401 - loads the BLAS of SciPy, which is not found otherwise
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas").lib_controllers
@@ -110,20 +112,20 @@ def _blas_libraries() -> list[Any]:
 def _set_threads(library: Any, threads: int) -> None:
     """Set the number of threads of a BLAS library for the whole process.
 
-    From version 3.8 on threadpoolctl ignores all threads but the first that has set a number for OpenBLAS, without an
-    error. A fit in another thread would run without the limit, or would leave it behind. ``_BlasLimit`` counts its
-    callers and needs no such rule.
+    From version 3.8 on threadpoolctl silently ignores all threads but the first that has set a number for OpenBLAS. A
+    fit in another thread would run without the limit, or would not restore it. ``_BlasLimit`` counts its callers and
+    does not need this rule.
     """
     getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)
 
 
 class _BlasLimit:
-    """Limits BLAS to one thread while at least one caller needs it."""
+    """Limit BLAS to one thread while at least one caller needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callers = 0
-        self._before: list[tuple[Any, int]] = []  # libraries that are limited, and how many threads they had
+        self._before: list[tuple[Any, int]] = []  # limited libraries, and their threads before
 
     def enter(self) -> None:
         with self._lock:
@@ -141,9 +143,9 @@ class _BlasLimit:
                     _set_threads(library, threads)
 
 
-# Of two limits created at once, the second would take the first one's limit for the setting to be restored.
+# If two limits were created at once, the second would restore the limit of the first.
 _CREATION_LOCK = threading.Lock()
-if hasattr(os, "register_at_fork"):  # a lock that another thread holds at a fork would never be free in the child
+if hasattr(os, "register_at_fork"):  # a lock that another thread holds at a fork is never released in the child
     _RELEASE = {"after_in_parent": _CREATION_LOCK.release, "after_in_child": _CREATION_LOCK.release}
     os.register_at_fork(before=_CREATION_LOCK.acquire, **_RELEASE)
 
@@ -157,8 +159,8 @@ def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - a forked child mu
 def one_blas_thread():
     """Limit BLAS to one thread within the block. Costs a few microseconds.
 
-    Large factorizations divide their work over the threads of this module instead (``cholesky.py``): BLAS threads wait
-    for each other by spinning, which is slow on a machine with other work.
+    Large factorizations use the threads of this module instead (``cholesky.py``): BLAS threads wait for each other by
+    spinning, which is slow on a busy machine.
     """
     with _CREATION_LOCK:
         limit = _blas_limit(os.getpid())

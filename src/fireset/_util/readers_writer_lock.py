@@ -1,19 +1,18 @@
-"""Many who read, or one who changes."""
+"""Readers–writer lock."""
 
 from threading import Lock
 from typing import Any
 
 
 class ReadersWriterLock:
-    """``with lock.reading:`` as many as like at a time; ``with lock.writing:`` one, and nobody reads meanwhile.
+    """Lock for many readers, ``with lock.reading:``, or one writer, ``with lock.writing:``.
 
-    Whoever waits to write keeps new readers waiting, so that writers get their turn. A thread that is inside must not
-    enter again. Entering and leaving takes less than a microsecond where nobody waits. A copy, by ``pickle`` or
-    ``copy``, is a new lock that nobody is inside of.
+    A waiting writer blocks new readers, so that it does not starve. Not reentrant. Acquiring and releasing takes less
+    than a microsecond without contention. A copy, by ``pickle`` or ``copy``, is a new unlocked lock.
     """
 
     def __init__(self) -> None:
-        entrance = Lock()  # held by the writer, from when it starts to wait
+        entrance = Lock()  # held by a writer, also while it waits
         self.reading = _Reading(entrance)
         self.writing = _Writing(entrance, self.reading)
 
@@ -26,7 +25,7 @@ class _Reading:
         self._entrance = entrance
         self._counting = Lock()
         self._inside = 0
-        self._last_left: Any = None  # a lock that the last one to leave opens, while a writer waits for it
+        self._last_left: Any = None  # a lock that the last reader releases while a writer waits for it
 
     def __enter__(self) -> None:
         with self._entrance, self._counting:
@@ -40,7 +39,7 @@ class _Reading:
                 self._last_left = None
 
     def wait_until_empty(self) -> None:
-        """Called by who holds the entrance."""
+        """Wait until there are no readers; the caller holds the entrance."""
         with self._counting:
             if not self._inside:
                 return
@@ -57,7 +56,7 @@ class _Writing:
         self._entrance.acquire()
         try:
             self._readers.wait_until_empty()
-        except BaseException:  # Ctrl-C while waiting: others may enter
+        except BaseException:  # Ctrl-C while waiting: release the entrance
             self._entrance.release()
             raise
 

@@ -1,6 +1,6 @@
-"""Classes by name: registries say where a class is, and it is imported when it is asked for.
+"""Registries of classes by name, which are imported on first use.
 
-Installed packages add to a registry by entry points of its group, such as ``fireset.engines``.
+Installed packages can add classes by entry points of the registry's group, such as ``fireset.engines``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,18 +13,18 @@ from fireset._util.errors import InputError
 
 
 class Registry(Mapping[str, str]):
-    """Places "package.module:Name" by name: those of this package, and those of entry points of other packages.
+    """Map from names to "package.module:Name", for classes of this package and for entry points of other packages.
 
-    Entry points are searched for when a name is not one of this package's, or when names are listed.
+    Entry points are read only if a name is not built in, or if names are listed.
 
     Parameters
     ----------
     group : str
         Group of the entry points.
     built_in : dict
-        Places of the classes of this package.
+        Classes of this package, as "package.module:Name".
     name_attribute : str
-        Attribute of a class that holds its name.
+        Attribute of a class with its name.
     """
 
     def __init__(self, group: str, built_in: dict[str, str], name_attribute: str = "name"):
@@ -45,13 +45,13 @@ class Registry(Mapping[str, str]):
         return len(self._built_in) + len(self._installed)
 
     def load(self, name: str, base: type) -> Any:
-        """Return the class of a name, a subclass of ``base``."""
+        """Import and return the class with this name, a subclass of ``base``."""
         if name in self._built_in:
-            return _object_at(self._built_in[name])
+            return _import_object(self._built_in[name])
         entry = self._installed[name]
         described = f"the entry point {name!r} of {self.group}, from the package {_package(entry)},"
         try:
-            found = _object_at(entry.value)
+            found = _import_object(entry.value)
         except (ImportError, AttributeError) as error:
             raise InputError(f"{described} cannot be imported: {error}; repair or uninstall the package.") from error
         if not isclass(found) or not issubclass(found, base):
@@ -63,13 +63,13 @@ class Registry(Mapping[str, str]):
 
     @cached_property
     def _installed(self) -> dict[str, metadata.EntryPoint]:
-        """Entry points by name; a name that is taken is refused, whoever has it."""
+        """Entry points by name. A name that is in use already raises an InputError."""
         found: dict[str, metadata.EntryPoint] = {}
         for entry in metadata.entry_points(group=self.group):
             owner = "fireset" if entry.name in self._built_in else None
             if entry.name in found:
                 if found[entry.name].value == entry.value and _package(found[entry.name]) == _package(entry):
-                    continue  # one distribution that the path leads to twice
+                    continue  # one distribution that is on the path twice
                 owner = _package(found[entry.name])
             if owner is not None:
                 raise InputError(
@@ -80,9 +80,9 @@ class Registry(Mapping[str, str]):
         return found
 
 
-def _object_at(place: str) -> Any:
-    """What ``"package.module:Name"`` names."""
-    module, _, name = place.partition(":")
+def _import_object(location: str) -> Any:
+    """Import the object ``"package.module:Name"``."""
+    module, _, name = location.partition(":")
     return reduce(getattr, name.split("."), import_module(module))
 
 

@@ -1,6 +1,6 @@
-"""How far a computed inner product may lie from the true one.
+"""Bounds on the rounding error of inner products.
 
-A floating-point inner product of length d, summed in any order, with or without fused multiply-add, errs by at most
+The error of a floating-point inner product of length d, in any order, with or without fused multiply-add, is at most
 ``d u ‖w‖ ‖x‖ / (1 − d u)`` with ``u = eps/2`` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
 """
 
@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-_SMALL = 1e-140  # squares of smaller numbers lose digits to underflow
+_MIN_SAFE_NORM = 1e-140  # squares of smaller numbers lose digits to underflow
 
 
 def dot_slack(n_features: int, dtype, weight_norms, sample_norm):
-    """Bound on |computed − deciding| for inner products of rows of these norms; float64, shape of ``weight_norms``.
+    """Return a bound on |computed − ``deciding_dot``| for rows of these norms; float64, shape of ``weight_norms``.
 
-    ``eps`` in place of ``u`` pays for both sides' rounding, and ``+ 8`` for the rounding of the norms themselves. The
-    last term stands for products lost to underflow.
+    ``(d + 8) · eps · ‖w‖ ‖x‖ + 1e-30``: ``eps`` = 2u covers the rounding of both values, ``+ 8`` the rounding of the
+    norms, and the last term products lost to underflow. Infinite if the sum may overflow.
     """
     with np.errstate(over="ignore"):
         largest = np.asarray(weight_norms, np.float64) * sample_norm
         slack = _slack(n_features, dtype, largest)
-    return np.where(largest < _largest_safe(dtype), slack, np.inf)  # a sum that may overflow says nothing
+    return np.where(largest < _largest_safe(dtype), slack, np.inf)
 
 
 def one_dot_slack(n_features: int, dtype, weight_norm: float, sample_norm: float) -> float:
-    """``dot_slack`` of one row, in a microsecond."""
+    """Return ``dot_slack`` of one row. Takes a microsecond."""
     largest = weight_norm * sample_norm
     return _slack(n_features, dtype, largest) if largest < _largest_safe(dtype) else np.inf
 
@@ -38,10 +38,10 @@ def _largest_safe(dtype) -> float:
 
 
 def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
-    """Half-width of the band around the threshold in which ``deciding_dot`` has the last word, in the given dtype.
+    """Return the half-width of the band around the threshold in which ``deciding_dot`` decides, in the given dtype.
 
-    In float32 it is negative, so that the computed value decides (see ``fireset.kernels.firing``); where a sum may
-    overflow it is infinite, so that ``deciding_dot`` decides for all.
+    In float32 it is negative, so that the computed value decides (``fireset.kernels.firing``). If a sum may overflow it
+    is infinite, so that ``deciding_dot`` decides for all pairs.
     """
     if np.dtype(dtype) == np.float32:
         with np.errstate(over="ignore"):
@@ -51,15 +51,15 @@ def deciding_band(n_features: int, dtype, weight_norms, sample_norm):
 
 
 def row_norms(rows: Any) -> np.ndarray:
-    """Euclidean norms of the rows of a matrix, in float64, without a float64 copy of it; sparse rows know their own.
+    """Return the Euclidean norms of the rows of a matrix or of sparse rows, in float64, without a float64 copy.
 
-    Rows whose squares overflow or vanish are scaled first: bounds on rounding are made of norms, and must not vanish.
+    Rows whose squares overflow or underflow are scaled first, because bounds on rounding errors need these norms.
     """
     if not isinstance(rows, np.ndarray):
         return rows.norms()
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-        extreme = np.flatnonzero((norms < _SMALL) | (norms == np.inf))
+        extreme = np.flatnonzero((norms < _MIN_SAFE_NORM) | (norms == np.inf))
         if len(extreme) and rows.shape[1]:
             some = rows[extreme].astype(np.float64)
             largest = np.abs(some).max(axis=1)

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much this process has: the one place that asks the system."""
+"""Available memory of the system, and memory of this process."""
 
 import os
 from pathlib import Path
@@ -10,30 +10,30 @@ from fireset._util import control_groups
 
 
 def available_bytes() -> float:
-    """Bytes that can be had without swapping: of the system, or of the control group (a container, say) if less."""
+    """Return the bytes available without swapping, of the system or of the control group (a container) if less."""
     return min(float(psutil.virtual_memory().available), _control_group_bytes())
 
 
 def bytes_for_this_process() -> float:
-    """Its part of what is available, where torchrun has started several workers on this machine."""
+    """Return the available bytes divided by the number of workers that torchrun has started on this machine."""
     workers = os.environ.get("LOCAL_WORLD_SIZE", "")
     return available_bytes() / (max(1, int(workers)) if workers.isdecimal() else 1)
 
 
 def resident_bytes() -> int:
-    """Bytes of memory that this process has."""
+    """Return the resident memory of this process in bytes."""
     return psutil.Process().memory_info().rss
 
 
 class PeakMemory:
-    """The most memory that this process has had since ``reset``; only Linux says so.
+    """Peak resident memory of this process since ``reset``; on Linux only.
 
     >>> peak = PeakMemory()
-    >>> measured = peak.reset()  # False where the system does not tell
+    >>> measured = peak.reset()  # False if the system does not support it
     """
 
     def reset(self) -> bool:
-        """Forget the peak so far. Returns False where the system keeps none that can be forgotten."""
+        """Reset the peak. Returns False if the system does not support it."""
         try:
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         except OSError:
@@ -41,6 +41,7 @@ class PeakMemory:
         return True
 
     def read(self) -> int | None:
+        """Return the peak in bytes, None if the system does not support it."""
         try:
             lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
         except OSError:
@@ -49,7 +50,7 @@ class PeakMemory:
 
 
 def _control_group_bytes() -> float:
-    """Return what the control groups have left; infinite without a limit. Cached pages of files count as free."""
+    """Return the free bytes of the control groups; infinite without a limit. Cached pages of files count as free."""
     names = (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -62,7 +62,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run every engine on the same table and network: does preprocessing help here? Or, with --models, which model?"""
-    from fireset._util.durations import parse_seconds
+    from fireset._util.text import parse_seconds
 
     shared: dict[str, Any] = {
         "budget": parse_seconds("budget", budget),

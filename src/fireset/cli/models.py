@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fireset._util.durations import parse_seconds
 from fireset._util.errors import INTERRUPTED, TERMINATED, InputError
+from fireset._util.text import parse_seconds
 from fireset.cli.app import (
     Bias,
     Categorical,

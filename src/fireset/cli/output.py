@@ -6,7 +6,7 @@ from typing import Any
 from unicodedata import combining
 
 from fireset._util.errors import OutputError
-from fireset._util.wording import duration, percent, significant
+from fireset._util.text import duration, percent, significant
 
 _MAX_LISTED = 12  # columns or classes on one line
 

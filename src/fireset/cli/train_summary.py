@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fireset._util.wording import counted, duration, percent, significant
+from fireset._util.text import counted, duration, percent, significant
 
 _SHOWN_COLUMNS = 6
 _SHOWN_CLASSES = 5

@@ -17,7 +17,7 @@ import numpy as np
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
 from fireset._util.files import file_name
-from fireset._util.wording import duration
+from fireset._util.text import duration
 from fireset.commands.budget import Budget
 from fireset.commands.comparison import Comparison, Run
 from fireset.commands.contenders import Problem, make_contender, peak_memory, steady_rate

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fireset._util.files import file_name
-from fireset._util.wording import duration
+from fireset._util.text import duration
 from fireset.commands.budget import Budget
 from fireset.commands.model_contenders import MODELS, Fit
 from fireset.commands.model_verdict import Scored, advice

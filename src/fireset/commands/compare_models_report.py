@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fireset._util.wording import duration
+from fireset._util.text import duration
 from fireset.commands.compare_models import ModelComparison
 from fireset.commands.model_contenders import MODELS
 from fireset.reporting import write_page

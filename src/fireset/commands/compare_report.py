@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fireset._util.wording import significant
+from fireset._util.text import significant
 from fireset.commands.comparison import Comparison, Run
 from fireset.commands.contenders import RECALL_ROWS
 from fireset.commands.report_parts import active_section, fire_maps, part_of, shown_neurons

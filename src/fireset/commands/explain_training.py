@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fireset._util.wording import percent
+from fireset._util.text import percent
 from fireset.estimators import ShiftedReLUClassifier, estimator_for
 from fireset.tables.cells import one_line
 from fireset.tables.column_notes import describe_columns

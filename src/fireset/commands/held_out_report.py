@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fireset._util.wording import counted, significant
+from fireset._util.text import counted, significant
 from fireset.commands.intervals import wilson_interval
 from fireset.commands.scores import constant_scores, scores
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fireset._util.wording import duration
+from fireset._util.text import duration
 from fireset.commands.model_contenders import MODELS, Fit
 
 SURE = 2.0  # standard errors, above which a difference counts

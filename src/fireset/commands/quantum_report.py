@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fireset._util.wording import percent
+from fireset._util.text import percent
 from fireset.commands.quantum import ASSUMES, PAPER_EXPONENT, VERSIONS, QuantumCosts
 from fireset.reporting import write_page
 from fireset.reporting.figures import Figure, Section, Series, Table

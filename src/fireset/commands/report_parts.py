@@ -6,7 +6,7 @@ from math import exp
 import numpy as np
 
 from fireset._util.gaussian import upper_tail
-from fireset._util.wording import percent
+from fireset._util.text import percent
 from fireset.network import ShiftedReLUNetwork
 from fireset.reporting.figures import Figure, HeatMap, Section, Series
 

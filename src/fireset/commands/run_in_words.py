@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fireset._util.wording import counted, duration, percent, significant
+from fireset._util.text import counted, duration, percent, significant
 from fireset.commands.held_out_report import MIN_FOR_SHAPES, HeldOut
 from fireset.commands.intervals import wilson_interval
 from fireset.commands.learning_curve import LearningCurve

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fireset._util.wording import counted, duration, percent, significant
+from fireset._util.text import counted, duration, percent, significant
 from fireset.commands.learning_curve import LearningCurve
 from fireset.reporting.figures import Figure, HeatMap, Section, Series, Table
 from fireset.training.result import TrainingResult

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
-from fireset._util.wording import duration
+from fireset._util.text import duration
 from fireset.commands.contenders import WARM_STEPS, Problem, make_contender, steady_rate
 from fireset.commands.verdict import Kind
 from fireset.network import ShiftedReLUNetwork

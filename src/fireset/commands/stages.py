@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fireset._util.messages import tell
+from fireset._util.text import print_status
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +53,7 @@ class StageBar:
         self._stage = stage
         if self._shown and not self._console.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-            tell(self._line())
+            print_status(self._line())
 
     def _line(self) -> str:
         left = "" if self._left is None else f", {self._left():.0f} s left"

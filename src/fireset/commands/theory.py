@@ -11,7 +11,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
-from fireset._util.wording import percent
+from fireset._util.text import percent
 from fireset.commands.distinct_rows import merge_equal_rows, merged_in_words
 from fireset.commands.scores import scores
 from fireset.estimators import PAPER, ShiftedReLUClassifier, estimator_for

@@ -9,7 +9,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable, file_name
-from fireset._util.messages import tell
+from fireset._util.text import print_status
 from fireset.commands.certificate_report import certificate_sections
 from fireset.commands.distinct_rows import merge_equal_rows, merged_in_words
 from fireset.commands.held_out_report import HeldOut
@@ -112,7 +112,7 @@ def train_table(
     rows = table.features[kept]
     columns = describe_columns(table.encoder_of(kept), rows)
     if first and settings.get("verbose"):
-        tell("\n".join(columns_in_words(columns)))
+        print_status("\n".join(columns_in_words(columns)))
     certificate = Certificate() if certify else None
     limit = None if seconds is None else TimeLimit(seconds)
     with records:

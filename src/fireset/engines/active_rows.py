@@ -15,7 +15,6 @@ from fireset.engines.step_rule import StepRule
 from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import HalfSpaceIndex
 from fireset.hsr.scan import ScanIndex
-from fireset.kernels.active_pairs import add_products, add_sums
 from fireset.kernels.row_lists import (
     LEVELS,
     ActiveLists,
@@ -23,7 +22,9 @@ from fireset.kernels.row_lists import (
     Lists,
     Neurons,
     add_output_gradients,
+    add_products,
     add_row_gradients,
+    add_sums,
     add_weight_gradients,
     cut_rows,
     forward_rows,

@@ -109,7 +109,7 @@ class Engine(ABC):
 
     def gradient(self, residual: np.ndarray) -> RowGradients:
         """∂L/∂W for residual e = ∂L/∂u, (n, c): ``∂L/∂w_r = (κ/√m) Σ_{i fired} (Σ_c a_rc e_ic) x_i``."""
-        from fireset.kernels.tangent import row_gradients
+        from fireset.kernels.fire_sets import row_gradients
 
         network = self.network
         active = self.fire_sets().tocsc()
@@ -151,7 +151,7 @@ class Engine(ABC):
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
         """∂u/∂W V for V (m, d), on the fire sets as they are; (n, c), float64: what a small step V adds to u."""
-        from fireset.kernels.tangent import jacobian_product
+        from fireset.kernels.fire_sets import jacobian_product
 
         network, X = self.network, kernel_rows(self.X)
         active = self.fire_sets().tocsc()

@@ -132,7 +132,7 @@ class CircleSums:
 
     def _spread(self, linear: np.ndarray, constant: float, scale: float) -> np.ndarray:
         """What the samples receive when neuron r adds a_rc (⟨linear_r, x⟩ + constant) to those it fires for."""
-        from fireset.kernels.arcs import received, spread
+        from fireset.kernels.arcs import scatter, sum_scattered
 
         network = self._network
         neurons = network.weights, network.output_weights, self._threshold, self._arcs, self._order
@@ -141,11 +141,11 @@ class CircleSums:
             self._steps[span] = 0
             self._extra[span] = 0
             arrays = linear, constant, self._steps[span], self._extra[span]
-            spread(self._circle, *neurons, *arrays, *self._ranges[span])
+            scatter(self._circle, *neurons, *arrays, *self._ranges[span])
 
         parallel_map(spread_span, range(len(self._ranges)))
         result = np.empty((len(self._X), network.n_outputs))
-        received(self._circle, self._steps, self._extra, scale, result)
+        sum_scattered(self._circle, self._steps, self._extra, scale, result)
         return result
 
     def _gather(self, pushes: np.ndarray) -> np.ndarray:

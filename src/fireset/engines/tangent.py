@@ -36,7 +36,7 @@ def fire_set_product(X: Rows, output_weights: np.ndarray, fire_sets: "csr_array"
 
     A product costs two passes over the fired pairs, O(d · fired).
     """
-    from fireset.kernels.tangent import tangent_product
+    from fireset.kernels.fire_sets import tangent_product
 
     n, m, dtype, rows = len(X), len(output_weights), X.dtype, kernel_rows(X)
     columns = fire_sets.tocsc()
@@ -104,10 +104,10 @@ def common_counts(columns: ActiveByNeuron, dtype=np.float64) -> np.ndarray:
     """How many neurons fire for both of two samples, for all pairs.
 
     (n, n), of which only the lower triangle means anything. Cost on all cores: for a neuron that fires for k̃ of the n
-    samples k̃², or n²/1000 where that is less (``kernels/common_firing.py``); memory n² numbers, and a bit for each
+    samples k̃², or n²/1000 where that is less (``kernels/fire_sets.py``); memory n² numbers, and a bit for each
     sample and each neuron of the second kind.
     """
-    from fireset.kernels.common_firing import count_common_pairs
+    from fireset.kernels.fire_sets import count_common_pairs
 
     columns, factor = _one_of_each_pair(columns)
     indptr, active, n = columns
@@ -124,7 +124,7 @@ def common_counts(columns: ActiveByNeuron, dtype=np.float64) -> np.ndarray:
 
 def _count_bits(bits: np.ndarray, table: np.ndarray) -> None:
     """Add to the lower triangle of ``table`` the bits that two rows have in common."""
-    from fireset.kernels.common_firing import count_common_bits
+    from fireset.kernels.fire_sets import count_common_bits
 
     parallel_map(lambda rows: count_common_bits(bits, table, *rows), _row_blocks(len(bits)))
 
@@ -149,7 +149,7 @@ def _one_of_each_pair(columns: ActiveByNeuron) -> tuple[ActiveByNeuron, int]:
 
 def _packed(columns: ActiveByNeuron, neurons: np.ndarray) -> np.ndarray:
     """A bit for each sample and each of these neurons: (n, words), uint64."""
-    from fireset.kernels.common_firing import WORDS_AT_ONCE, pack_bits
+    from fireset.kernels.fire_sets import WORDS_AT_ONCE, pack_bits
 
     indptr, active, n = columns
     bits = np.zeros((n, -(-len(neurons) // (64 * WORDS_AT_ONCE)) * WORDS_AT_ONCE), np.uint64)
@@ -179,7 +179,7 @@ class FireSetColumns:
 
     def counts(self, samples: np.ndarray) -> np.ndarray:
         """(len(samples), n), float32."""
-        from fireset.kernels.common_firing import count_bits_of_rows
+        from fireset.kernels.fire_sets import count_bits_of_rows
 
         table = np.empty((len(samples), len(self._bits)), np.float32)
         chosen, spans = self._bits[samples], ranges(len(self._bits))

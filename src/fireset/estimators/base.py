@@ -15,9 +15,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from fireset._util.checks import is_number, is_whole_number, whole_number
 from fireset._util.errors import InputError
-from fireset._util.messages import tell
 from fireset._util.parallel import one_blas_thread
-from fireset._util.wording import percent
+from fireset._util.text import percent, print_status
 from fireset.distributed.agreement import check_same
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
@@ -197,7 +196,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             names = [column.name for column in self.encoder_.columns for _ in column.feature_names]
             score = "accuracy" if is_classifier(self) else "R²"
             words = self.settings_.in_words(score, None if not self._by_name and self._of_numbers else names)
-            tell(f"chosen: {words}")
+            print_status(f"chosen: {words}")
         self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,

@@ -1,9 +1,8 @@
-"""Exact half-space reporting: every point with ⟨normal, point⟩ > threshold. Usable without any network."""
+"""Exact half-space reporting: all points with ⟨normal, point⟩ > threshold. Needs no network."""
 
 from fireset.hsr.balls import BallIndex
-from fireset.hsr.base import HalfSpaceIndex, Report
-from fireset.hsr.largest import Largest
+from fireset.hsr.base import HalfSpaceIndex, Report, TopK
 from fireset.hsr.registry import build, check_kind, choose, kinds
 from fireset.hsr.saving import load
 
-__all__ = ["BallIndex", "HalfSpaceIndex", "Largest", "Report", "build", "check_kind", "choose", "kinds", "load"]
+__all__ = ["BallIndex", "HalfSpaceIndex", "Report", "TopK", "build", "check_kind", "choose", "kinds", "load"]

@@ -1,13 +1,13 @@
 """All points within a distance of a center, exactly, by half-space reporting one dimension higher.
 
 Lifting map: ‖p − c‖² ≤ r² is 2⟨c, p⟩ − ‖p‖² ≥ ‖c‖² − r², so a ball is a half-space for the lifted points (p, ‖p‖²). The
-half-space is widened by the rounding of everything in that inequality. What it reports is decided by the squared
-distance itself, computed in float64 as written:
+half-space is widened by the rounding error of this inequality. For the points that it reports, the squared distance
+decides, computed in float64 as written:
 
     total = 0;  for each coordinate j, in order:  difference = p_j − c_j;  total = total + difference · difference
 
-A point is within the radius if total ≤ r · r. Plain additions and multiplications, without fused ones, so that NumPy
-computes the same bits.
+A point is within the radius if total ≤ r · r. Additions and multiplications are not fused, so that NumPy computes the
+same bits.
 """
 
 import numpy as np
@@ -17,28 +17,29 @@ from fireset._util.readers_writer_lock import ReadersWriterLock
 from fireset.hsr.base import HalfSpaceIndex, IndexWork, Report
 from fireset.hsr.registry import build
 
-_MAX_COORDINATE = 1e150  # squares of larger ones may overflow
-_CANDIDATES_AT_ONCE = 1 << 18
+_MAX_COORDINATE = 1e150  # squares of larger coordinates may overflow
+_CHUNK_CANDIDATES = 1 << 18  # points whose distances are computed at a time
 _EPS = float(np.finfo(np.float64).eps)
-_UNDERFLOW = 1e-290
+_UNDERFLOW = 1e-290  # covers products lost to underflow
 
 
 class BallIndex:
-    """A set of points that reports which of them lie within a distance of a center.
+    """A set of points that reports which of them are within a distance of a center.
 
-    Points are kept in float64. Points can be added, deleted and moved unless ``kind`` is a static one; several threads
-    may use an index at once. Where all points are far from the origin, subtract a constant from points and centers:
-    the half-spaces are widened by the rounding of ‖p‖², which costs time.
+    Points are stored in float64. They can be added, deleted and moved unless ``kind`` is static; several threads may
+    use an index at once. If all points are far from the origin, subtract a constant from points and centers: the
+    half-spaces are widened by the rounding error of ‖p‖², which costs time. Proofs and measurements are those of the
+    half-space index in d + 1 dimensions.
 
     Parameters
     ----------
     points : array (n, d)
     kind : "auto" or a kind of ``fireset.hsr.build``
-        Of the half-space index over the lifted points, which have d + 1 coordinates.
+        Kind of the half-space index over the lifted points, which have d + 1 coordinates.
     ids : list of whole numbers, optional
         Ids for the points; by default 0, 1, 2, … in their order.
     options
-        ``dynamic``, ``output`` and ``queries`` of ``fireset.hsr.build``, and what the kind takes.
+        ``dynamic``, ``output`` and ``queries`` of ``fireset.hsr.build``, and options of the kind.
 
     Examples
     --------
@@ -69,7 +70,7 @@ class BallIndex:
 
     @property
     def work(self) -> IndexWork:
-        """Work counts of the half-space index; points reported are those of the widened half-spaces."""
+        """Work counts of the half-space index; ``points_reported`` counts those of the widened half-spaces."""
         return self._index.work
 
     @property
@@ -78,7 +79,7 @@ class BallIndex:
         return self._index.ids
 
     def get(self, ids) -> np.ndarray:
-        """The points with these ids, (k, d), in the order of the ids; of one id, (d,)."""
+        """Return the points with these ids, (k, d), in the order of the ids; (d,) for one id."""
         return self._index.get(ids)[..., : self.n_features].copy()
 
     def save(self, path) -> None:
@@ -106,16 +107,19 @@ class BallIndex:
     # Queries
 
     def query(self, center, radius: float) -> np.ndarray:
-        """Sorted int64 ids of the points with ‖point − center‖ ≤ radius."""
+        """Return the sorted int64 ids of all points with ‖point − center‖ ≤ radius."""
         return self.report(np.reshape(center, (1, -1)), radius).ids.astype(np.int64)
 
     def query_batch(self, centers, radii) -> tuple[np.ndarray, np.ndarray]:
-        """(indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending; ``radii`` may be one number."""
+        """Answer many queries; returns (indptr, ids): query k found ``ids[indptr[k]:indptr[k+1]]``, ascending.
+
+        ``centers`` is (m, d), ``radii`` (m,) or one number.
+        """
         found = self.report(centers, radii)
         return found.indptr, found.ids
 
     def report(self, centers, radii) -> Report:
-        """As ``query_batch``, with the squared distances as ``values``, float64."""
+        """Answer many queries like ``query_batch``, with the squared distances as ``values``, float64."""
         centers = _checked_points(centers, "centers", self.n_features)
         radii = _checked_radii(radii, len(centers))
         with self._lock.reading:
@@ -127,20 +131,20 @@ class BallIndex:
             return self._index.with_ids(kept)
 
     def _widened(self, centers: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """Thresholds below the lifted values of all points within the radii, whatever is rounded on the way."""
+        """Return thresholds below the computed lifted values of all points within the radii."""
         with np.errstate(over="ignore", invalid="ignore"):
             norms, squares = (centers**2).sum(axis=1), radii**2
-            largest = self._index.largest_norm  # of a lifted point, so that it also bounds ‖p‖²
+            largest = self._index.largest_norm  # of a lifted point, so it also bounds ‖p‖²
             sizes = norms + squares + largest + np.sqrt(4 * norms + 1) * largest
             thresholds = norms - squares - (self.n_features + 16) * _EPS * sizes - _UNDERFLOW
         return np.where(np.isnan(thresholds), -np.inf, thresholds)
 
     def _decided(self, centers: np.ndarray, radii: np.ndarray, found: Report) -> tuple[np.ndarray, np.ndarray]:
-        """Squared distances of all candidates, and which of them are within the radius."""
+        """Return the squared distances of all candidates, and which of them are within the radius."""
         owners = np.repeat(np.arange(len(centers)), np.diff(found.indptr))
         squares = np.empty(len(found.ids))
-        for lo in range(0, len(squares), _CANDIDATES_AT_ONCE):
-            some = slice(lo, lo + _CANDIDATES_AT_ONCE)
+        for lo in range(0, len(squares), _CHUNK_CANDIDATES):
+            some = slice(lo, lo + _CHUNK_CANDIDATES)
             points = self._index.points_by_number(found.ids[some])
             squares[some] = squared_distances(points[:, : self.n_features], centers[owners[some]])
         with np.errstate(over="ignore"):
@@ -149,25 +153,25 @@ class BallIndex:
     # Changes
 
     def add(self, points, ids=None) -> np.ndarray:
-        """Add rows; returns their ids, which are ``ids`` if they are given."""
+        """Add rows (k, d), and return their ids (``HalfSpaceIndex.add``)."""
         lifted = _lifted(_checked_points(points, "points", self.n_features))
         with self._lock.writing:
             return self._index.add(lifted, ids)
 
     def delete(self, ids) -> None:
-        """Remove points by id. If an id is not in the index, an InputError is raised and nothing is removed."""
+        """Delete points by id. If an id is not in the index, raise an InputError and delete nothing."""
         with self._lock.writing:
             self._index.delete(ids)
 
     def move(self, ids, points) -> None:
-        """Give the points of these ids new coordinates; they keep their ids."""
+        """Replace the coordinates of the points with these ids."""
         lifted = _lifted(_checked_points(points, "points", self.n_features))
         with self._lock.writing:
             self._index.move(ids, lifted)
 
 
 def squared_distances(points: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """‖p − c‖² row by row, float64: the definition at the head of this file. The centers may be one, (d,)."""
+    """Compute ‖p − c‖² for each row, float64, as defined at the head of this file; centers (n, d) or (d,)."""
     total = np.zeros(len(points))
     for p, c in zip(points.T, np.broadcast_to(centers, points.shape).T, strict=True):
         difference = p - c

@@ -1,53 +1,67 @@
-"""Half-space reporting for any points: a tree of cells that follow the points, dynamic by the logarithmic method.
+"""Half-space reporting by a tree of cells that adapt to the points, dynamic by the logarithmic method.
 
-The points of a cell are halved along its principal axes, and every cell is bounded by its oriented box and by further
+The points of a cell are halved along its principal axes. Every cell is bounded by its oriented box and by further
 directions between the axes, chosen where they cut off most (``fireset.kernels.cell_tree``). A query visits a cell only
-if the bound in its own direction exceeds the threshold. The more directions a cell has, the nearer is the bound to the
-largest inner product of its points, and a cell whose bound is exact is visited only if it has a point above.
+if its bound in the direction of the normal exceeds the threshold. With more directions the bound is nearer to the
+largest inner product of the points of the cell. A cell with an exact bound is visited only if it has a point above.
 
-Proved, for d = 1 and d = 2: cells are hulls, so a query that finds k points visits O(k log n) cells, at O(log n) each,
-and tests at most 32 k points, whatever the points are. (Points within rounding of the threshold count as found, equal
-points as one.) Memory is O(n log n). Measured, for d ≥ 3, where cells have at most ``directions`` directions more than
-the box: ``docs/half-space-index.md`` has the exponents for families of points that are hard for other trees. More
-directions take more memory and leave fewer cells and points to be visited: the trade-off between space and query time
-of Agarwal, Eppstein and Matoušek, without their bound. Beyond 6 coordinates cells are oriented boxes, and beyond 16
-boxes.
-
-Changes by the logarithmic method (Bentley and Saxe 1980): trees of geometrically growing sizes. New points make a tree
-together with all trees that are no larger, O(log n) builds for each point. A deleted point is taken out of its leaf;
-the cells above stay as they are, which is right, if wider than need be, and a tree is rebuilt when half of its points
-are gone. Fewer than 512 points are kept without cells.
+Changes use the logarithmic method (Bentley and Saxe 1980): trees of geometrically growing sizes. New points make a tree
+together with all trees that are not larger, which takes O(log n) builds for each point. A deleted point is removed from
+its leaf; the cells above it are not changed and stay valid bounds. A tree is rebuilt when half of its points are gone.
+Fewer than 512 points are stored without cells.
 """
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fireset._util.checks import whole_number
 from fireset.hsr.base import Answers, Queries
 from fireset.hsr.dynamic import DynamicIndex
-
-if TYPE_CHECKING:
-    from fireset.kernels.cell_tree import CellArrays
+from fireset.kernels.cell_tree import (
+    FIRST,
+    FIRST_LEAF,
+    LAST,
+    LAST_LEAF,
+    CellArrays,
+    put_answers,
+    remove,
+    search,
+    values_of,
+)
+from fireset.kernels.cell_tree_build import build_cells, space_for_cells
+from fireset.kernels.partition_tree import LEAF, N_FILLED
+from fireset.kernels.sorting import sort_answers
 
 _FEW = 512  # points of a tree without cells
-_BUFFER_IDS = 1 << 16  # space for the answers of a block, besides one of any length
-_MAX_ROTATED = 16  # coordinates for which cells have a frame of their own
-_MAX_SPLIT = 6  # coordinates for which cells have more directions than those of their box
-_MAX_DEPTH = 32  # of the splits of a hull in the plane, which are balanced
+_BUFFER_IDS = 1 << 16  # space for the ids of a block of queries, in addition to those of the largest answer
+_MAX_ROTATED = 16  # largest dimension in which cells have a frame of their own
+_MAX_SPLIT = 6  # largest dimension in which cells have more directions than those of their box
+_MAX_DEPTH = 32  # of the balanced splits of a hull in the plane
 
 
 class CellTreeIndex(DynamicIndex):
     """A forest of cell trees.
 
+    Proved for d ≤ 2 and any points: cells are hulls, so a query that finds k points visits O(k log n) cells, at O(log
+    n) each, and tests at most 32 k points. Points within rounding distance of the threshold count as found, and equal
+    points as one. Memory is O(n log n).
+
+    Measured for d ≥ 3, where no bound below n is known: ``docs/half-space-index.md`` has the exponents of the points
+    tested for families of points that are hard for other trees, d = 2, 3, 4 and 6. Memory is linear in n. More
+    directions take more memory and leave fewer cells and points to visit: the trade-off between space and query time of
+    Agarwal, Eppstein and Matoušek, without their bound. Also only measured, for all d: queries after deletions, since
+    cells are not tightened.
+
+    Beyond 6 dimensions cells are oriented boxes, beyond 16 axis-parallel boxes.
+
     Parameters
     ----------
     points : array (n, d)
     directions : int, default 64
-        How many directions bound a cell in 3 to 6 dimensions, besides those of its box. In two dimensions 0 stands for
-        boxes, any other number for hulls.
+        Number of directions that bound a cell in 3 to 6 dimensions, besides those of its box. In two dimensions 0 means
+        boxes, any other number hulls.
     """
 
     kind = "cell-tree"
@@ -59,10 +73,10 @@ class CellTreeIndex(DynamicIndex):
         self._directions = whole_number("directions", directions, 0)
         self._update_largest_norm(points)
         self._next_id = self._length = len(points)
-        self._owners = np.full(len(points), -1, np.int32)  # by id: the number of the tree, −1 if deleted
-        self._points = np.zeros(len(points), np.int32)  # by id: the number of the point in its tree
+        self._owners = np.full(len(points), -1, np.int32)  # by id: the tree of the point, −1 if deleted
+        self._points = np.zeros(len(points), np.int32)  # by id: the index of the point in its tree
         self._trees: dict[int, CellArrays] = {}
-        self._sizes: dict[int, list[int]] = {}  # ids in a tree now, and when it was built
+        self._sizes: dict[int, list[int]] = {}  # numbers of ids in a tree now, and when it was built
         self._plant(points, np.arange(len(points), dtype=np.int32))
 
     def __len__(self) -> int:
@@ -71,10 +85,10 @@ class CellTreeIndex(DynamicIndex):
     # Trees
 
     def _plant(self, rows: np.ndarray, ids: np.ndarray, replaced: Sequence[int] = ()) -> None:
-        """Build a tree of these points, in place of the trees ``replaced``, whose points are among them.
+        """Build a tree of these points that replaces the trees ``replaced``, whose points are among them.
 
-        Nothing is changed before the tree is complete: a build that fails, for want of memory or by Ctrl-C, must not
-        leave ids without a tree, since kernels that delete them do not check places.
+        The index changes only after the build is complete. A build that fails (memory, Ctrl-C) must not leave ids
+        without a tree: the kernels that delete ids do not check positions.
         """
         if not len(rows):
             return
@@ -85,12 +99,8 @@ class CellTreeIndex(DynamicIndex):
         self._trees[number], self._sizes[number] = tree, [len(ids), len(ids)]
         self._owners[ids], self._points[ids] = number, points
 
-    def _build(self, rows: np.ndarray, ids: np.ndarray) -> tuple["CellArrays", np.ndarray]:
-        """A tree, and the number of the point of each id."""
-        from fireset.kernels.cell_tree import CellArrays
-        from fireset.kernels.cell_tree_build import build_cells, space_for_cells
-        from fireset.kernels.partition_tree import LEAF, N_FILLED
-
+    def _build(self, rows: np.ndarray, ids: np.ndarray) -> tuple[CellArrays, np.ndarray]:
+        """Return the arrays of a tree, and the index of the point of each id."""
         d = self.n_features
         order = np.lexsort(rows.T[::-1])
         is_new = np.concatenate([[True], (rows[order[1:]] != rows[order[:-1]]).any(axis=1)])
@@ -102,7 +112,8 @@ class CellTreeIndex(DynamicIndex):
         space = space_for_cells(len(distinct), d, d <= _MAX_ROTATED, budget)
         ends = np.append(np.arange(LEAF, len(distinct), LEAF), len(distinct))
         if len(rows) > _FEW:
-            # A power of two that makes the largest coordinate ½ to 1, so that squares neither overflow nor vanish.
+            # Scale by a power of two so that the largest coordinate is ½ to 1, and squares neither overflow nor
+            # underflow.
             scale = 2.0 ** -int(np.frexp(max(float(np.abs(distinct).max()), 1e-300))[1])
             scaled = distinct.astype(np.float64) * scale
             n_cells, n_splits, error = build_cells(scaled, numbers, space, budget)
@@ -141,8 +152,6 @@ class CellTreeIndex(DynamicIndex):
         return arrays, points
 
     def _rows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        from fireset.kernels.partition_tree import LEAF
-
         tree = self._trees[number]
         ids = np.flatnonzero(self._owners == number).astype(np.int32)
         places = tree.places[self._points[ids]]
@@ -151,9 +160,6 @@ class CellTreeIndex(DynamicIndex):
     # Queries
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
-        from fireset.kernels.cell_tree import put_answers, values_of
-        from fireset.kernels.sorting import sort_answers
-
         counts, work = np.zeros(len(queries.normals), np.int64), np.zeros(3, np.int64)
         answers = [self._answer_of(tree, queries, work) for tree in self._trees.values()]
         for _, own in answers:
@@ -174,12 +180,10 @@ class CellTreeIndex(DynamicIndex):
                 values_of(*where, queries.normals, counts, ids, values)
         return Answers(counts, ids, values, *work.tolist())
 
-    def _answer_of(self, tree: "CellArrays", queries: Queries, work: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids that one tree has above the queries, and how many for each."""
-        from fireset.kernels.cell_tree import search
-
+    def _answer_of(self, tree: CellArrays, queries: Queries, work: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids that the queries find in one tree, and their number for each query."""
         counts, parts, done = np.zeros(len(queries.normals), np.int64), [], 0
-        stack = np.empty(256, np.int32)  # three children wait on each of at most 16 levels, and four on the last
+        stack = np.empty(256, np.int32)  # three waiting children on each of at most 16 levels, and four on the last
         while done < len(counts):
             found = np.empty(len(tree.ids) + _BUFFER_IDS, np.int32)
             before = done
@@ -219,9 +223,9 @@ class CellTreeIndex(DynamicIndex):
         self._length += len(ids)
 
     def _insert(self, points: np.ndarray, ids: np.ndarray, replaced: Sequence[int] = ()) -> None:
-        """Build one tree of these points and of all trees that have no more points than those taken before them.
+        """Build one tree of these points and of all trees with no more points than those collected before them.
 
-        It takes the place of the trees ``replaced``, too, whose points are given.
+        The tree also replaces the trees ``replaced``, whose points are given.
         """
         parts, count, taken = [(ids.astype(np.int32), points)], len(ids), list(replaced)
         for number in sorted(self._sizes.keys() - taken, key=lambda k: self._sizes[k][0]):
@@ -239,8 +243,6 @@ class CellTreeIndex(DynamicIndex):
         self._remove(ids)
 
     def _remove(self, ids: np.ndarray) -> None:
-        from fireset.kernels.cell_tree import remove
-
         owners = self._owners[ids]
         touched = np.unique(owners).tolist()
         for number in touched:
@@ -249,7 +251,7 @@ class CellTreeIndex(DynamicIndex):
             self._sizes[number][0] -= len(own)
         self._owners[ids] = -1
         for number in touched:
-            left, built = self._sizes.get(number, (1, 1))  # another tree may have taken it in by now
+            left, built = self._sizes.get(number, (1, 1))  # it may have been merged into another tree by now
             if left == 0:
                 del self._trees[number], self._sizes[number]
             elif left < built // 2:
@@ -266,9 +268,7 @@ class CellTreeIndex(DynamicIndex):
 
 
 def _number_leaves(ranges: np.ndarray, children: np.ndarray) -> np.ndarray:
-    """Number the leaves in the order of their points, and write the leaves of every cell; returns where they end."""
-    from fireset.kernels.cell_tree import FIRST, FIRST_LEAF, LAST, LAST_LEAF
-
+    """Number the leaves in the order of their points, and write the leaves of every cell; returns their ends."""
     is_leaf = children[:, FIRST] == children[:, LAST]
     begins, ends = np.sort(ranges[is_leaf, 0]), np.sort(ranges[is_leaf, 1])
     children[:, FIRST_LEAF] = np.searchsorted(begins, ranges[:, 0])

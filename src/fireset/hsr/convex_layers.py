@@ -1,29 +1,36 @@
 """Half-space reporting in the plane by convex layers (Chazelle, Guibas and Lee 1985, "The power of geometric duality").
 
-Points are peeled like an onion: the convex hull is the first layer, the hull of the rest the second, and so on. A line
-that misses a layer misses all layers inside. So a query looks for the extreme point of the first layer in the direction
-of the normal, walks from it in both directions while points are above, goes on to the next layer, and stops at the
-first that the half-space does not meet: every layer visited but the last reports something. The extreme point takes a
-binary search on the first layer, O(log n), and one comparison on each of the others, by fractional cascading. Query
-O(log n + k) for k points found, building O(n log² n), memory O(n). Static.
+The convex hull of the points is the first layer, the hull of the other points the second, and so on. A line that misses
+a layer misses all layers inside it. A query finds the extreme point of the first layer in the direction of the normal,
+walks from it in both directions while points are above, continues with the next layer, and stops at the first layer
+without a point above: all layers visited but the last report a point. The extreme point takes a binary search on the
+first layer, O(log n), and one comparison on each other layer, by fractional cascading.
 
-Layers are exactly convex and nested whatever the points (``fireset.kernels.convex_layers_build`` says how), and the
-query walks a little below its threshold, by the rounding of an inner product (``fireset.kernels.convex_layers``). All
-points within that distance of the line are tested: a query along a line that many points are on pays for each of them.
+Layers are exactly convex and nested for any points (``fireset.kernels.convex_layers_build``). The walk continues a
+little below the threshold, by the rounding error of an inner product (``fireset.kernels.convex_layers``), and tests all
+points within that distance of the line.
 """
 
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.hsr.base import Answers, HalfSpaceIndex, Queries
+from fireset.kernels.convex_layers import LayerArrays, search, values_of
+from fireset.kernels.convex_layers_build import cascade, peel
+from fireset.kernels.sorting import sort_answers
 
-_BUFFER_IDS = 1 << 20  # space for the answers of a block, besides one of any length
+_BUFFER_IDS = 1 << 20  # space for the ids of a block of queries, in addition to those of the largest answer
 _MAX_EXPONENT = 320  # of scaled coordinates: products of three differences do not overflow
-_MIN_EXPONENT = -500  # of the grid they are on: products of two differences lose nothing to underflow
+_MIN_EXPONENT = -500  # of the grid of scaled coordinates: products of two differences lose nothing to underflow
 
 
 class ConvexLayersIndex(HalfSpaceIndex):
-    """Convex layers. Memory: for each point about 28 bytes and two copies of its coordinates."""
+    """Convex layers of points in the plane, static.
+
+    Proved for any points, d = 2: a query that finds k points takes O(log n + k); building takes O(n log² n), memory is
+    O(n). Points within rounding distance of the threshold count as found. Measured: about 28 bytes and two copies of
+    the coordinates for each point.
+    """
 
     kind = "convex-layers"
 
@@ -47,14 +54,11 @@ class ConvexLayersIndex(HalfSpaceIndex):
         return len(self._points)
 
     def _build(self) -> None:
-        from fireset.kernels.convex_layers import LayerArrays
-        from fireset.kernels.convex_layers_build import cascade, peel
-
         n = len(self._points)
         (x, x_exponent), (y, y_exponent) = _scaled(self._points[:, 0]), _scaled(self._points[:, 1])
         ids = np.lexsort((y, x)).astype(np.int32)
         scaled = np.column_stack([x, y])[ids]
-        # Duplicates are peeled as one point, and put beside each other afterwards.
+        # Duplicates are peeled as one point, and become neighbours afterwards.
         first = np.flatnonzero(np.concatenate([np.ones(min(n, 1), bool), (scaled[1:] != scaled[:-1]).any(axis=1)]))
         copies = np.diff(first, append=n)
         distinct = scaled[first]
@@ -86,9 +90,6 @@ class ConvexLayersIndex(HalfSpaceIndex):
         return np.arange(len(self._points), dtype=np.int32), self._points
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
-        from fireset.kernels.convex_layers import search, values_of
-        from fireset.kernels.sorting import sort_answers
-
         counts = np.zeros(len(queries.normals), np.int64)
         work = np.zeros(2, np.int64)
         parts, done = [], 0
@@ -107,10 +108,10 @@ class ConvexLayersIndex(HalfSpaceIndex):
 
 
 def _scaled(coordinates: np.ndarray) -> tuple[np.ndarray, int]:
-    """Coordinates in float64 times a power of two, as ``fireset.kernels.convex_layers_build`` needs them; its exponent.
+    """Scale coordinates as ``fireset.kernels.convex_layers_build`` requires; returns the exponent of the factor, too.
 
-    What is less than 2⁻⁸¹⁹ of the largest coordinate is rounded away, which is far less than the rounding of an inner
-    product, for which queries make allowance. Points that become equal by it are neighbours in the layers, no more.
+    Multiples of less than 2⁻⁸¹⁹ of the largest coordinate are rounded away. That is far less than the rounding error of
+    an inner product, which queries allow for. Points that become equal only become neighbours in the layers.
     """
     coordinates = coordinates.astype(np.float64)
     exponent = _MAX_EXPONENT - int(np.frexp(np.abs(coordinates).max(initial=0.0))[1])

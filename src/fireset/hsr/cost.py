@@ -1,7 +1,7 @@
-"""What a query costs, kind by kind: the model behind ``build(points, "auto")``.
+"""Cost model of queries and builds for each kind, used by ``build(points, "auto")``.
 
-Nanoseconds on one core, for points like a Gaussian cloud, the weights of a fresh network. The constants were measured
-by ``benchmarks/bench_index.py`` on 2026-11-16 (AVX-512, float32); what counts is their ratios.
+Costs are nanoseconds on one core for Gaussian points, such as the weights of a new network. The constants were measured
+with ``benchmarks/bench_index.py`` on 2026-11-16 (AVX-512, float32); only their ratios matter.
 """
 
 from math import exp, log, pi, sqrt
@@ -11,40 +11,39 @@ from fireset._util.gaussian import upper_tail
 
 _SCAN_POINT = 0.65  # for each point: comparing and collecting
 _SCAN_COORDINATE = 0.022  # for each coordinate of a point: GEMM
-_TREE_QUERY = 1500.0
-_TREE_POINT, _TREE_COORDINATE = 1.6, 0.05  # for each point tested, its share of the boxes above it included
+_TREE_QUERY = 1500.0  # for each query
+_TREE_POINT, _TREE_COORDINATE = 1.6, 0.05  # for each point tested and its coordinates, boxes included
 _TREE_FOUND = 3.0  # for each point reported: writing and sorting its id
-_TREE_BUILD = 12.0  # for each point and level of halving, plus
-_TREE_BUILD_COORDINATE = 1.0
-_LAYERS_LEVEL, _LAYERS_FOUND = 10.0, 11.0
+_TREE_BUILD, _TREE_BUILD_COORDINATE = 12.0, 1.0  # for each point and level of halving, and for its coordinates
+_LAYERS_LEVEL, _LAYERS_FOUND = 10.0, 11.0  # for each step of the binary search, and for each point reported
 _LAYERS_BUILD = 18.0  # for each point and log² n
 _DENSE_PAIR, _DENSE_COORDINATE = 1.0, 0.03  # for each pair of a prediction without an index
-_SUM_PAIR = 10.0  # for each pair found: its value, and its part of the prediction
-_LEAF = 24.0
+_SUM_PAIR = 10.0  # for each active pair: its value and its part of the prediction
+_LEAF = 24.0  # points of a new leaf
 
 
 def paper_output(n: int) -> float:
-    """How many of n Gaussian points lie above the paper's threshold b = √(0.4 ln n), on average."""
+    """Return the expected number of n Gaussian points above the paper's threshold b = √(0.4 ln n)."""
     return n * upper_tail(sqrt(0.4 * log(max(n, 2))))
 
 
 def scan_query(n: int, d: int) -> float:
-    """A scan tests every point."""
+    """Cost of a query by ``scan``, which tests every point."""
     return n * (_SCAN_POINT + _SCAN_COORDINATE * d)
 
 
 def tree_query(n: int, d: int, output: float) -> float:
-    """A partition tree tests the points of the leaves that the hyperplane cuts."""
+    """Cost of a query on a partition tree, which tests the points of the leaves that the hyperplane cuts."""
     return _TREE_QUERY + (_TREE_POINT + _TREE_COORDINATE * d) * tree_tests(n, d, output) + _TREE_FOUND * output
 
 
 def tree_tests(n: int, d: int, output: float) -> float:
-    """Points tested by a query that reports ``output`` of n.
+    """Return the expected number of points that a partition tree tests for a query that reports ``output`` of n.
 
-    A leaf has about the (24/n)th part of the points and, in the direction of the normal, an extent of about
-    κ √d (24/n)^(1/d). Of leaves so large a share of about that times √φ is cut, φ the normal density at the threshold:
-    there are fewer of them further out, but they are larger. κ = 1.05 + 0.275 d fits 96 cases, d = 2 … 12,
-    n = 10³ … 10⁶, outputs of 0.1 % to 20 %, within a factor of 2, most of them within 1.3.
+    A leaf has a share of about 24/n of the points, and an extent of about κ √d (24/n)^(1/d) in the direction of the
+    normal. About extent · √φ of the leaves are cut, where φ is the normal density at the threshold: further out there
+    are fewer leaves, but they are larger. κ = 1.05 + 0.275 d fits 96 cases (d = 2 … 12, n = 10³ … 10⁶, outputs of 0.1 %
+    to 20 %) within a factor of 2, most of them within 1.3.
     """
     share = min(max(output / max(n, 1), 1e-12), 0.5)
     density = exp(-(NormalDist().inv_cdf(share) ** 2) / 2) / sqrt(2 * pi)
@@ -53,21 +52,21 @@ def tree_tests(n: int, d: int, output: float) -> float:
 
 
 def tree_build(n: int, d: int) -> float:
-    """A tree is built by halving, level by level."""
+    """Cost of building a partition tree by halving, level by level."""
     return n * (_TREE_BUILD + _TREE_BUILD_COORDINATE * d) * max(1.0, log(max(n, 2) / _LEAF, 2))
 
 
 def layers_query(n: int, output: float) -> float:
-    """Convex layers test the points they report, and a few more on every layer."""
+    """Cost of a query on convex layers, which test the reported points and two more on each layer."""
     return _LAYERS_LEVEL * log(max(n, 2), 2) + _LAYERS_FOUND * output
 
 
 def layers_build(n: int) -> float:
-    """Layers are peeled one after the other."""
+    """Cost of peeling all convex layers."""
     return n * _LAYERS_BUILD * log(max(n, 2), 2) ** 2
 
 
 def pays_to_search(width: int, d: int, rows: int, output: float) -> bool:
-    """Whether predicting ``rows`` rows is faster by building a tree over the weights than by testing every pair."""
-    one_by_one = rows * width * (_DENSE_PAIR + _DENSE_COORDINATE * d)
-    return tree_build(width, d) + rows * (tree_query(width, d, output) + _SUM_PAIR * output) < one_by_one
+    """Return whether a tree over the weights predicts ``rows`` rows faster than computing all inner products."""
+    dense = rows * width * (_DENSE_PAIR + _DENSE_COORDINATE * d)
+    return tree_build(width, d) + rows * (tree_query(width, d, output) + _SUM_PAIR * output) < dense

@@ -1,4 +1,4 @@
-"""Building the hull hierarchy: reduced coordinates, samples and their hulls, lists, and the memory they may take."""
+"""Build a hull hierarchy: reduced coordinates, samples and their hulls, lists, and limits on their memory."""
 
 from collections.abc import Iterator
 from math import ceil, exp, frexp, lgamma, log, pi, sqrt
@@ -9,22 +9,35 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.parallel import one_blas_thread, parallel_map
 from fireset._util.rounding import dot_slack, row_norms
+from fireset.kernels.hull_hierarchy import (
+    FACET_END,
+    FACET_START,
+    FAMILIES,
+    LIST_END,
+    LIST_SPLIT,
+    LIST_START,
+    MAX_LEVELS,
+    POINT,
+    STEP_END,
+    STEP_START,
+)
+from fireset.kernels.hull_hierarchy_build import find_beyond, link, unite
 
-_FIRST_SAMPLE = 16  # points in the first sample for ρ = 3, doubled for every further dimension, as lists get longer
+_FIRST_SAMPLE = 16  # points in the first sample for ρ = 3; doubled for every further dimension, as lists get longer
 _MAX_FIRST_SAMPLE = 512
-_GROWTH = 2  # of a sample over that of the other family before it
+_GROWTH = 2  # size of a sample relative to the previous sample of the other family
 _POINTS_PER_SAMPLED = 8  # at the last level: finer lists would save less than the walk to them costs
 _SEED = 0
-_SLACK = 1e-11  # how far near and beyond are from a facet, at least, in coordinates of size 1
-_MAX_SLACK = 1e-3  # with more, lists would be long for nothing
-_WELL_CONDITIONED = 1e-3
-_BLOCKS = 16  # of facets, to be spread over the cores
-_ENTRIES_AT_A_TIME = 1 << 25  # of lists of facets, while those of nodes are made from them
-_PROBED_POINTS = 1024  # of which the dimension is estimated before any work on all points
+_MIN_SLACK = 1e-11  # distance of near and beyond from a facet, at least, in coordinates of size 1
+_MAX_SLACK = 1e-3  # with a larger slack lists would be too long
+_WELL_CONDITIONED = 1e-3  # ratio of singular values from which on coordinates are only scaled
+_BLOCKS = 16  # of facets, distributed over the cores
+_MAX_ENTRIES = 1 << 25  # entries of lists of facets in memory at a time
+_PROBED_POINTS = 1024  # sample to estimate the dimension before all points are processed
 
 
 class Frame(NamedTuple):
-    """Reduced coordinates x̂: x = center + axes x̂ + δ with ‖x̂‖ ≤ radius and ‖δ‖ ≤ error_bound, for every point."""
+    """Reduced coordinates x̂: x = center + axes x̂ + δ with ‖x̂‖ ≤ radius and ‖δ‖ ≤ error_bound for every point x."""
 
     center: np.ndarray  # (d,)
     axes: np.ndarray  # (d, ρ)
@@ -33,7 +46,7 @@ class Frame(NamedTuple):
 
 
 class HierarchyArrays(NamedTuple):
-    """The arrays of all levels; ``fireset.kernels.hull_hierarchy`` says what is in them."""
+    """The arrays of all levels; the layout is in ``fireset.kernels.hull_hierarchy``."""
 
     nodes: np.ndarray  # (nodes, 8) int64
     steps: np.ndarray  # int32
@@ -44,26 +57,24 @@ class HierarchyArrays(NamedTuple):
 
 
 def build(points: np.ndarray, memory_limit: int) -> tuple[Frame, HierarchyArrays]:
-    """The hierarchy over points (n, d); an ``InputError`` if it would take more than ``memory_limit`` bytes."""
+    """Build the hierarchy over points (n, d); raise an InputError if it would take more than ``memory_limit`` bytes."""
     n, d = points.shape
     with one_blas_thread():
-        if d > 8:  # in high dimension some of the points show that the hulls would be too large, for little work
+        if d > 8:  # in high dimension a sample shows at little cost that the hulls would be too large
             probe = reduce_points(points[:: n // _PROBED_POINTS + 1])
             if probe is not None:
                 rho = probe[1].shape[1]
                 MemoryBudget(n, rho, d, memory_limit).check(_root_level(0, rho), list(_sample_sizes(n, rho)))
         reduction = reduce_points(points)
     if reduction is None:
-        # One point many times, points on a line, or too few points: every query tests all of them.
+        # Equal points, points on a line, or too few points: every query tests all of them.
         return Frame(np.zeros(d), np.zeros((d, 1)), 0.0, np.inf), _root_level(n, 1)
     frame, reduced, slack = reduction
     return frame, _build_levels(reduced, slack, frame.radius, MemoryBudget(n, reduced.shape[1], d, memory_limit))
 
 
 def _root_level(n: int, rho: int) -> HierarchyArrays:
-    """No levels yet: only the root nodes, whose list is all points."""
-    from fireset.kernels.hull_hierarchy import FAMILIES, LIST_END, LIST_SPLIT, POINT
-
+    """Create a hierarchy without levels: the root nodes, whose lists have all points."""
     nodes = np.zeros((FAMILIES, 8), np.int64)
     nodes[:, [LIST_SPLIT, LIST_END]] = n
     nodes[:, POINT] = -1
@@ -72,20 +83,20 @@ def _root_level(n: int, rho: int) -> HierarchyArrays:
 
 
 def reduce_points(points: np.ndarray) -> tuple[Frame, np.ndarray, float] | None:
-    """Coordinates of size 1 in the affine space that the points span: (frame, x̂ (n, ρ), slack); None if ρ < 2.
+    """Compute coordinates of size 1 in the affine space that the points span: (frame, x̂ (n, ρ), slack), or None.
 
-    ρ is where the singular values, the rounding of the data added, fall off most steeply: a flat set is given the
-    dimension it has, and its distance from flat goes to ``error_bound``. Lists extend below the facets by ``slack``, so
-    far that for a normal of any direction in that space it exceeds error bound and rounding together. Where that would
-    be too far, because the points' distances from each other are hardly more than rounding, None is returned too. Cost
+    ρ is where the singular values, increased by the rounding error of the data, fall most steeply: a flat set gets the
+    dimension that it has, and its deviation from flat goes into ``error_bound``. Lists extend below the facets by
+    ``slack``, so that for all normals in that space it exceeds error bound and rounding error together. Returns None if
+    ρ < 2, or if the slack would be too large because the distances between points are close to rounding errors. Cost
     O(n d²).
     """
     X = points.astype(np.float64)
     n, d = X.shape
     if n < 4:
         return None
-    with np.errstate(all="ignore"):  # overflow gives values that are not finite, which is checked at the end
-        # A point, the one nearest to the mean: it lies in the affine space, and on a grid differences are exact.
+    with np.errstate(all="ignore"):  # non-finite results of overflow are checked at the end
+        # The point nearest to the mean: it lies in the affine space, and differences on a grid are exact.
         center = X[np.argmin(row_norms(X - X.mean(axis=0)))]
         Y = X - center
         scale = _power_of_two(np.abs(Y).max())
@@ -99,7 +110,7 @@ def reduce_points(points: np.ndarray) -> tuple[Frame, np.ndarray, float] | None:
         if rho < 2:
             return None
         if rho == d and sizes[-1] >= _WELL_CONDITIONED * sizes[0]:
-            axes = np.eye(d) * scale  # by a power of two, so that coplanar points on a grid stay coplanar
+            axes = np.eye(d) * scale  # a power of two, so that coplanar points on a grid stay coplanar
             reduced = Y / scale
         else:
             along = Y @ directions[:rho].T
@@ -107,7 +118,7 @@ def reduce_points(points: np.ndarray) -> tuple[Frame, np.ndarray, float] | None:
             axes = directions[:rho].T * heights
             reduced = along / heights
         radius = row_norms(reduced).max() * (1 + 1e-6)
-        # The last term is for the rounding of what precedes it, and of ⟨q, center⟩ and axesᵀ q in a query.
+        # The last term covers the rounding of the first, and of ⟨q, center⟩ and axesᵀ q in a query.
         error_bound = row_norms(Y - reduced @ axes.T).max() * (1 + 1e-6) + unit * (
             norms + np.linalg.norm(axes) * radius
         )
@@ -118,19 +129,17 @@ def reduce_points(points: np.ndarray) -> tuple[Frame, np.ndarray, float] | None:
     return (
         Frame(center, np.ascontiguousarray(axes), float(radius), float(error_bound)),
         reduced,
-        max(_SLACK, float(slack)),
+        max(_MIN_SLACK, float(slack)),
     )
 
 
 def _power_of_two(value: float) -> float:
-    """The least power of two above value; 0 for 0, infinity where it would overflow."""
+    """Return the least power of two above value; 0 for 0, infinity on overflow."""
     return float(np.ldexp(1.0, frexp(value)[1])) if value > 0 else 0.0
 
 
 def _build_levels(reduced: np.ndarray, slack: float, radius: float, memory: "MemoryBudget") -> HierarchyArrays:
-    """All levels over the reduced points (n, ρ), from coarse to fine, the families in turn."""
-    from fireset.kernels.hull_hierarchy import FAMILIES, MAX_LEVELS
-
+    """Build all levels over the reduced points (n, ρ), from coarse to fine, alternating between the families."""
     n, rho = reduced.shape
     rng = np.random.default_rng(_SEED)
     orders = [rng.permutation(n) for _ in range(FAMILIES)]
@@ -143,10 +152,9 @@ def _build_levels(reduced: np.ndarray, slack: float, radius: float, memory: "Mem
         sample = np.sort(orders[family][:size])
         hull = _hull(reduced[sample], radius)
         if hull is None:
-            continue  # a flat sample, or one beyond Qhull's precision: the next one is larger
+            continue  # a sample that is flat or too fine for Qhull; the next one is larger
         corners, normals, offsets = hull
-        # Each level has a little less slack than those before. So the half-space of a facet that was there before is
-        # proven to have all its points in the old lists.
+        # Slack decreases from level to level, so that old lists are proved complete for a facet that existed before.
         margin = slack * (2 - level / MAX_LEVELS)
         facets = np.column_stack([normals, offsets - margin, offsets + margin])
         n_nodes, n_members = len(levels.nodes), len(levels.members)
@@ -165,13 +173,10 @@ def _add_level(
     last_level: tuple[int, int],
     memory: "MemoryBudget",
 ) -> HierarchyArrays:
-    """The hierarchy with one more level: the hull with these corners (facets, ρ), points' numbers, and facets.
+    """Return the hierarchy with one more level: the hull with ``facets`` and ``corners`` (facets, ρ), point indices.
 
-    ``last_level`` are the nodes of the family's last level, which receive their steps.
+    ``last_level`` is the range of nodes of the family's last level, which receive their steps.
     """
-    from fireset.kernels.hull_hierarchy import FACET_END, FACET_START, LIST_START, POINT, STEP_END, STEP_START
-    from fireset.kernels.hull_hierarchy_build import link
-
     first_node, first_facet = len(levels.nodes), len(levels.facets)
     points, vertices = np.unique(corners, return_inverse=True)
     incident = (np.argsort(vertices.ravel(), kind="stable") // corners.shape[1]).astype(np.int32)
@@ -212,17 +217,16 @@ def _lists(
     incident: np.ndarray,
     memory: "MemoryBudget",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of the nodes whose facets are ``incident[starts[v]:starts[v + 1]]``: (start, split, end) of each, members.
+    """Compute the lists of nodes v with the facets ``incident[starts[v]:starts[v + 1]]``.
 
-    A list of a facet is found once for all its corners. Where those of all facets would take too much memory, nodes
-    are dealt with in several groups, and a facet's list is found again in each group that has one of its corners.
+    Returns (start, split, end) of each list, and the members of all. The list of a facet is computed once for all its
+    corners. If the lists of all facets would take too much memory, nodes are processed in several groups, and the list
+    of a facet is computed again for each group with one of its corners.
     """
-    from fireset.kernels.hull_hierarchy_build import unite
-
     n, rho = reduced.shape
     n_nodes = len(starts) - 1
     expected = len(facets) * min(n, 2 * rho * n // n_nodes)
-    n_groups = min(n_nodes, -(-expected // _ENTRIES_AT_A_TIME))
+    n_groups = min(n_nodes, -(-expected // _MAX_ENTRIES))
     groups = np.array_split(np.arange(n_nodes), n_groups)
     marks = np.zeros(n, np.int8)
     all_bounds, parts = [], [np.empty(0, np.int32)]
@@ -244,9 +248,7 @@ def _lists(
 def _facet_lists(
     levels: HierarchyArrays, reduced: np.ndarray, radius: float, facets: np.ndarray, memory: "MemoryBudget"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(starts, lists): ``lists[starts[f]:starts[f + 1]]`` are the points beyond facet f, and those near it as ~p."""
-    from fireset.kernels.hull_hierarchy_build import find_beyond
-
+    """Return (starts, lists): ``lists[starts[f]:starts[f + 1]]`` are p for points beyond facet f, ~p near it."""
     counts = np.empty(len(facets), np.int64)
     written = []
 
@@ -273,9 +275,9 @@ def _sample_sizes(n: int, rho: int) -> Iterator[int]:
 
 
 def _hull(points: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Corners (facets, ρ), outer unit normals and offsets of the convex hull, or None where Qhull has nothing usable.
+    """Return corners (facets, ρ), outer unit normals and offsets of the convex hull, or None if Qhull fails.
 
-    Normals of length 1 and offsets of the right size are all that is asked: see deviation 2.
+    Only the length of the normals and the size of the offsets are checked (deviation 2 of ``hull_hierarchy``).
     """
     from scipy.spatial import ConvexHull, QhullError
 
@@ -290,29 +292,29 @@ def _hull(points: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray, np
 
 
 class MemoryBudget:
-    """Estimates the memory that building takes, and refuses to go on beyond the limit."""
+    """Estimate the memory that building takes, and raise an InputError if it exceeds the limit."""
 
     def __init__(self, n: int, rho: int, n_features: int, limit: int):
         self.n, self.n_features, self.rho, self.limit = n, n_features, rho, limit
-        self.measured: list[tuple[int, int, int]] = []  # of each level: points sampled, facets, members of lists
+        self.measured: list[tuple[int, int, int]] = []  # for each level: points sampled, facets, members of lists
 
     def check(self, levels: HierarchyArrays, sizes: list[int]) -> None:
-        """Refuse if levels of these sizes will not fit; before two have been measured, if even the next will not."""
+        """Check that levels of these sizes will fit; only the next one until two levels have been measured."""
         estimate = self._estimate(levels, sizes)
         if (estimate if len(self.measured) > 1 else self._estimate(levels, sizes[:1])) > self.limit:
             self._refuse(estimate)
 
     def check_bytes(self, levels: HierarchyArrays, more: int) -> None:
-        """Refuse if the arrays so far and ``more`` bytes exceed the limit."""
+        """Check that the arrays so far and ``more`` bytes are within the limit."""
         used = sum(array.nbytes for array in levels) + more
         if used > self.limit:
             self._refuse(used)
 
     def _estimate(self, levels: HierarchyArrays, sizes: list[int]) -> float:
-        """Bytes at the end of building levels of these sizes besides those built already.
+        """Estimate the bytes at the end of building levels of these sizes after those built already.
 
-        Arrays are copied when a level is added, so that they exist twice for a moment. Qhull takes about 200 + 50 ρ
-        bytes for each facet, and reading its result another 50 ρ.
+        Arrays are copied when a level is added, so that there are two copies for a moment. Qhull takes about 200 + 50 ρ
+        bytes for each facet, and its result another 50 ρ.
         """
         n, rho = self.n, self.rho
         kept = float(sum(array.nbytes for array in levels))
@@ -321,14 +323,14 @@ class MemoryBudget:
             facets = self._extrapolate(1, size, size * _facets_per_point(rho))
             members = self._extrapolate(2, size, n * min(size, 2.0 ** min(rho, 60)))
             kept += facets * (12 * rho + 16) + 4 * members + 64 * size
-            temporary = facets * (200 + 100 * rho) + 8 * min(_ENTRIES_AT_A_TIME, facets * rho * n / size)
+            temporary = facets * (200 + 100 * rho) + 8 * min(_MAX_ENTRIES, facets * rho * n / size)
         return 2 * kept + temporary + 3 * 8 * n * self.n_features
 
     def _extrapolate(self, column: int, size: int, on_a_sphere: float) -> float:
-        """Facets (1) or members (2) of a level, growing as over the last two levels.
+        """Extrapolate facets (column 1) or members (2) of a level from the last two levels.
 
-        On a sphere they grow faster than the sample at first only; so faster growth is extrapolated for three more
-        levels, which overestimates them by less than a factor of two.
+        On a sphere they grow faster than the sample only at first. So faster growth is extrapolated for three more
+        levels only, which overestimates them by less than a factor of two.
         """
         if len(self.measured) < 2:
             return on_a_sphere
@@ -345,10 +347,10 @@ class MemoryBudget:
 
 
 def _facets_per_point(rho: int) -> float:
-    """Facets of the hull of many points on a sphere, for each point: 2 for ρ = 3, 6.8, 32, 187, 1296, 10262 for ρ = 8.
+    """Return the facets per point of the hull of many points on a sphere: 2 for ρ = 3, 6.8, 32, 187, 1296, 10262 for 8.
 
-    As many simplices as a Delaunay triangulation has in e = ρ − 1 dimensions (Møller 1994): one (e + 1)th of
-    2^(e+1) π^((e−1)/2) / e² · Γ((e²+1)/2) / Γ(e²/2) · (Γ(e/2+1) / Γ((e+1)/2))^e.
+    Their number is that of the simplices of a Delaunay triangulation in e = ρ − 1 dimensions (Møller 1994): 1/(e + 1)
+    of 2^(e+1) π^((e−1)/2) / e² · Γ((e²+1)/2) / Γ(e²/2) · (Γ(e/2+1) / Γ((e+1)/2))^e.
     """
     e = rho - 1
     corners = (e + 1) * log(2) + (e - 1) / 2 * log(pi) - 2 * log(e) - log(e + 1)

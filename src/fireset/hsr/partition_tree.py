@@ -1,45 +1,59 @@
 """Half-space reporting by a dynamic partition tree: Part 1 of the paper's corollary (Agarwal, Eppstein, Matoušek).
 
-Points are halved again and again along the widest coordinate of their box. A query skips a subtree whose box lies
-outside the half-space, reports one whose box lies inside without testing its points, and looks into the others. Boxes
-take the place of the theory's simplices: about n^(1−1/d) + k for points and planes in general position, with far
-smaller constants and without its bound for the worst case. Across a thin set that is oblique to the axes every box is
-cut, and all points are tested (``fireset.hsr.cell_tree`` is for such sets). The cost grows exponentially with d; beyond
-eight coordinates or so a scan is faster.
+Points are halved repeatedly along the widest coordinate of their box. A query skips subtrees whose box is outside the
+half-space, reports subtrees whose box is inside without testing their points, and descends into the others. Boxes
+replace the simplices of the theory: constants are far smaller, but its bound for the worst case does not hold. A node
+has 16 children and a leaf up to 32 points, which a processor compares at once. The layout of the arrays is in
+``fireset.kernels.partition_tree``.
 
-Sixteen children to a node, at most thirty-two points in a leaf: what a processor compares at once. Flat arrays; the
-layout is in ``fireset.kernels.partition_tree``.
-
-Changes by partial rebuilding. Added points go down to the leaf whose boxes grow least. When a leaf is full, the highest
-subtree above it that has grown by half since it was built is rebuilt, or the leaf alone. A subtree of s points is built
-in O(s log s), after at least s/3 additions to it: O(log s) for each of them. One that is not rebuilt holds at most
-1.5 s points, s of them in one child (which had s/2 and gained s/2): every level down has at most two thirds of the
-points, so there are O(log n) levels, and an addition costs O(log² n), amortized. A deletion costs O(log n) boxes; when
-half of the points are gone, the whole tree is rebuilt. Boxes are fitted at every change, so queries do not get slower
-with the number of changes. ``benchmarks/bench_index.py`` shows both.
+Changes use partial rebuilding. An added point descends to the leaf whose boxes grow least. If the leaf is full, the
+highest ancestor that has grown by half since it was built is rebuilt, or the leaf is split. A subtree of s points is
+built in O(s log s), after at least s/3 additions to it: O(log s) for each of them. A subtree that was built with s
+points and is not rebuilt has at most 1.5 s points, of which at most s are in one child (which had s/2 and gained s/2).
+So each level has at most two thirds of the points of the level above, there are O(log n) levels, and an addition costs
+O(log² n), amortized. A deletion updates O(log n) boxes; the tree is rebuilt when half of its points are gone. Boxes are
+tight after every change, so queries do not become slower with the number of changes.
 """
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fireset._util.parallel import parallel_map
 from fireset.hsr.base import Answers, Queries
 from fireset.hsr.dynamic import DynamicIndex
+from fireset.kernels.partition_tree import (
+    BUCKETS,
+    FAN,
+    LEAF,
+    N_BUILT,
+    N_FILLED,
+    N_POINTS,
+    NODES,
+    PARENT,
+    TreeArrays,
+    search,
+    values_of,
+)
+from fireset.kernels.partition_tree_build import FILL, build_root, build_subtree, child_count
+from fireset.kernels.partition_tree_update import NEEDS_CAPACITY, NEEDS_NEW_TREE, delete, insert, move
+from fireset.kernels.sorting import sort_answers
+from fireset.kernels.top_k import Heaps, push_tree
 
-if TYPE_CHECKING:
-    from fireset.kernels.largest import Heaps
-    from fireset.kernels.partition_tree import TreeArrays
-
-_BUFFER_IDS = 1 << 16  # space for the answers of a block, besides one of any length; more if answers were longer so far
-_MAX_SPARE_BUFFERS, _MAX_SPARE_BYTES = 8, 16 << 20  # buffers kept for reuse, and bytes of one
+_BUFFER_IDS = 1 << 16  # space for the ids of a block of queries, in addition to those of the largest answer
+_MAX_SPARE_BUFFERS, _MAX_SPARE_BYTES = 8, 16 << 20  # buffers kept for reuse, and bytes of each
 _REBUILD_SHARE = 0.3  # changes of more than this share of the points cost more than a new tree
 _STACK = 2048  # children waiting in a search: 16 for each level, of which there are at most log(2³¹)/log(1.5) = 53
 
 
 class PartitionTreeIndex(DynamicIndex):
-    """A partition tree. Memory: about 1.4 times the points and 14 bytes for each of them."""
+    """A partition tree of boxes.
+
+    Proved for any points and any d: changes take O(log² n), amortized; there is no bound for queries below n. If a thin
+    set is oblique to the axes, a query across it cuts every box and tests all points (``fireset.hsr.cell_tree`` is for
+    such sets). Measured for random points and planes (d = 2 … 12, ``fireset.hsr.cost``): a query takes about n^(1−1/d)
+    + k, and a scan is faster from about d = 8 on. Memory is about 1.4 times the points and 14 bytes for each of them.
+    """
 
     kind = "partition-tree"
     bytes_per_id = 8
@@ -50,19 +64,17 @@ class PartitionTreeIndex(DynamicIndex):
         self._update_largest_norm(points)
         self._next_id = len(points)
         self._build(points.copy(), np.arange(len(points), dtype=np.int32), len(points))
-        self._length = len(points)  # after the last change that is complete
+        self._length = len(points)  # after the last complete change
 
     def __len__(self) -> int:
         return self._length
 
     def _live_points(self) -> int:
-        """In the tree as it is now, in the middle of a change."""
-        from fireset.kernels.partition_tree import N_POINTS
-
+        """Return the number of points in the tree, even during a change."""
         return int(self._tree.nodes[0, N_POINTS])
 
-    def trimmed_arrays(self) -> "TreeArrays":
-        """The arrays of a tree that was never changed, without spare capacity; only to be read."""
+    def trimmed_arrays(self) -> TreeArrays:
+        """Return read-only views of the arrays of a tree that was never changed, without spare capacity."""
         tree = self._tree
         nodes = len(tree.free_nodes) - tree.free_counts[0]
         leaves = len(tree.free_buckets) - tree.free_counts[1]
@@ -74,22 +86,19 @@ class PartitionTreeIndex(DynamicIndex):
         )
 
     def _build(self, rows: np.ndarray, ids: np.ndarray, max_ids: int) -> None:
-        """A new tree; ``rows`` and ``ids`` are reordered. The subtrees of the root are built on all cores."""
-        from fireset.kernels.partition_tree import FAN, NODES, PARENT
-        from fireset.kernels.partition_tree_build import FILL, build_root, build_subtree
-
+        """Build a new tree of ``rows``, which are reordered with ``ids``, on all cores."""
         leaves = max(1, -(-len(rows) // FILL))
         nodes = _nodes_needed(leaves)
-        # Space for half as many again, which costs nothing until it is used: to get more later is to copy everything.
+        # Space for half as many again costs nothing until it is used; adding capacity later copies all arrays.
         self._tree = tree = self._empty_tree(nodes + nodes // 2 + 8, leaves + leaves // 2 + 8, max_ids)
         if not len(rows):
-            tree.free_counts[NODES] -= 1  # the root is there, without children
+            tree.free_counts[NODES] -= 1  # a root without children
             tree.nodes[0, PARENT] = -1
             return
         tasks = np.empty((FAN, 4), np.int64)
         count = build_root(tree, rows, ids, leaves, tasks)
         needed = np.array([[_nodes_needed(share) if share > 1 else 0, share] for share in tasks[:count, 3].tolist()])
-        # Each task takes its nodes and leaves from the stacks below an end of its own.
+        # Each task takes its nodes and leaves from its own part of the stacks.
         ends = tree.free_counts - np.cumsum(needed, axis=0) + needed
 
         def build(task: int) -> None:
@@ -98,9 +107,7 @@ class PartitionTreeIndex(DynamicIndex):
         parallel_map(build, range(count))
         tree.free_counts[:] -= needed.sum(axis=0)
 
-    def _empty_tree(self, nodes: int, leaves: int, max_ids: int) -> "TreeArrays":
-        from fireset.kernels.partition_tree import FAN, LEAF, TreeArrays
-
+    def _empty_tree(self, nodes: int, leaves: int, max_ids: int) -> TreeArrays:
         d = self.n_features
         return TreeArrays(
             boxes=np.zeros((nodes, 2 * d, FAN), self.dtype),
@@ -114,9 +121,6 @@ class PartitionTreeIndex(DynamicIndex):
         )
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:
-        from fireset.kernels.partition_tree import LEAF, search, values_of
-        from fireset.kernels.sorting import sort_answers
-
         normals = queries.normals
         counts = np.zeros(len(normals), np.int64)
         work = np.zeros(3, np.int64)
@@ -137,82 +141,19 @@ class PartitionTreeIndex(DynamicIndex):
             values_of(self._tree.coordinates, self._tree.locations, normals, counts, ids, values)
         return Answers(counts, ids, values, int(work[0]), int(work[1]), int(work[2]))
 
-    def _offer_points(self, queries: Queries, heaps: "Heaps") -> tuple[int, int]:
-        from fireset.kernels.largest import offer_tree
-
+    def _fill_heaps(self, queries: Queries, heaps: Heaps) -> tuple[int, int]:
         work = np.zeros(2, np.int64)
         stack, bounds = np.empty(_STACK, np.int32), np.empty(_STACK)
-        offer_tree(self._tree, queries.normals, queries.slacks, stack, bounds, heaps, work)
+        push_tree(self._tree, queries.normals, queries.slacks, stack, bounds, heaps, work)
         return int(work[0]), int(work[1])
 
     def _release(self, answers: Answers) -> None:
         if answers.ids.base is not None:
             _give_back(answers.ids.base)
 
-    # Sums
-
-    def sum(self, normal, threshold: float, values) -> np.ndarray:
-        """``Σ values[i]`` over the points i with ⟨normal, point⟩ > threshold; see ``sum_batch``."""
-        return self.sum_batch(np.reshape(normal, (1, -1)), np.reshape(threshold, 1), values)[0]
-
-    def sum_batch(self, normals, thresholds, values) -> np.ndarray:
-        """``Σ values[i]`` over the points i above each (normals[q], thresholds[q]); (queries, c), float64.
-
-        ``values`` has one row (or number) for each id that was ever given out; where ids are the caller's own, one for
-        each point, in the order of ``index.ids``. Ones count the points.
-        """
-        from fireset.hsr.partition_tree_sums import sums_above
-
-        work = np.zeros(2, np.int64)
-        with self._lock.reading:
-            queries = self._checked_queries(normals, thresholds)
-            values = self._by_number(values)
-            sums = sums_above(self._tree, queries, values, work)
-        self._count_work(len(sums), work)
-        return sums
-
-    def spread(self, normals, thresholds, rows) -> np.ndarray:
-        """The adjoint of ``sum_batch``: add ``rows[q]`` to every point above (normals[q], thresholds[q]).
-
-        Returns an array with one row for each id ever given out, float64; what was deleted has zeros. Where ids are the
-        caller's own, one row for each point, in the order of ``index.ids``.
-        """
-        from fireset.hsr.partition_tree_sums import checked_numbers, spread_above
-
-        work = np.zeros(2, np.int64)
-        with self._lock.reading:
-            queries = self._checked_queries(normals, thresholds)
-            rows = checked_numbers(rows, len(queries.normals), "rows", "queries")
-            spread = spread_above(self._tree, queries, rows, self._next_id, work)
-            spread = spread if self._own_ids is None else spread[self._numbers_by_own_id()]
-        self._count_work(len(rows), work)
-        return spread
-
-    def _by_number(self, values) -> np.ndarray:
-        from fireset.hsr.partition_tree_sums import checked_numbers
-
-        if self._own_ids is None:
-            return checked_numbers(values, self._next_id, "values", "ids given out")
-        numbers = self._numbers_by_own_id()
-        values = checked_numbers(values, len(numbers), "values", "points")
-        by_number = np.zeros((self._next_id, values.shape[1]))
-        by_number[numbers] = values
-        return by_number
-
-    def _numbers_by_own_id(self) -> np.ndarray:
-        """The numbers of the points in the index, in the order of ``ids``."""
-        assert self._own_ids is not None
-        numbers = self._live_numbers(self._next_id)
-        return numbers[np.argsort(self._own_ids.of(numbers))]
-
-    def _count_work(self, queries: int, work: np.ndarray) -> None:
-        self.work.add(queries=queries, nodes_visited=int(work[0]), points_tested=int(work[1]))
-
     # Changes
 
     def _renumber(self, ids: np.ndarray, next_id: int) -> None:
-        from fireset.kernels.partition_tree import LEAF
-
         locations = np.full(next_id, -1, np.int64)
         locations[ids] = self._tree.locations
         if len(ids):
@@ -220,8 +161,6 @@ class PartitionTreeIndex(DynamicIndex):
         self._tree = self._tree._replace(locations=locations)
 
     def points_by_number(self, numbers: np.ndarray) -> np.ndarray:
-        from fireset.kernels.partition_tree import LEAF
-
         leaves, columns = np.divmod(self._tree.locations[numbers], LEAF)
         return self._tree.coordinates[leaves, :, columns]
 
@@ -240,8 +179,6 @@ class PartitionTreeIndex(DynamicIndex):
         self._length += len(ids)
 
     def _insert(self, points: np.ndarray, ids: np.ndarray) -> None:
-        from fireset.kernels.partition_tree_update import NEEDS_CAPACITY, NEEDS_NEW_TREE, insert
-
         done, outcome = 0, NEEDS_NEW_TREE if len(points) > _REBUILD_SHARE * self._live_points() else 0
         while done < len(points):
             if outcome == NEEDS_CAPACITY:
@@ -252,17 +189,12 @@ class PartitionTreeIndex(DynamicIndex):
             done, outcome = insert(self._tree, ids, points, done, *self._scratch(len(points)))
 
     def _delete(self, ids: np.ndarray) -> None:
-        from fireset.kernels.partition_tree import N_BUILT
-        from fireset.kernels.partition_tree_update import delete
-
         delete(self._tree, ids)
         if self._live_points() < self._tree.nodes[0, N_BUILT] // 2:
             self._rebuild(np.empty((0, self.n_features), self.dtype), ids[:0])
         self._length -= len(ids)
 
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
-        from fireset.kernels.partition_tree_update import delete, move
-
         if len(ids) > _REBUILD_SHARE * len(self):
             delete(self._tree, ids)
             self._rebuild(points, ids)
@@ -274,7 +206,7 @@ class PartitionTreeIndex(DynamicIndex):
             done += 1
 
     def _rebuild(self, points: np.ndarray, ids: np.ndarray) -> None:
-        """A new tree of the points in this one and the given ones."""
+        """Build a new tree of the points in this one and the given ones."""
         own_ids, own_rows = self._rows_by_leaf()
         self._build(
             np.concatenate([own_rows, points]),
@@ -283,9 +215,7 @@ class PartitionTreeIndex(DynamicIndex):
         )
 
     def _rows_by_leaf(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and points, leaf after leaf."""
-        from fireset.kernels.partition_tree import BUCKETS, LEAF, N_FILLED
-
+        """Return ids and points, leaf after leaf."""
         tree = self._tree
         sizes = tree.buckets[:, N_FILLED].copy()
         sizes[tree.free_buckets[: tree.free_counts[BUCKETS]]] = 0
@@ -298,25 +228,25 @@ class PartitionTreeIndex(DynamicIndex):
         return ids[order], rows[order]
 
     def _add_capacity(self) -> None:
-        """Space for a quarter more nodes and leaves."""
+        """Add space for a quarter more nodes and leaves."""
         old = self._tree
         nodes, leaves = (len(stack) // 4 + 16 for stack in (old.free_nodes, old.free_buckets))
         new = self._empty_tree(nodes, leaves, 0)
         arrays = {name: np.concatenate([getattr(old, name), getattr(new, name)]) for name in old._fields}
         arrays["free_counts"] = old.free_counts + new.free_counts
         for name, more in (("free_nodes", nodes), ("free_buckets", leaves)):
-            stack = getattr(old, name)  # the free ones are at its front: put the new ones before them
+            stack = getattr(old, name)  # free entries are at its front: put the new ones before them
             arrays[name] = np.concatenate([np.arange(len(stack), len(stack) + more, dtype=np.int32), stack])
         self._tree = old._replace(**arrays)
 
     def _scratch(self, n_new: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and ids for all points of the tree, ``n_new`` more and one."""
+        """Allocate rows and ids for all points of the tree, ``n_new`` more and one."""
         size = self._live_points() + n_new + 1
         return np.empty((size, self.n_features), self.dtype), np.empty(size, np.int32)
 
 
-# Memory fresh from the system is cleared page by page as it is touched, which costs more than finding the ids written
-# to it. So buffers are reused by the next search; ``append`` and ``pop`` of a list are safe between threads.
+# The system clears new memory page by page when it is first written, which costs more than the search. So buffers are
+# reused by the next search. ``append`` and ``pop`` of a list are thread-safe.
 _SPARE_BUFFERS: list[np.ndarray] = []
 
 
@@ -335,9 +265,7 @@ def _give_back(buffer: np.ndarray) -> None:
 
 @cache
 def _nodes_needed(leaves: int) -> int:
-    """Inner nodes of a tree with so many leaves, as ``build_subtree`` makes it."""
-    from fireset.kernels.partition_tree_build import child_count
-
+    """Return the number of inner nodes of a tree of ``build_subtree`` with this many leaves."""
     children = child_count(leaves)
     shares = [leaves * (child + 1) // children - leaves * child // children for child in range(children)]
     return 1 + sum(_nodes_needed(share) for share in shares if share > 1)

@@ -1,4 +1,4 @@
-"""Building an index of a given kind, or of the kind that is cheapest by the cost model."""
+"""Build an index of a given kind, or of the kind that is cheapest by the cost model."""
 
 from inspect import signature
 
@@ -9,7 +9,7 @@ from fireset._util.registry import Registry
 from fireset.hsr import cost
 from fireset.hsr.base import HalfSpaceIndex
 
-# Where each class is, to be imported when it is needed; everything else about a kind is in its class.
+# Classes are imported when an index is built: their modules import numba.
 _BUILT_IN = {
     "scan": "fireset.hsr.scan:ScanIndex",
     "partition-tree": "fireset.hsr.partition_tree:PartitionTreeIndex",
@@ -19,14 +19,14 @@ _BUILT_IN = {
 }
 KINDS = Registry("fireset.indexes", _BUILT_IN, name_attribute="kind")
 
-_SAMPLE = 2048  # points of the probe of ``boxes_suit``
-_MAX_PROBED = 4  # coordinates; in more dimensions random points, too, have most boxes cut
-_MAX_TESTED = 0.7  # of the sample
-_FLAT = 1e-18  # variances below this may be rounding, across which all points tie
+_PROBE_POINTS = 2048  # sample of ``boxes_suit``
+_MAX_PROBE_DIMENSION = 4  # in more dimensions most boxes are cut for random points, too
+_MAX_TESTED_SHARE = 0.7  # of the sample
+_MIN_VARIANCE = 1e-18  # along axes with less variance all points are equal up to rounding
 
 
 def index_class(kind: str) -> type[HalfSpaceIndex]:
-    """The class of a kind other than "auto"."""
+    """Return the class of a kind other than "auto"."""
     return KINDS.load(check_kind(kind), HalfSpaceIndex)
 
 
@@ -40,26 +40,26 @@ def build(
     queries: float | None = None,
     **options,
 ) -> HalfSpaceIndex:
-    """An index over the rows of ``points``, (n, d), in float32 if they are in that or in float16, else in float64.
+    """Build an index over the rows of ``points``.
 
     Parameters
     ----------
+    points : array (n, d)
+        Indexed in float32 if they are float32 or float16, otherwise in float64.
     kind : str
         "auto", "scan", "partition-tree", "cell-tree", "convex-layers" (d = 2, static) or "hull-hierarchy" (d ≥ 3,
-        static).
-        "auto" takes the cheapest by ``choose``, and "cell-tree" in place of "partition-tree" for points along whose
-        principal axes a box tree would test nearly all of them.
+        static). "auto" is the cheapest by ``choose``, with "cell-tree" in place of "partition-tree" for points of which
+        a box tree would test nearly all.
     ids : list of whole numbers, optional
         Ids for the points, any 64-bit integers; by default 0, 1, 2, … in their order.
     dynamic : bool
-        Whether points will be added, deleted or moved; matters to "auto" only.
+        Whether points will be added, deleted or moved; used by "auto" only.
     output, queries : float, optional
-        How many points a query is expected to report, and how many queries will be asked; for "auto".
+        Expected number of points that a query reports, and of queries; used by "auto" only.
     options
-        For the kind: "cell-tree" takes ``directions``, the number of directions that bound a cell; "hull-hierarchy"
-        takes ``memory_limit``, in bytes; "scan" takes ``copy=False`` if nobody will change ``points``, and then keeps
-        the array itself where it can; of an array mapped from a file that is the default. It keeps float16 as it is
-        (``fireset.hsr.scan``).
+        Options of the kind. "cell-tree": ``directions``, the number of directions that bound a cell. "hull-hierarchy":
+        ``memory_limit`` in bytes. "scan": ``copy=False`` to use the array ``points`` itself if possible, which must
+        then not be changed; the default for an array that is mapped from a file. "scan" does not convert float16.
     """
     check_kind(kind)
     is_mapped = isinstance(points, np.memmap)
@@ -92,11 +92,11 @@ def build(
 
 
 def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None, queries: float | None = None) -> str:
-    """The kind that "auto" stands for: the cheapest of those that support what is asked (``fireset.hsr.cost``).
+    """Return the kind that "auto" stands for: the cheapest by ``fireset.hsr.cost`` that supports the arguments.
 
-    Without ``output`` it is what the paper's threshold leaves, n·P(z > √(0.4 ln n)); without ``queries`` there are as
-    many of them as points. "hull-hierarchy" is never the cheapest where it was measured, d = 3 … 5 and n up to 10⁵: its
-    lists are 20 times as long as the answer and more, and a tree tests as few points.
+    By default ``output`` is the number of points above the paper's threshold, n·P(z > √(0.4 ln n)), and ``queries`` is
+    n. "hull-hierarchy" was never the cheapest for d = 3 … 5 and n up to 10⁵: its lists are at least 20 times as long as
+    the answer, and a tree tests as few points.
     """
     output = cost.paper_output(n) if output is None else output
     queries = max(1.0, n if queries is None else queries)
@@ -110,35 +110,35 @@ def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None,
 
 
 def boxes_suit(points) -> bool:
-    """Whether boxes separate the points of a sample along its principal axes; for up to 4 coordinates.
+    """Return whether boxes separate the points of a sample along its principal axes; always True for d > 4.
 
-    Along each axis, both ways, a tree over the sample is searched for 1 % of it. Across a thin set that is oblique to
-    the coordinate axes every box is cut.
+    A partition tree over the sample is queried for 1 % of it along each axis, in both directions. Across a thin set
+    that is oblique to the coordinate axes every box is cut.
     """
     n, d = points.shape
-    sample = np.asarray(points[:: max(1, n // _SAMPLE)], np.float64)
-    if d > _MAX_PROBED or not np.isfinite(sample).all():
+    sample = np.asarray(points[:: max(1, n // _PROBE_POINTS)], np.float64)
+    if d > _MAX_PROBE_DIMENSION or not np.isfinite(sample).all():
         return True
     largest = np.abs(sample).max(initial=0.0)
     sample = (sample - sample.mean(axis=0)) / (largest if largest > 0 else 1.0)
     variances, vectors = np.linalg.eigh(np.cov(sample.T).reshape(d, d))
-    axes = vectors.T[variances > _FLAT]
+    axes = vectors.T[variances > _MIN_VARIANCE]
     tree = index_class("partition-tree")(sample)
     for normal in np.concatenate([axes, -axes]):
         before = tree.work.points_tested
         tree.query(normal, float(np.quantile(sample @ normal, 0.99)))
-        if tree.work.points_tested - before > _MAX_TESTED * len(sample):
+        if tree.work.points_tested - before > _MAX_TESTED_SHARE * len(sample):
             return False
     return True
 
 
 def kinds() -> list[str]:
-    """The kinds of index that ``build`` can make, without "auto"."""
+    """List the kinds of index that ``build`` supports, without "auto"."""
     return list(KINDS)
 
 
 def check_kind(kind: str, *, dynamic: bool = False) -> str:
-    """``kind`` if ``build`` knows it and, with ``dynamic``, it can be changed; otherwise an InputError."""
+    """Return ``kind`` if it exists and, with ``dynamic``, can be changed; otherwise raise an InputError."""
     if kind != "auto" and kind not in KINDS:
         raise InputError(f"kind must be one of auto, {', '.join(KINDS)}; got {kind!r}")
     if dynamic and kind != "auto" and not index_class(kind).dynamic:

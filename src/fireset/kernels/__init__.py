@@ -1,1 +1,1 @@
-"""Compiled inner loops: free functions over flat arrays. The only package that knows numba."""
+"""Compiled inner loops: free functions over flat arrays. The only package that imports numba."""

@@ -1,46 +1,58 @@
 """Half-spaces over samples on a circle: arcs, which are ranges of the samples sorted by angle.
 
-All in float64. Sorted samples are numbered 0 … n−1 around the circle, and on from n. Neuron r fires for certain for
-those from ``arcs[r, 1]`` to ``arcs[r, 2]``, and possibly for those from ``arcs[r, 0]`` to ``arcs[r, 1]`` and from
-``arcs[r, 2]`` to ``arcs[r, 3]``: those are tested one by one with ``deciding_dot``. (Ends excluded; at most n samples
-in all.) The uncertain ranges are there for rounding and for rows whose norms differ a little.
+All numbers are float64. Sorted samples have the positions 0 … n−1 around the circle; position n + p is sample p again.
+Neuron r is certainly active for positions ``arcs[r, 1]`` … ``arcs[r, 2] − 1``. Positions ``arcs[r, 0]`` … ``arcs[r, 1]
+− 1`` and ``arcs[r, 2]`` … ``arcs[r, 3] − 1`` are uncertain, because of rounding and because the norms of the rows may
+differ a little: ``deciding_dot`` tests each of them. An arc has at most n positions.
 
-Sums over an arc are differences of prefix sums, all of them in two floats (``two_float_sums.py``): in one, a neuron or
-a residual 10⁹ times as large as the others would be felt far from where it belongs.
+Sums over an arc are differences of prefix sums. A prefix sum in one float would carry the rounding error of its
+largest term, 10⁻¹⁶ of it, past the place where that term is subtracted again; the error may exceed all that is left. So
+sums are kept in two floats (``_add_to``), with an error of 10⁻³² of the largest term.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import inlined, vectorized
+from fireset.kernels.compiling import inlined, strict_inlined, vectorized
 from fireset.kernels.firing import deciding_dot
-from fireset.kernels.two_float_sums import add_to
 
 _FULL_CIRCLE = 2 * np.pi
 _ANGLE_SLACK = 1e-14  # several roundings of angles up to 2π
 
 
 class CircleArrays(NamedTuple):
-    """Samples sorted by angle, and a table that narrows the search for an angle."""
+    """Samples sorted by angle, and a table that narrows the binary search for an angle."""
 
     rows: np.ndarray  # (n, 2)
-    samples: np.ndarray  # (n,) int64: sorted sample p is sample ``samples[p]``
+    samples: np.ndarray  # (n,) int64: position p holds sample ``samples[p]``
     angles: np.ndarray  # (n,), ascending from −π
     table: np.ndarray  # (cells + 1,) int64: entry k is the number of angles below −π + 2πk/cells
     min_norm: float  # bounds on the norms of the rows
     max_norm: float
 
 
+@strict_inlined
+def _add_to(high, low, term):
+    """Add ``term`` to the sum ``high + low``; returns the new (high, low), of which high alone is close to the sum.
+
+    The rounding error of the addition is computed exactly (Knuth 1969, The Art of Computer Programming, volume 2,
+    section 4.2.2, theorem B) and accumulated in ``low`` (Neumaier 1974).
+    """
+    total = high + term
+    taken = total - high
+    return total, low + ((high - (total - taken)) + (term - taken))
+
+
 @inlined
 def _rank(angles, table, angle):
-    """How many sorted angles lie below ``angle``, plus n for each full circle."""
+    """Count the sorted angles below ``angle``, plus n for each full circle. Cost O(1) expected with the table."""
     n = angles.shape[0]
     circles = np.floor((angle + np.pi) / _FULL_CIRCLE)
     angle -= circles * _FULL_CIRCLE
     cells = table.shape[0] - 1
     cell = int((angle + np.pi) * (cells / _FULL_CIRCLE))
-    # One cell more on both sides: rounding may put the angle into the next one.
+    # One more cell on both sides: rounding may put the angle into the next one.
     low, high = table[max(0, min(cell - 1, cells))], table[max(0, min(cell + 2, cells))]
     while low < high:
         middle = (low + high) >> 1
@@ -53,7 +65,7 @@ def _rank(angles, table, angle):
 
 @inlined
 def _half_width(level, norm_above, norm_below):
-    """The angle whose cosine is ``level / norm_above``, or for level < 0 ``level / norm_below``; −1 if none is."""
+    """Return arccos(level / norm), with ``norm_below`` as norm if level < 0; −1 if level exceeds the norm."""
     norm = norm_above if level >= 0 else norm_below
     if norm == 0.0:
         return -1.0 if level >= 0 else np.pi
@@ -63,9 +75,10 @@ def _half_width(level, norm_above, norm_below):
 
 @vectorized
 def locate(circle, W, threshold, slacks, arcs, lo, hi):
-    """``arcs`` of neurons lo … hi−1; returns the number of pairs that fire and of those that were tested one by one.
+    """Compute ``arcs`` (m, 4) of neurons lo … hi−1; returns the number of active pairs and of pairs tested.
 
-    ``circle`` is a ``CircleArrays``. ``slacks[r]`` bounds the rounding of inner products.
+    ``circle`` is a ``CircleArrays``, W is (m, 2), and ``slacks[r]`` bounds the rounding of inner products. Cost O(1)
+    expected for each neuron, and O(1) for each uncertain pair.
     """
     rows, _, angles, table, min_norm, max_norm = circle
     n = angles.shape[0]
@@ -91,7 +104,7 @@ def locate(circle, W, threshold, slacks, arcs, lo, hi):
         else:
             begin = min(max(_rank(angles, table, middle - inner), first), last)
             end = min(max(_rank(angles, table, middle + inner), begin), last)
-        before = first - first % n  # so that the first is below n
+        before = first - first % n  # makes the first position less than n
         arcs[r, 0], arcs[r, 1], arcs[r, 2], arcs[r, 3] = first - before, begin - before, end - before, last - before
         active += end - begin
         for side in range(0, 3, 2):
@@ -102,10 +115,12 @@ def locate(circle, W, threshold, slacks, arcs, lo, hi):
 
 
 @vectorized
-def spread(circle, W, output_weights, threshold, arcs, order, linear, constant, steps, extra, lo, hi):
-    """Have neurons ``order[lo:hi]`` add a_rc (⟨linear_r, x⟩ + constant) to all samples that they fire for.
+def scatter(circle, W, output_weights, threshold, arcs, order, linear, constant, steps, extra, lo, hi):
+    """Add a_rc (⟨linear_r, x⟩ + constant) of neurons ``order[lo:hi]`` to all samples for which they are active.
 
-    ``steps`` (n + 1, c, 3, 2) receives what begins and ends at a sample, ``extra`` (n, c) what goes to one alone.
+    ``linear`` is (m, 2). ``steps`` (n + 1, c, 3, 2) receives the two coefficients and the constant of the functions
+    that begin at a position, less those that end there; ``extra`` (n, c) the values for uncertain pairs. Cost O(c) for
+    each neuron and each uncertain pair.
     """
     rows = circle.rows
     n = rows.shape[0]
@@ -118,12 +133,12 @@ def spread(circle, W, output_weights, threshold, arcs, order, linear, constant, 
         begins = 0 if whole else begin % n
         ends = n if whole else end % n
         for c in range(outputs):
-            sign = np.float64(output_weights[r, c])
+            a_rc = np.float64(output_weights[r, c])
             if begin < end:
-                _add_step(steps, begins, c, sign, x, y, constant)
-                _add_step(steps, ends, c, -sign, x, y, constant)
-                if ends <= begins:  # the arc goes on past sample n − 1 from sample 0
-                    _add_step(steps, 0, c, sign, x, y, constant)
+                _add_step(steps, begins, c, a_rc, x, y, constant)
+                _add_step(steps, ends, c, -a_rc, x, y, constant)
+                if ends <= begins:  # the arc continues from position n − 1 to position 0
+                    _add_step(steps, 0, c, a_rc, x, y, constant)
         for side in range(0, 3, 2):
             for p in range(arcs[r, side], arcs[r, side + 1]):
                 i = p % n
@@ -134,17 +149,18 @@ def spread(circle, W, output_weights, threshold, arcs, order, linear, constant, 
 
 
 @inlined
-def _add_step(steps, p, c, sign, x, y, constant):
-    """Let a linear function begin at a sample; the same call with −sign takes back the same floats."""
-    for k, term in enumerate((sign * x, sign * y, sign * constant)):
-        steps[p, c, k, 0], steps[p, c, k, 1] = add_to(steps[p, c, k, 0], steps[p, c, k, 1], term)
+def _add_step(steps, p, c, a_rc, x, y, constant):
+    """Let a_rc (x, y, constant) begin at position p; a call with −a_rc cancels it exactly."""
+    for k, term in enumerate((a_rc * x, a_rc * y, a_rc * constant)):
+        steps[p, c, k, 0], steps[p, c, k, 1] = _add_to(steps[p, c, k, 0], steps[p, c, k, 1], term)
 
 
 @vectorized
-def received(circle, steps, extra, scale, result):
-    """What every sample received from all ranges of neurons, times ``scale``, by number of the sample; (n, c).
+def sum_scattered(circle, steps, extra, scale, result):
+    """Sum what ``scatter`` added to every sample, times ``scale``, into ``result`` (n, c), indexed by sample.
 
-    ``steps`` (ranges, n + 1, c, 3, 2) and ``extra`` (ranges, n, c) are those of ``spread``.
+    ``steps`` (ranges, n + 1, c, 3, 2) and ``extra`` (ranges, n, c) come from ``scatter``, one for each range of
+    neurons. Cost O(n · c · ranges).
     """
     rows, samples = circle.rows, circle.samples
     outputs = extra.shape[2]
@@ -152,19 +168,22 @@ def received(circle, steps, extra, scale, result):
         x, y, constant = 0.0, 0.0, 0.0
         x_low, y_low, constant_low = 0.0, 0.0, 0.0
         for p in range(rows.shape[0]):
-            alone = 0.0
+            extra_sum = 0.0
             for k in range(steps.shape[0]):
-                x, x_low = add_to(x, x_low + steps[k, p, c, 0, 1], steps[k, p, c, 0, 0])
-                y, y_low = add_to(y, y_low + steps[k, p, c, 1, 1], steps[k, p, c, 1, 0])
-                constant, constant_low = add_to(constant, constant_low + steps[k, p, c, 2, 1], steps[k, p, c, 2, 0])
-                alone += extra[k, p, c]
+                x, x_low = _add_to(x, x_low + steps[k, p, c, 0, 1], steps[k, p, c, 0, 0])
+                y, y_low = _add_to(y, y_low + steps[k, p, c, 1, 1], steps[k, p, c, 1, 0])
+                constant, constant_low = _add_to(constant, constant_low + steps[k, p, c, 2, 1], steps[k, p, c, 2, 0])
+                extra_sum += extra[k, p, c]
             value = (x + x_low) * rows[p, 0] + (y + y_low) * rows[p, 1] + (constant + constant_low)
-            result[samples[p], c] = scale * (value + alone)
+            result[samples[p], c] = scale * (value + extra_sum)
 
 
 @vectorized
 def prefix_sums(circle, residual, sums):
-    """``sums[p] = Σ_{q < p} residual_q x_q`` over sorted samples q, (n + 1, c, 2, 2): two coordinates, two floats."""
+    """Compute ``sums[p] = Σ_{q < p} residual_q x_q`` over positions q.
+
+    ``residual`` is (n, c) by sample; ``sums`` is (n + 1, c, 2, 2): two coordinates in two floats each. Cost O(n · c).
+    """
     rows, samples = circle.rows, circle.samples
     sums[0] = 0.0
     for c in range(residual.shape[1]):
@@ -172,22 +191,26 @@ def prefix_sums(circle, residual, sums):
             factor = np.float64(residual[samples[p], c])
             for j in range(2):
                 before = sums[p, c, j]
-                sums[p + 1, c, j, 0], sums[p + 1, c, j, 1] = add_to(before[0], before[1], factor * rows[p, j])
+                sums[p + 1, c, j, 0], sums[p + 1, c, j, 1] = _add_to(before[0], before[1], factor * rows[p, j])
 
 
 @inlined
 def _arc_sum(sums, begin, end, c, j):
-    """What ``sums`` grow by from sample ``begin`` to sample ``end``, on past the last one where that comes first."""
+    """Return the sum over positions begin … end−1 from prefix ``sums``; if end ≤ begin, the arc wraps around."""
     n = sums.shape[0] - 1
-    high, low = add_to(sums[end, c, j, 0], sums[end, c, j, 1] - sums[begin, c, j, 1], -sums[begin, c, j, 0])
+    high, low = _add_to(sums[end, c, j, 0], sums[end, c, j, 1] - sums[begin, c, j, 1], -sums[begin, c, j, 0])
     if end <= begin:
-        high, low = add_to(high, low + sums[n, c, j, 1], sums[n, c, j, 0])
+        high, low = _add_to(high, low + sums[n, c, j, 1], sums[n, c, j, 0])
     return high + low
 
 
 @vectorized
 def gather(circle, W, output_weights, threshold, arcs, order, sums, residual, gradients, lo, hi):
-    """``gradients[r] = Σ_i fired (Σ_c a_rc residual_ic) x_i`` for neurons ``order[lo:hi]``, from prefix sums."""
+    """Compute ``gradients[r] = Σ_i active (Σ_c a_rc residual_ic) x_i`` for neurons ``order[lo:hi]``.
+
+    ``sums`` are the ``prefix_sums`` of ``residual`` (n, c); ``gradients`` is (m, 2). Cost O(c) for each neuron and each
+    uncertain pair.
+    """
     rows, samples = circle.rows, circle.samples
     n = rows.shape[0]
     outputs = output_weights.shape[1]
@@ -200,9 +223,9 @@ def gather(circle, W, output_weights, threshold, arcs, order, sums, residual, gr
         x, y = 0.0, 0.0
         if begin < end:
             for c in range(outputs):
-                sign = np.float64(output_weights[r, c])
-                x += sign * _arc_sum(sums, begins, ends, c, 0)
-                y += sign * _arc_sum(sums, begins, ends, c, 1)
+                a_rc = np.float64(output_weights[r, c])
+                x += a_rc * _arc_sum(sums, begins, ends, c, 0)
+                y += a_rc * _arc_sum(sums, begins, ends, c, 1)
         for side in range(0, 3, 2):
             for p in range(arcs[r, side], arcs[r, side + 1]):
                 i = p % n
@@ -216,9 +239,9 @@ def gather(circle, W, output_weights, threshold, arcs, order, sums, residual, gr
 
 @vectorized
 def list_samples(circle, W, threshold, arcs, ends, samples, lo, hi):
-    """Write the samples that neurons lo … hi−1 fire for to ``samples``.
+    """Write the fire sets of neurons lo … hi−1 to ``samples``.
 
-    Those of neuron r from ``ends[r]`` on, which at first is where its list starts and in the end where it ends.
+    The list of neuron r starts at ``ends[r]``, which is advanced to its end. Cost O(active pairs).
     """
     rows, sorted_samples = circle.rows, circle.samples
     n = rows.shape[0]

@@ -1,25 +1,26 @@
-"""Searching a cell tree: bounds on the inner products of a cell, and the points of the leaves that may have some above.
+"""Queries on a cell tree: bounds on the inner products of a cell, and tests of the points in the remaining leaves.
 
 Layout (``CellArrays``). Cell v is a set of points with an orthonormal frame, the rows u_1, …, u_d of ``frames[v]`` (the
 coordinate axes if there are no frames), and its extent in it, ``lowest[v, j]`` ≤ ⟨u_j, p⟩ ≤ ``highest[v, j]``. Its
 children are the cells ``children[v, FIRST]`` … ``children[v, LAST] − 1``, its points those of the leaves ``children[v,
-FIRST_LEAF]`` … ``children[v, LAST_LEAF] − 1``; a cell without children is a leaf. Cell 0 holds all points.
+FIRST_LEAF]`` … ``children[v, LAST_LEAF] − 1``; a cell without children is a leaf. Cell 0 contains all points.
 
-A leaf has a block of points, ``coordinates[leaf, j, column]``, and ``buckets[leaf, column]`` is the number of the
+A leaf has a block of points, ``coordinates[leaf, j, column]``, and ``buckets[leaf, column]`` is the index p of the
 point. Equal points are one point with several ids: ``ids[starts[p]]`` … ``ids[starts[p] + sizes[p] − 1]``.
 
-The bound. Let q = Σ λ_s g_s with λ ≥ 0 and generators g_s, at first the frame's axes with the signs of q, and let h_s
+The bound. Let q = Σ λ_s g_s with λ ≥ 0 and generators g_s, initially the frame's axes with the signs of q, and let h_s
 be the largest ⟨g_s, p⟩ over the cell. Then ⟨q, p⟩ ≤ Σ λ_s h_s. A *split* has two slots i, j, and weights a + b = 1. It
 replaces g_i or g_j by w = a g_i + b g_j, whichever leaves all λ at least 0: with t = min(λ_i/a, λ_j/b), λ_i and λ_j
-fall by t a and t b, and the one that becomes 0 is given to w, as t. With δ = a h_i + b h_j − h_w the bound falls by t δ
-≥ 0. Split r has slots ``split_slots[r, 0]`` and ``split_slots[r, 1]``, and the next splits, −1 if there is none, are
-``split_slots[r, 2]`` where w takes the place of g_i, and ``split_slots[r, 3]`` where it takes that of g_j.
-``split_weights[r]`` is (a, δ). The first split of each orthant of a frame is ``orthants[v, o]``, where bit j of o is
-set if the sign of λ_j is negative. If slots are split until every cone of generators has a common extreme point, the
-bound is the largest inner product itself: the cell is the hull of its points.
+fall by t a and t b, and the one that becomes 0 is replaced by t, the coefficient of w. With δ = a h_i + b h_j − h_w the
+bound falls by t δ ≥ 0. Split r has slots ``split_slots[r, 0]`` and ``split_slots[r, 1]``, and the next splits, −1 if
+there is none, are ``split_slots[r, 2]`` where w takes the place of g_i, and ``split_slots[r, 3]`` where it takes that
+of g_j. ``split_weights[r]`` is (a, δ). The first split of each orthant of a frame is ``orthants[v, o]``, where bit j of
+o is set if the sign of λ_j is negative. If slots are split until every cone of generators has a common extreme point,
+the bound is the largest inner product itself: the cell is the hull of its points.
 
-Rounding. Σ λ never changes, and generators are convex combinations of unit vectors: with points of norm at most 1 every
-h has an error of the depth of splits times a few units of rounding, and the bound Σ λ ≤ √d ‖q‖ times as much.
+Rounding. Σ λ is constant, and generators are convex combinations of unit vectors. With points of norm at most 1 the
+error of every h is the depth of the splits times a few units of rounding, and the error of the bound is Σ λ ≤ √d ‖q‖
+times as much.
 """
 
 from typing import NamedTuple
@@ -34,7 +35,7 @@ FIRST, LAST, FIRST_LEAF, LAST_LEAF = range(4)  # columns of ``children``
 
 
 class CellArrays(NamedTuple):
-    """The arrays of a tree; see the head of this file. Cells and splits are those of points times ``scale``."""
+    """The arrays of a tree; the layout is at the head of this file. Cells and splits are those of scale · points."""
 
     frames: np.ndarray  # (cells, d, d), or (0, d, d)
     lowest: np.ndarray  # (cells, d)
@@ -50,14 +51,14 @@ class CellArrays(NamedTuple):
     sizes: np.ndarray  # (points,) int32
     ids: np.ndarray  # int32
     scale: float  # a power of two
-    margin: float  # of the bounds for a normal of norm 1
+    margin: float  # error of the bounds for a normal of norm 1
 
 
 @vectorized
 def upper_bound(tree_cells, v, q, coefficients, limit):
-    """A bound on ⟨q, p⟩ over cell v, and a lower one; the first may be left unfinished once it is at most ``limit``.
+    """Return an upper and a lower bound on ⟨q, p⟩ over cell v; the upper one is refined until it is at most ``limit``.
 
-    ``coefficients`` is scratch, (d,).
+    ``coefficients`` (d,) is scratch. Cost O(d²), and O(1) for each split.
     """
     frames, lowest, highest, orthants, split_slots, split_weights = tree_cells
     d = q.shape[0]
@@ -102,9 +103,10 @@ def upper_bound(tree_cells, v, q, coefficients, limit):
 def search(tree, queries, first, found, stack, counts, work):
     """Answer queries first, first + 1, … while ``found`` has space for all ids; returns the next query.
 
-    ``tree`` is a ``CellArrays``, ``queries`` is (normals, thresholds, slacks, bands). Ids of the points above go to
-    ``found``, query after query, in any order; ``counts`` receives how many; ``work`` grows by the cells whose bounds
-    were computed, the points tested and the ids reported without a test.
+    ``tree`` is a ``CellArrays``, ``queries`` is (normals, thresholds, slacks, bands). Ids of the points above are
+    written to ``found``, query after query, in any order, and their numbers to ``counts``. Cells visited, points tested
+    and ids reported without a test are added to ``work``. Cost O(cells visited · cost of ``upper_bound`` + points
+    tested + ids found).
     """
     children, coordinates, buckets = tree.children, tree.coordinates, tree.buckets
     starts, sizes, ids = tree.starts, tree.sizes, tree.ids
@@ -161,7 +163,7 @@ def search(tree, queries, first, found, stack, counts, work):
 
 @vectorized
 def _test_leaf(coordinates, buckets, starts, sizes, ids, leaf, x, threshold, band, found, end):
-    """Append the ids of the points of a leaf that lie above; returns the new end."""
+    """Append the ids of the points of a leaf that are above; returns the new end."""
     above = leaf_bits(coordinates, buckets, leaf, x, threshold, band)
     while above != 0:
         end = _append(starts, sizes, ids, buckets[leaf, first_bit(above)], found, end)
@@ -179,7 +181,7 @@ def _append(starts, sizes, ids, point, found, end):
 
 @vectorized
 def put_answers(found, counts, begins, target):
-    """Copy the answers of one tree behind those of the others: query k's to ``target[begins[k]:]``, which advances."""
+    """Copy the ids of query k in one tree to ``target[begins[k]:]``, and advance ``begins[k]``, for all k."""
     p = 0
     for k in range(counts.shape[0]):
         for _ in range(counts[k]):
@@ -190,7 +192,7 @@ def put_answers(found, counts, begins, target):
 
 @vectorized
 def values_of(coordinates, places, owners, points, tree, normals, counts, ids, values):
-    """``values[p] = ⟨normal, point ids[p]⟩`` for the ids of one tree, ``owners[id] == tree``, of all queries."""
+    """Compute ``values[p] = ⟨normal, point ids[p]⟩`` for the ids of one tree (``owners[id] == tree``)."""
     begin = 0
     for k in range(normals.shape[0]):
         for p in range(begin, begin + counts[k]):
@@ -206,7 +208,7 @@ def values_of(coordinates, places, owners, points, tree, normals, counts, ids, v
 
 @vectorized
 def remove(tree, removed, points):
-    """Take ids out of a tree; ``points[id]`` is the number of its point. Cells stay: they hold what is left, too."""
+    """Remove ids from a tree; ``points[id]`` is the index of their point. Cells are not changed, and stay valid."""
     coordinates, buckets, places = tree.coordinates, tree.buckets, tree.places
     starts, sizes, ids = tree.starts, tree.sizes, tree.ids
     for number in removed:

@@ -1,7 +1,7 @@
-"""Building a cell tree: the frame of each cell, and halving in it.
+"""Build a cell tree: fit a frame to each cell, and halve its points along the axes of the frame.
 
-A cell's frame is made of the principal axes of its points. Its points are halved twice, each time along the axis with
-the largest extent relative to the standard deviation of the cell, so that the tree of an affine image of the points is
+The frame of a cell is made of the principal axes of its points. The points are halved twice, each time along the axis
+with the largest extent relative to the standard deviation of the cell. So the tree of an affine image of the points is
 the image of the tree: a thin set is cut across its width as often as along its length.
 """
 
@@ -15,13 +15,13 @@ from fireset.kernels.compiling import strict, vectorized
 from fireset.kernels.partition_tree import LEAF
 
 _FLAT = 1e-12  # standard deviations below this are rounding: all points have norm at most about 1
-_SAMPLE = 256  # points that an axis is chosen by
-_MAX_WEIGHED = 6  # coordinates for which volumes are compared
-_EVENNESS = 0.5  # the weight of an extent relative to the deviation, beside that of the volume
+_SAMPLE = 256  # points that are used to choose an axis
+_MAX_WEIGHED = 6  # largest dimension in which volumes are compared
+_EVENNESS = 0.5  # weight of the relative extent in the score of an axis; the weight of the volumes is 1
 
 
 class BuildArrays(NamedTuple):
-    """Space for the cells of a tree, see ``fireset.kernels.cell_tree``; ``ranges`` has the rows of every cell."""
+    """Arrays for the cells of a tree (``fireset.kernels.cell_tree``); ``ranges`` has the range of rows of each cell."""
 
     frames: np.ndarray
     lowest: np.ndarray
@@ -34,7 +34,7 @@ class BuildArrays(NamedTuple):
 
 
 def space_for_cells(n: int, d: int, rotated: bool, budget: int) -> BuildArrays:
-    """Arrays for the cells of n points; what is not used of them is not touched, and so takes no memory."""
+    """Allocate arrays for the cells of n points; unused parts are not touched, and take no memory."""
     most = n // (LEAF // 4) + 8
     levels = max(n, 2).bit_length()
     splits = most * budget if d != 2 else (n + 8 * most) * levels
@@ -52,11 +52,11 @@ def space_for_cells(n: int, d: int, rotated: bool, budget: int) -> BuildArrays:
 
 @vectorized
 def build_cells(rows, order, space, budget):
-    """Cells over ``rows``, (n, d) of norm at most about √d, which are reordered along with ``order``.
+    """Build cells over ``rows`` (n, d), of norm at most about √d, which are reordered together with ``order``.
 
-    ``budget`` is the number of splits of a cell, 0 for none; in two dimensions every cell is split until it is the hull
-    of its points, unless it is 0. Returns the numbers of cells and of splits written to ``space``, and the largest
-    error of a frame or hull, which is to be added to every bound. Cost O(n (d² + budget · d) log n).
+    ``budget`` is the maximal number of splits of a cell. In two dimensions any positive budget splits every cell until
+    it is the hull of its points. Returns the numbers of cells and of splits written to ``space``, and the largest error
+    of a frame or hull, which must be added to every bound. Cost O(n (d² + budget · d) log n).
     """
     n, d = rows.shape
     frames, lowest, highest, children, orthants, slots, weights, ranges = space
@@ -71,7 +71,7 @@ def build_cells(rows, order, space, budget):
             frame[j, k] = 1.0 if j == k else 0.0
     n_cells, n_splits, error = 1, 0, 0.0
     v = 0
-    while v < n_cells:  # children follow all cells of the levels above: level by level
+    while v < n_cells:  # level by level: children come after all cells of the levels above
         begin, end = ranges[v, 0], ranges[v, 1]
         if rotated:
             error = max(error, _fit_frame(rows, begin, end, frames, parents[v], v, scratch))
@@ -110,9 +110,10 @@ def build_cells(rows, order, space, budget):
 
 @vectorized
 def _fit_frame(rows, begin, end, frames, parent, v, scratch):
-    """The frame of a cell, to ``frames[v]`` and ``scratch[0]``: of three, the one in which its box is smallest.
+    """Write the frame of a cell to ``frames[v]`` and ``scratch[0]``: the candidate with the smallest box.
 
-    They are the coordinate axes, the frame of the parent and the principal axes. Returns the error of the frame.
+    Candidates are the coordinate axes, the frame of the parent and the principal axes. Returns the error of the frame,
+    its largest deviation from orthonormality.
     """
     d = rows.shape[1]
     frame, candidate, covariance, axes = scratch[0], scratch[1], scratch[2], scratch[3]
@@ -152,7 +153,7 @@ def _fit_frame(rows, begin, end, frames, parent, v, scratch):
 
 @vectorized
 def _principal_axes(rows, begin, end, covariance, axes):
-    """Eigenvectors of the covariance, as rows of ``axes``, by Jacobi's rotations, orthonormal up to rounding."""
+    """Compute the eigenvectors of the covariance by Jacobi rotations: rows of ``axes``, orthonormal up to rounding."""
     d = rows.shape[1]
     mean = np.zeros(d)
     for i in range(begin, end):
@@ -183,7 +184,7 @@ def _principal_axes(rows, begin, end, covariance, axes):
 
 @vectorized
 def _rotate(covariance, axes, p, q):
-    """One rotation of Jacobi's, which makes entry (p, q) zero."""
+    """Apply the Jacobi rotation that makes entry (p, q) zero."""
     theta = (covariance[q, q] - covariance[p, p]) / (2.0 * covariance[p, q])
     t = (1.0 if theta >= 0.0 else -1.0) / (abs(theta) + np.sqrt(theta * theta + 1.0))
     if abs(theta) > 1e150:
@@ -202,7 +203,7 @@ def _rotate(covariance, axes, p, q):
 
 @strict
 def _orthonormalize(frame):
-    """Gram–Schmidt, which leaves an error of a few units of rounding."""
+    """Orthonormalize the rows of ``frame`` by Gram–Schmidt, up to a few units of rounding."""
     d = frame.shape[0]
     for j in range(d):
         for k in range(j):
@@ -221,7 +222,7 @@ def _orthonormalize(frame):
 
 @vectorized
 def _deviations(rows, begin, end, frame, deviations):
-    """Standard deviations along the axes of a frame."""
+    """Compute the standard deviations along the axes of a frame."""
     for j in range(rows.shape[1]):
         mean = 0.0
         for i in range(begin, end):
@@ -235,7 +236,7 @@ def _deviations(rows, begin, end, frame, deviations):
 
 @vectorized
 def _fit_extent(rows, begin, end, frame, lowest, highest, v, extremes):
-    """The extent of cell v along the axes of a frame, and in ``extremes``, (2, d), where it is largest and smallest."""
+    """Compute the extent of cell v along the axes of a frame; its largest and smallest points go to ``extremes``."""
     for j in range(rows.shape[1]):
         low, high = np.inf, -np.inf
         for i in range(begin, end):
@@ -249,7 +250,7 @@ def _fit_extent(rows, begin, end, frame, lowest, highest, v, extremes):
 
 @vectorized
 def _halve(rows, order, begin, end, middle, frame, deviations):
-    """Reorder so that the points before ``middle`` are on one side of a hyperplane, those from it on the other."""
+    """Reorder rows so that those before ``middle`` are on one side of a hyperplane, the others on the other side."""
     d = rows.shape[1]
     widest = _choose_axis(rows, begin, end, frame, deviations)
     keys = np.empty(end - begin)
@@ -282,11 +283,11 @@ def _halve(rows, order, begin, end, middle, frame, deviations):
 
 @vectorized
 def _choose_axis(rows, begin, end, frame, deviations):
-    """The axis to halve along, by a sample of the points.
+    """Choose the axis to halve along from a sample of the points.
 
-    It is the one whose halves have boxes of the smallest volumes: halving a piece of a surface along its longest side
-    makes it flatter, too. Axes of like volumes are told apart by their extent relative to the standard deviation of
-    the cell, so that a solid set is halved in all directions in turn, however thin it is.
+    It is the axis whose halves have boxes of the smallest volumes: halving a piece of a surface along its longest side
+    also makes it flatter. Between axes of similar volumes the extent relative to the standard deviation of the cell
+    decides, so that a solid set is halved in all directions in turn, however thin it is.
     """
     d = rows.shape[1]
     count = min(end - begin, _SAMPLE)

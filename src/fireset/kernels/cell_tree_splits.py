@@ -1,20 +1,20 @@
-"""The splits that fit a cell to the hull of its points (``fireset.kernels.cell_tree`` says what a split is).
+"""Splits that fit a cell to the hull of its points (``fireset.kernels.cell_tree`` defines a split).
 
-In the plane the hull itself is computed, and its edges make balanced trees of splits. In more dimensions the splits
-that promise most are made first, up to a number that is given.
+In the plane the hull is computed, and its edges make balanced trees of splits. In more dimensions the splits with the
+largest predicted gain are made first, up to a given number.
 """
 
 import numpy as np
 
 from fireset.kernels.compiling import strict, vectorized
 
-_MIN_GAIN = 1e-3  # of the extent of a cell: splits that promise less are not made
+_MIN_GAIN = 1e-3  # relative to the extent of a cell; splits with a smaller predicted gain are not made
 _MIN_WEIGHT = 1e-12  # of a generator in a split
 
 
 @vectorized
 def project(rows, i, frame, j):
-    """⟨axis j of the frame, row i⟩."""
+    """Return ⟨axis j of the frame, row i⟩."""
     value = 0.0
     for k in range(rows.shape[1]):
         value += frame[j, k] * rows[i, k]
@@ -23,7 +23,7 @@ def project(rows, i, frame, j):
 
 @vectorized
 def _extreme(rows, begin, end, direction):
-    """The largest ⟨direction, p⟩, and the point that has it."""
+    """Return the largest ⟨direction, p⟩ and its point."""
     best, where = -np.inf, begin
     for i in range(begin, end):
         value = 0.0
@@ -36,15 +36,16 @@ def _extreme(rows, begin, end, direction):
 
 @vectorized
 def _choose_split(rows, generators, heights, points, widths, cone, choices):
-    """The split of a cone of generators that promises most; returns its gain relative to the extent of the cell.
+    """Choose the split of a cone with the largest predicted gain; returns the gain relative to the extent of the cell.
 
     ``points[cone, s]`` is extreme in the direction of generator s, with the inner product ``heights[cone, s]``, and
-    ``widths[cone, s]`` is the extent in that direction. Two generators with extreme points p_i and p_j promise g_i g_j
-    / (g_i + g_j), where g_i = ⟨g_i, p_i − p_j⟩ and g_j = ⟨g_j, p_j − p_i⟩, at the direction between them in which both
-    points are level: the gain if no other point is above them there. Slots and weight go to ``choices``.
+    ``widths[cone, s]`` is the extent in that direction. For generators g_i, g_j with extreme points p_i, p_j let
+    δ_i = ⟨g_i, p_i − p_j⟩ and δ_j = ⟨g_j, p_j − p_i⟩. The predicted gain is δ_i δ_j / (δ_i + δ_j), at the direction
+    between them in which both points have equal inner products: the actual gain if no other point is above them there.
+    Slots and weight are written to ``choices``.
     """
     d = rows.shape[1]
-    gaps = np.zeros((d, d))  # by how much the extreme point of t falls short in the direction of s
+    gaps = np.zeros((d, d))  # difference of the extreme points of s and t in the direction of s
     for s in range(d):
         for t in range(d):
             if points[cone, s] != points[cone, t]:
@@ -64,7 +65,7 @@ def _choose_split(rows, generators, heights, points, widths, cone, choices):
                     choices[cone, 0], choices[cone, 1], choices[cone, 2] = i, j, a
     if best > _MIN_GAIN or d == 2:
         return best
-    # No edge promises anything. If one point is extreme for all generators, the cone is done; else halve an edge.
+    # No edge has a gain. If one point is extreme for all generators, the cone is done; otherwise halve an edge.
     least, edge_gap = np.inf, 0.0
     for t in range(d):
         worst = 0.0
@@ -83,14 +84,17 @@ def _choose_split(rows, generators, heights, points, widths, cone, choices):
 
 @vectorized
 def best_splits(rows, begin, end, frame, lowest, highest, extremes, budget, orthants, slots, weights, used):
-    """Splits of all orthants of a frame, those that promise most first, from ``slots[used]`` on; returns their end."""
+    """Make splits in all orthants of a frame, those with the largest predicted gain first.
+
+    Splits are written from ``slots[used]`` on; returns their end. Cost O(points · d) for each split.
+    """
     d = rows.shape[1]
     last = used + min(budget, 2 * (end - begin))
     most = (1 << d) + budget
     generators, heights = np.empty((most, d, d)), np.empty((most, d))
     points, widths = np.empty((most, d), np.int64), np.empty((most, d))
     choices, gains = np.empty((most, 3)), np.empty(most)
-    origins = np.empty((most, 2), np.int64)  # the split, or ~orthant, that a cone belongs to, and on which side
+    origins = np.empty((most, 2), np.int64)  # the split, or ~orthant, above a cone, and the side of it
     cones = 1 << d
     for cone in range(cones):
         for j in range(d):
@@ -141,7 +145,7 @@ def best_splits(rows, begin, end, frame, lowest, highest, extremes, budget, orth
 
 @vectorized
 def sort_by(keys, order):
-    """Heapsort of ``order`` by ``keys[order]``."""
+    """Sort ``order`` by ``keys[order]`` (heapsort)."""
     count = order.shape[0]
     for start in range(count // 2 - 1, -1, -1):
         _sift(keys, order, start, count)
@@ -166,10 +170,11 @@ def _sift(keys, order, hole, count):
 
 @vectorized
 def hull_splits(rows, begin, end, frame, lowest, highest, orthants, slots, weights, used):
-    """Splits that make a cell of the plane the hull of its points, as a balanced tree for each quadrant of its frame.
+    """Make the splits that turn a cell in the plane into the hull of its points: a balanced tree for each quadrant.
 
     Generators between two axes are normals of hull edges, in the order of their angles; a cone between two neighbours
-    has one extreme point. Returns the end of the splits and the largest distance of a point from the hull, by rounding.
+    has one extreme point. Returns the end of the splits, and the largest distance of a point outside the computed hull,
+    which is due to rounding. Cost O(s log s) for s points.
     """
     count = end - begin
     x, y = np.empty(count), np.empty(count)
@@ -179,7 +184,7 @@ def hull_splits(rows, begin, end, frame, lowest, highest, orthants, slots, weigh
         x[i], y[i] = project(rows, begin + i, frame, 0), project(rows, begin + i, frame, 1)
     sort_by(x, order)
     lost = 0.0
-    for lower in range(2):  # the upper chain, and the lower one as the upper one of the mirror image
+    for lower in range(2):  # the upper chain; the lower one is the upper one of the mirror image
         side = -1.0 if lower else 1.0
         length = 0
         for p in range(count):
@@ -193,7 +198,7 @@ def hull_splits(rows, begin, end, frame, lowest, highest, orthants, slots, weigh
             chain[length] = i
             length += 1
         lost = max(lost, _largest_excess(x, y, side, order, chain, length))
-        # From the left to the right end of the chain: normals from (−1, 0) over (0, side) to (1, 0).
+        # From the left to the right end of the chain the normals turn from (−1, 0) over (0, side) to (1, 0).
         edge = 0
         while edge + 1 < length and side * (y[chain[edge + 1]] - y[chain[edge]]) > 0.0:
             edge += 1
@@ -212,7 +217,7 @@ def _turns_left(x, y, side, p, q, r):
 
 @strict
 def _largest_excess(x, y, side, order, chain, length):
-    """By how much a point lies beyond the edge of the chain above or below it, at most."""
+    """Return the largest distance of a point beyond the edge of the chain at its x."""
     worst, edge = 0.0, 0
     for p in range(order.shape[0]):
         i = order[p]
@@ -230,15 +235,15 @@ def _largest_excess(x, y, side, order, chain, length):
 
 @vectorized
 def _balanced_splits(x, y, side, chain, length, first, last, half, lowest, highest, slots, weights, used):
-    """Splits of one quadrant by the normals of the edges first … last − 1 of a chain; returns the first and the next.
+    """Make the splits of one quadrant, normals of the edges first … last − 1 of a chain; returns (root, new ``used``).
 
-    The directions of the left quadrant (``half`` 0) go from −x to ±y, those of the right one from ±y to x.
+    The directions of the left quadrant (``half`` 0) turn from −x to ±y, those of the right one from ±y to x.
     """
     if first >= last:
         return -1, used
-    slot = 0 if half == 0 else 1  # of the direction where a range of edges begins; 0 is x, 1 is y
-    waiting = np.empty((64, 4), np.int64)  # first edge, last edge, the split before and on which side of it
-    ends = np.empty((64, 2, 3))  # the directions where a range of edges begins and ends, with their heights
+    slot = 0 if half == 0 else 1  # slot of the direction at which a range of edges begins; 0 is x, 1 is y
+    waiting = np.empty((64, 4), np.int64)  # first edge, last edge, the split above and the side of it
+    ends = np.empty((64, 2, 3))  # directions at the begin and end of a range of edges, with their heights
     waiting[0, 0], waiting[0, 1], waiting[0, 2], waiting[0, 3] = first, last, -1, 0
     along_x, along_y = (0, 1) if half == 0 else (1, 0)
     ends[0, along_x, 0], ends[0, along_x, 1] = (-1.0 if half == 0 else 1.0), 0.0
@@ -259,7 +264,7 @@ def _balanced_splits(x, y, side, chain, length, first, last, half, lowest, highe
         a = 0.5 if not alpha + beta > 0.0 else alpha / (alpha + beta)
         a = min(max(a, _MIN_WEIGHT), 1.0 - _MIN_WEIGHT)
         w_x, w_y = a * before_x + (1.0 - a) * after_x, a * before_y + (1.0 - a) * after_y
-        best = middle  # any weight is right if the height is: climb to the extreme point from the edge
+        best = middle  # any weight is valid with its true height: climb from the edge to the extreme point
         while best > 0 and _rise(x, y, chain, best, best - 1, w_x, w_y) > 0.0:
             best -= 1
         while best + 1 < length and _rise(x, y, chain, best, best + 1, w_x, w_y) > 0.0:
@@ -274,7 +279,7 @@ def _balanced_splits(x, y, side, chain, length, first, last, half, lowest, highe
             slots[waiting[depth, 2], 2 + waiting[depth, 3]] = used
         split = used
         used += 1
-        # Column 2 of a split: w in place of the first direction, for the edges after the middle one.
+        # Column 2 of a split: w replaces the first direction, for the edges after the middle one.
         for part in range(2):
             low, high = (middle + 1, end) if part == 0 else (begin, middle)
             if low >= high:

@@ -1,21 +1,26 @@
-"""How kernels are compiled: ahead of time for the types they meet, cached on disk, without the GIL.
+"""Decorators that compile the kernels with numba: cached on disk, without the GIL.
 
-Two kinds. ``strict`` kernels keep the order of operations as written: they decide who fires. ``vectorized`` kernels let
-LLVM regroup sums and use fused multiply-add, which is what lets it use wide registers; NaN and infinity keep their
-meaning in both, so that a diverging run is seen and not computed away.
+There are two families. ``strict`` kernels keep the order of floating-point operations as written; they decide which
+pairs are active. ``vectorized`` kernels let LLVM reorder sums and use fused multiply-add, which wide registers need.
+NaN and infinity keep their meaning in both, so that a diverging run is detected.
 
-Compiled code is cached in the first of these folders that can be written:
+Compiled code is cached in the first of these folders that is writable:
 
 1. ``NUMBA_CACHE_DIR``, if it is set;
 2. ``__pycache__`` beside the kernels;
 3. the cache folder of the user, ``~/.cache/numba``;
-4. a folder of the user in the system's folder for temporary files.
+4. a private folder of the user in the folder for temporary files.
 
-Without any of them each process compiles its kernels. Both this and the fourth give a warning, once in a process.
+Without any of them each process compiles its kernels. This case and the fourth give one warning per process.
+
+The cache is valid while the code of all kernels is unchanged. Comments, docstrings, blank lines and modification times
+do not matter (``code_digest``, ``KernelCacheLocator``).
 """
 
+import ast
 import hashlib
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,42 +29,67 @@ from pathlib import Path
 from typing import Any
 
 import numba.core.config
+from numba.core.caching import InTreeCacheLocator
 from numba.misc.appdirs import AppDirs
 
-_REGROUPED = {"reassoc", "contract", "nsz"}
+_FASTMATH = {"reassoc", "contract", "nsz"}
 _FOLDER = Path(__file__).parent
-_CONFIG: Any = numba.core.config  # its attributes are made at run time
+_PYTHON = f"py{sys.version_info[0]}{sys.version_info[1]}"  # as in numba's file names
+_CONFIG: Any = numba.core.config  # its attributes are created at run time
 
 
-def _source_digest() -> str:
-    """Digest of all kernels' sources.
+def code_digest(sources: dict[str, bytes]) -> str:
+    """Digest of the code of all ``sources`` by file name, without comments, docstrings and line numbers.
 
-    numba compares the source of a kernel's own file alone: it would use code that was compiled with an older version of
-    another file's function, or of a class that groups arrays.
+    numba compares only the file of the kernel itself. It would use code that was compiled with an older version of a
+    function or named tuple from another file.
     """
     total = hashlib.blake2b(digest_size=16)
-    for file in sorted(_FOLDER.glob("*.py")):
-        total.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
+    for name, source in sorted(sources.items()):
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+                del node.body[0]
+        total.update(f"{name} {ast.dump(tree)}\n".encode())
     return total.hexdigest()
 
 
-def _prepare_package_cache(digest: str) -> bool:
-    """Remove compiled code of other sources from ``__pycache__``; returns whether the folder can be written."""
-    cache = _FOLDER / "__pycache__"
-    mark = cache / "kernels.mark"  # the digest of the sources that the compiled code was made from
+def _kernels_digest() -> str:
+    """``code_digest`` of this package; the sources are parsed only if they differ from those of the mark file."""
+    sources = {file.name: file.read_bytes() for file in sorted(_FOLDER.glob("*.py"))}
+    source_digest = hashlib.blake2b(repr(sources).encode(), digest_size=16).hexdigest()
+    marked = _read_mark()
+    return marked[1] if marked[0] == source_digest else _remember(source_digest, code_digest(sources))
+
+
+def _read_mark() -> tuple[str, str]:
+    """Digests of the sources and of their code for which the cache beside the kernels was made."""
     try:
-        cache.mkdir(exist_ok=True)
-        tempfile.TemporaryFile(dir=cache).close()
-        if mark.exists() and mark.read_text(encoding="ascii") == digest:
-            return True
-        for compiled in (*cache.glob("*.nbi"), *cache.glob("*.nbc")):
-            compiled.unlink(missing_ok=True)
+        source_digest, digest = _mark_file().read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return "", ""
+    return source_digest, digest
+
+
+def _remember(source_digest: str, digest: str) -> str:
+    """Write the mark file, and remove code that was compiled from other kernels; returns ``digest``."""
+    mark = _mark_file()
+    try:
+        mark.parent.mkdir(exist_ok=True)
+        if _read_mark()[1] != digest:
+            for compiled in (*mark.parent.glob(f"*.{_PYTHON}*.nbi"), *mark.parent.glob(f"*.{_PYTHON}*.nbc")):
+                compiled.unlink(missing_ok=True)
         part = mark.with_suffix(f".{os.getpid()}")
-        part.write_text(digest, encoding="ascii")
+        part.write_text(f"{source_digest} {digest}", encoding="ascii")
         part.replace(mark)
-    except OSError:
-        return False
-    return True
+    except OSError:  # the folder is read-only, and not used as a cache
+        pass
+    return digest
+
+
+def _mark_file() -> Path:
+    # One for each version of Python: syntax trees, and so digests, differ between versions.
+    return _FOLDER / "__pycache__" / f"kernels.{_PYTHON}.mark"
 
 
 def _is_writable(folder: Path) -> bool:
@@ -72,35 +102,35 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _temporary_folder() -> Path | None:
-    """A folder among the temporary files that only this user can write: numba unpickles what it finds in its cache."""
+    """Create a folder for temporary files that only this user can write: numba unpickles the files of its cache."""
     try:
-        if not hasattr(os, "getuid"):  # Windows has a folder for temporary files for each user
+        if not hasattr(os, "getuid"):  # on Windows the folder for temporary files belongs to the user
             return Path(tempfile.gettempdir(), "fireset-kernels")
         folder = Path(tempfile.gettempdir(), f"fireset-kernels-{os.getuid()}")
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return None
-    private = found.st_uid == os.getuid() and not found.st_mode & 0o077 and folder.is_dir() and not folder.is_symlink()
-    return folder if private else None
+    private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return folder if private and folder.is_dir() and not folder.is_symlink() else None
 
 
 def _choose_cache(digest: str) -> tuple[bool, str]:
-    """Whether to cache compiled code, and the folder to do so; "" is numba's choice, beside the kernels."""
+    """Whether to cache compiled code, and the folder for it; "" stands for ``__pycache__`` beside the kernels."""
     name = f"fireset-{digest}"
     if _CONFIG.CACHE_DIR and _is_writable(given := Path(_CONFIG.CACHE_DIR, name)):
         return True, str(given)
-    if _prepare_package_cache(digest):
+    if _is_writable(_FOLDER / "__pycache__"):
         return True, ""
-    if _is_writable(own := Path(AppDirs("numba", appauthor=False).user_cache_dir, name)):
-        return True, str(own)
+    if _is_writable(of_user := Path(AppDirs("numba", appauthor=False).user_cache_dir, name)):
+        return True, str(of_user)
     temporary = _temporary_folder()
     if temporary is not None and not _is_writable(temporary / name):
         temporary = None
     where = f"are cached in {temporary}" if temporary else "are compiled again by each process"
     warnings.warn(
-        f"compiled kernels {where}, because neither {_FOLDER} nor the user's cache folder can be written; set "
-        "NUMBA_CACHE_DIR to a folder that can be written and is kept",
+        f"compiled kernels {where}, because neither {_FOLDER} nor the user's cache folder is writable; set "
+        "NUMBA_CACHE_DIR to a writable folder that is kept",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -111,35 +141,58 @@ if _CONFIG.DISABLE_JIT:  # kernels contain LLVM code, which Python cannot run
     raise ImportError(
         "NUMBA_DISABLE_JIT must be unset or 0: the kernels of fireset run compiled only", name="fireset.kernels"
     )
-_CACHE, _CACHE_FOLDER = _choose_cache(_source_digest())
+_DIGEST = _kernels_digest()
+_CACHE, _CACHE_FOLDER = _choose_cache(_DIGEST)
+
+
+class KernelCacheLocator(InTreeCacheLocator):
+    """Names and stamps the cache files of a kernel.
+
+    numba's own locators put the line of the kernel into the name, and stamp the files with the bytes or the
+    modification time of its source file. Here the name of a kernel is unique in its file, and the digest of the code of
+    all kernels is the stamp. Versions of numba without ``NUMBA_CACHE_LOCATOR_CLASSES`` ignore this class and use their
+    own locators; kernels are then compiled again after every edit.
+    """
+
+    def get_cache_path(self) -> str:
+        return _CACHE_FOLDER or str(_FOLDER / "__pycache__")
+
+    def get_source_stamp(self) -> Any:
+        return _DIGEST
+
+    def get_disambiguator(self) -> str:
+        return "kernel"
 
 
 @contextmanager
-def _cache_folder() -> Iterator[None]:
-    """Set numba's cache folder while a kernel is declared; functions of other packages keep theirs."""
-    before = _CONFIG.CACHE_DIR
-    _CONFIG.CACHE_DIR = _CACHE_FOLDER or before
+def _cache_settings() -> Iterator[None]:
+    """Set numba's cache folder and locator while a kernel is declared; functions of other packages keep theirs."""
+    names = ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")
+    before = {name: getattr(_CONFIG, name, "") for name in names}
+    _CONFIG.CACHE_DIR = _CACHE_FOLDER or before["CACHE_DIR"]
+    _CONFIG.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCacheLocator.__name__}"
     try:
         yield
     finally:
-        _CONFIG.CACHE_DIR = before
+        for name, value in before.items():
+            setattr(_CONFIG, name, value)
 
 
 def _compiler(**options: Any) -> Any:
-    """A decorator for kernels."""
+    """Create a decorator for kernels with these options of ``numba.njit``."""
     decorator = numba.njit(cache=_CACHE, nogil=True, error_model="numpy", **options)
 
     def declare(function: Callable) -> Any:
-        with _cache_folder():
+        with _cache_settings():
             return decorator(function)
 
     return declare
 
 
-# False has to be said: a kernel without a word on it inherits the flags of the kernel that first calls it.
+# ``fastmath=False`` must be explicit: without it a kernel inherits the flags of the kernel that calls it first.
 strict = _compiler(fastmath=False)
-vectorized = _compiler(fastmath=_REGROUPED)
+vectorized = _compiler(fastmath=_FASTMATH)
 # For a part of a kernel that is called for every neuron: the call alone would cost as much as a short list.
-inlined = _compiler(fastmath=_REGROUPED, forceinline=True)
-INLINED: Any = {"fastmath": _REGROUPED, "forceinline": True, "error_model": "numpy"}  # the same for ``overload``
+inlined = _compiler(fastmath=_FASTMATH, forceinline=True)
+INLINED: Any = {"fastmath": _FASTMATH, "forceinline": True, "error_model": "numpy"}  # ``inlined`` for ``overload``
 strict_inlined = _compiler(fastmath=False, forceinline=True)

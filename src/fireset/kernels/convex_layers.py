@@ -1,4 +1,4 @@
-"""Searching convex layers: the extreme point of each by fractional cascading, and the walk from there."""
+"""Queries on convex layers: find the extreme point of each layer by fractional cascading, and walk from there."""
 
 import math
 from typing import NamedTuple
@@ -8,24 +8,24 @@ import numpy as np
 from fireset.kernels.compiling import strict
 from fireset.kernels.firing import add_scaled_product, fma, unscaled
 
-_SLACK = 16 * 2.0**-53  # 10 units are needed, see ``search``; the others cover the rounding of the bound itself
-_UNDERFLOW = 1e-300  # more than an inner product can lose to underflow
-_OVERFLOW = 1e307  # no inner product that is bounded by this overflows
-_MAX_EXPONENT = 900  # of slopes; those that are neither 0 nor ∞ have exponents from −822 to 822
+_SLACK = 16 * 2.0**-53  # 10 units are needed (``search``); the rest covers the rounding of the bound itself
+_UNDERFLOW = 1e-300  # upper bound on the loss of an inner product to underflow
+_OVERFLOW = 1e307  # inner products bounded by this do not overflow
+_MAX_EXPONENT = 900  # of slopes; finite nonzero slopes of edges have exponents from −822 to 822
 
 
 class LayerArrays(NamedTuple):
-    """Convex layers, from outside in.
+    """Convex layers, from the outside to the inside.
 
     Layer i has the positions ``starts[i]`` … ``starts[i + 1] − 1``, clockwise: the upper chain from the leftmost point
-    (the lowest of them) to the rightmost (the highest of them), which is at position ``rightmost[i]``, and from there
+    (the lowest of those) to the rightmost (the highest of those), which is at position ``rightmost[i]``, and from there
     the lower chain back to the start. Duplicates are neighbours.
 
-    The slopes of the edges decrease along both chains. Chain s (0 upper, 1 lower) of layer i has them in ``slopes``
-    from ``chain_starts[s, i]`` on: its own together with every second entry of the same chain of layer i + 1 (the
-    second, the fourth, …), descending, and −∞ at the end. ``own_counts`` holds for each entry how many of the entries
-    before it, in this chain and layer, are the layer's own. A half of a half of a half …: all entries together are
-    fewer than twice the edges, but for those at the ends.
+    The slopes of the edges decrease along both chains. Chain s (0 upper, 1 lower) of layer i has entries in ``slopes``
+    from ``chain_starts[s, i]`` on: its own slopes together with every second entry of the same chain of layer i + 1
+    (the second, the fourth, …), descending, and −∞ at the end. ``own_counts`` is, for each entry, the number of own
+    slopes before it in its chain and layer. Apart from the −∞ at the ends, there are fewer than twice as many entries
+    as edges.
     """
 
     points: np.ndarray  # (n, 2), by position
@@ -43,18 +43,18 @@ class LayerArrays(NamedTuple):
 def search(layers, normals, thresholds, first, found, counts, work):
     """Answer queries first, first + 1, … while ``found`` has space for n ids; returns the next query.
 
-    ``layers`` is a ``LayerArrays``. Query k finds ``counts[k]`` ids, written after those of the queries before it, in
-    no order. ``work`` (2) grows by (layers visited and steps of binary searches, inner products). O(log n + k) for k
-    ids, if no more than O(k) points are within rounding distance of the line: each of those is tested.
+    ``layers`` is a ``LayerArrays``. Query k finds ``counts[k]`` ids, written in any order after those of the previous
+    queries. Layers visited and steps of binary searches, and inner products, are added to ``work`` (2,). Cost
+    O(log n + k) for k ids, if at most O(k) points are within rounding distance of the line: each of those is tested.
 
-    Why nothing is missed. Let M = |w_0| max|x| + |w_1| max|y| and u = 2⁻⁵³. Computed inner products err by at most 2uM.
-    Along a layer, being exactly convex, the true ones rise to a maximum and fall again. The walk starts where slopes,
-    rounded, fall to the slope across w, rounded. Between this point and the true maximum are only edges (x, y) on which
-    rounding (3u of one slope, u of the other) decides: |⟨w, (x, y)⟩| ≤ 3u |w_1 y| + u |w_0 x|. Their y have one sign,
-    as these slopes have, so that all this adds up to at most 6uM: the start has a true value of at least the maximum −
-    6uM. A point that counts has a true value above threshold − 2uM; so the start, and all points between, have one
-    above threshold − 8uM, and a computed one above threshold − 10uM. If not even the start has, no point of this layer
-    counts, nor, since layers are nested, any inside.
+    Why no point is missed. Let M = |w_0| max|x| + |w_1| max|y| and u = 2⁻⁵³. Computed inner products have an error of
+    at most 2uM. A layer is exactly convex, so along it the true values rise to a maximum and fall again. The walk
+    starts where the rounded slopes fall to the rounded slope perpendicular to w. Between this point and the true
+    maximum there are only edges (x, y) on which rounding (3u of one slope, u of the other) decides: |⟨w, (x, y)⟩| ≤ 3u
+    |w_1 y| + u |w_0 x|. Their slopes, and so their y, have one sign, and these errors add up to at most 6uM: the true
+    value at the start is at least the maximum − 6uM. A reported point has a true value above threshold − 2uM. So the
+    start and all points between have a true value above threshold − 8uM and a computed value above threshold − 10uM. If
+    the start does not, no point of this layer is reported, nor, since layers are nested, any point inside.
     """
     points, ids, starts, rightmost, slopes, own_counts, chain_starts, max_abs, slope_exponent = layers
     n = ids.shape[0]
@@ -77,7 +77,7 @@ def search(layers, normals, thresholds, first, found, counts, work):
             )
             work[0] += visited
             work[1] += tested
-        elif threshold < 0.0 or not is_zero:  # all values are 0, or some may be infinite: all points are tested
+        elif threshold < 0.0 or not is_zero:  # all values are 0, or some may be infinite: test all points
             for position in range(n):
                 if _inner_product(w0, w1, points, position) > threshold:
                     found[end] = ids[position]
@@ -89,15 +89,15 @@ def search(layers, normals, thresholds, first, found, counts, work):
 
 @strict
 def _walk_layers(points, ids, starts, rightmost, slopes, own_counts, chain_starts, query, found, end):
-    """Write the ids that one query finds from ``found[end]`` on.
+    """Write the ids that one query finds to ``found`` from ``end`` on.
 
-    Returns where they end, the layers visited and steps of the binary search, and the inner products.
+    Returns the new end, the number of layers visited and steps of the binary search, and of inner products.
     """
     chain, slope, w0, w1, lowest, threshold = query
     visited = 0
     tested = 0
     own = 0
-    rank = 0  # the number of entries of a layer that are steeper
+    rank = 0  # number of entries of the layer that are steeper than ``slope``
     for i in range(rightmost.shape[0]):
         chain_start, start, stop = chain_starts[chain, i], starts[i], starts[i + 1]
         visited += 1
@@ -111,8 +111,8 @@ def _walk_layers(points, ids, starts, rightmost, slopes, own_counts, chain_start
                 else:
                     high = middle
         else:
-            # Of the entries 1, 3, 5, … of this layer rank − own are steeper, as the layer before has shown; only the
-            # entry after the last of them has to be compared.
+            # The previous layer shows that rank − own of the entries 1, 3, 5, … of this layer are steeper; only the
+            # entry after the last of them is compared.
             rank = 2 * (rank - own)
             rank += slopes[chain_start + rank] > slope
         own = own_counts[chain_start + rank]
@@ -141,10 +141,10 @@ def _walk_layers(points, ids, starts, rightmost, slopes, own_counts, chain_start
 
 @strict
 def _perpendicular_slope(w0, w1, slope_exponent):
-    """−w_0/w_1 · 2**slope_exponent, the slope perpendicular to w; clipped far beyond the slopes of all edges.
+    """Return −w_0/w_1 · 2**slope_exponent, the slope perpendicular to w, clipped far beyond the slopes of all edges.
 
-    It is clipped to a finite number other than 0, so it is 0 only if w_0 = 0, and infinite only if w_1 = 0, when the
-    extreme point is at an end of the chain.
+    It is clipped to a finite nonzero number: it is 0 only if w_0 = 0, and infinite only if w_1 = 0, when the extreme
+    point is at an end of the chain.
     """
     if w1 == 0.0:
         return -np.inf if w0 > 0.0 else np.inf
@@ -156,7 +156,7 @@ def _perpendicular_slope(w0, w1, slope_exponent):
 
 @strict
 def _inner_product(w0, w1, points, i):
-    """⟨w, points[i]⟩, the bits of ``deciding_dot``, without the cost of a view of the point."""
+    """Return the bits of ``deciding_dot(w, points[i])`` without the cost of a view of the point."""
     x, y = np.float64(points[i, 0]), np.float64(points[i, 1])
     value = fma(w1, y, fma(w0, x, 0.0))  # pyright: ignore[reportCallIssue]
     if not abs(value) < np.inf:
@@ -166,7 +166,7 @@ def _inner_product(w0, w1, points, i):
 
 @strict
 def values_of(points, normals, counts, ids, values):
-    """⟨normal, point⟩ for the ids found by each query, ``counts[k]`` for query k; ``points`` (n, 2) by id."""
+    """Compute ⟨normal, point⟩ for the ``counts[k]`` ids found by each query k; ``points`` (n, 2) by id."""
     p = 0
     for k in range(counts.shape[0]):
         w0, w1 = np.float64(normals[k, 0]), np.float64(normals[k, 1])

@@ -1,25 +1,25 @@
-"""Building convex layers of points in the plane: exact peeling, and the slopes that queries search.
+"""Build the convex layers of points in the plane: exact peeling, and the slopes for fractional cascading.
 
 Peeling. The points, sorted by x and then y, are the leaves of a binary tree of bridges (Overmars and van Leeuwen 1981,
-without the stored hulls: points are only removed). A node stores the two edges, bridges, of the upper and lower hull of
-its points that join a point of its left half to one of its right half; the rest of these hulls is found further down. A
-layer is read off the tree and its points are removed; a bridge is searched again only if it lost an end. O(n log² n).
+without stored hulls, because points are only removed). A bridge is the edge of the upper or lower hull of the points
+of a node that joins a point of its left half to one of its right half. A node stores both bridges; the other edges of
+these hulls are stored further down. The outer layer is read from the tree and its points are removed; a bridge is
+searched again only if it lost an end. Cost O(n log² n).
 
-A point on an edge of its layer belongs to that layer: layers are convex, not strictly convex, and fewer. Sorting ties
-in x by y tilts the plane a little: a vertical edge on the left is part of the upper hull, one on the right of the
+A point on an edge of its layer belongs to that layer: layers are convex, not strictly convex. Ties in x are sorted by
+y, as if the plane was tilted a little: a vertical edge on the left belongs to the upper hull, one on the right to the
 lower.
 
-Every branch is taken on the exact sign of a determinant, or on a certificate from rounded numbers with their error
-bound, so layers are convex and nested without exception. The caller ensures that coordinates are multiples of
-2⁻⁵⁰⁰ below 2³²⁰: then products of differences, two for a determinant and three for a certificate, do not overflow, and
-those of two lose nothing to underflow.
+Every branch depends on the exact sign of a determinant, or on rounded numbers with a proven error bound, so layers are
+always convex and nested. The caller ensures that coordinates are multiples of 2⁻⁵⁰⁰ below 2³²⁰: then products of two
+or three differences do not overflow, and products of two lose nothing to underflow.
 
 Layout of the tree. The children of node v are 2v and 2v + 1, the root is 1, and point i is leaf ``leaves`` + i, where
-``leaves`` is a power of two. ``live[v]`` is the lowest node that has all points left below v: v itself, or one further
-down where the other half is empty, or 0 where no point is left. ``nodes[v]`` = (``live`` of its left child, of its
-right child, ends of the lower bridge, ends of the upper bridge). ``side`` is 1 for the upper hull and −1 for the lower:
+``leaves`` is a power of two. ``live[v]`` is the lowest node that contains all remaining points below v: v itself, or a
+descendant if one half is empty, or 0 if no point is left. ``nodes[v]`` = (``live`` of its left child, of its right
+child, ends of the lower bridge, ends of the upper bridge). ``side`` is 1 for the upper hull and −1 for the lower:
 ``nodes[v, 3 + side]`` is the left end of a bridge and ``nodes[v, 4 + side]`` the right end. Comments say "above" for
-the upper hull; for the lower hull it means below.
+the upper hull; for the lower hull read "below".
 """
 
 import numpy as np
@@ -28,9 +28,9 @@ from fireset.kernels.compiling import strict
 from fireset.kernels.firing import fma
 
 _UNIT = 2.0**-53
-_DETERMINANT = (3 + 16 * _UNIT) * _UNIT  # Shewchuk 1997: error of a rounded determinant, over the sum of its products
-_UNDERFLOW = 1e-300  # more than products of three can lose to underflow
-_MAX_DEPTH = 64  # more nodes than there are above any leaf
+_DETERMINANT_ERROR = (3 + 16 * _UNIT) * _UNIT  # Shewchuk 1997: error of a rounded determinant / sum of its products
+_UNDERFLOW = 1e-300  # upper bound on the loss of a product of three to underflow
+_MAX_DEPTH = 64  # greater than the depth of any leaf
 
 
 # Signs of determinants
@@ -38,15 +38,15 @@ _MAX_DEPTH = 64  # more nodes than there are above any leaf
 
 @strict
 def _rounded_sign(x1, y1, x2, y2):
-    """The determinant (x1, y1) × (x2, y2) of rounded differences; 0 if its error bound leaves the sign open."""
+    """Return the determinant (x1, y1) × (x2, y2) of rounded differences; 0 if its sign is uncertain."""
     left, right = x1 * y2, y1 * x2
     determinant = left - right
-    return determinant if abs(determinant) > _DETERMINANT * (abs(left) + abs(right)) else 0.0
+    return determinant if abs(determinant) > _DETERMINANT_ERROR * (abs(left) + abs(right)) else 0.0
 
 
 @strict
 def _exact_sign(points, a, b, c, d):
-    """A number with the sign of the determinant (p_b − p_a) × (p_d − p_c), without rounding; 0 if it is 0."""
+    """Return a number with the exact sign of the determinant (p_b − p_a) × (p_d − p_c)."""
     x1, x1_error = _difference(points[b, 0], points[a, 0])
     y1, y1_error = _difference(points[b, 1], points[a, 1])
     x2, x2_error = _difference(points[d, 0], points[c, 0])
@@ -54,9 +54,9 @@ def _exact_sign(points, a, b, c, d):
     if x1_error == 0.0 and y1_error == 0.0 and x2_error == 0.0 and y2_error == 0.0:
         left, left_error = _product(x1, y2)
         right, right_error = _product(y1, x2)
-        # Rounding keeps the order: where the rounded products differ, the exact ones differ the same way.
+        # Rounding is monotone: if the rounded products differ, the exact ones differ in the same direction.
         return left - right if left != right else left_error - right_error
-    parts = np.empty(16)  # numbers without common bits, ascending, whose sum is the determinant: Shewchuk's expansion
+    parts = np.empty(16)  # Shewchuk's expansion: ascending numbers without common bits whose sum is the determinant
     count = 0
     for p, q in ((x1, y2), (x1_error, y2), (x1, y2_error), (x1_error, y2_error)):
         count = _add_product(parts, count, p, q)
@@ -64,12 +64,12 @@ def _exact_sign(points, a, b, c, d):
         count = _add_product(parts, count, -p, q)
     while count > 1 and parts[count - 1] == 0.0:
         count -= 1
-    return parts[count - 1]  # larger than all others together
+    return parts[count - 1]  # exceeds the sum of all others
 
 
 @strict
 def cross_sign(points, a, b, c, d):
-    """The sign of (p_b − p_a) × (p_d − p_c), exact as ``_exact_sign``, but from rounded numbers where they suffice."""
+    """Return the sign of ``_exact_sign``, from rounded numbers if they suffice."""
     x1, y1 = points[b, 0] - points[a, 0], points[b, 1] - points[a, 1]
     x2, y2 = points[d, 0] - points[c, 0], points[d, 1] - points[c, 1]
     rounded = _rounded_sign(x1, y1, x2, y2)
@@ -78,7 +78,7 @@ def cross_sign(points, a, b, c, d):
 
 @strict
 def _difference(p, q):
-    """p − q rounded, and the rounding error (Knuth)."""
+    """Return p − q rounded, and the rounding error (Knuth)."""
     rounded = p - q
     part = rounded - p
     return rounded, (p - (rounded - part)) - (q + part)
@@ -86,14 +86,14 @@ def _difference(p, q):
 
 @strict
 def _product(p, q) -> tuple[float, float]:
-    """p·q rounded, and the rounding error."""
+    """Return p·q rounded, and the rounding error."""
     rounded = p * q
     return rounded, fma(p, q, -rounded)  # pyright: ignore[reportCallIssue]
 
 
 @strict
 def _add_product(parts, count, p, q):
-    """Add p·q to the first ``count`` parts of an expansion; returns how many parts it has then."""
+    """Add p·q to an expansion of ``count`` parts; returns the new number of parts."""
     rounded, error = _product(p, q)
     for term in (error, rounded):
         total = term
@@ -109,26 +109,26 @@ def _add_product(parts, count, p, q):
 
 @strict
 def _stays_below(x1, y1, x2, y2, x, y, gap):
-    """Whether a line certainly does not run above a line of direction (x1, y1) from ``gap`` before a point of it on.
+    """Return whether the lower line is certainly below the upper one from ``gap`` before a point of it on.
 
-    The point is (x, y) from a point of the upper line, and not above it; from there on the lower line has direction
-    (x2, y2) and falls away. So the question is whether the depth of the point below the upper line,
-    |(x1, y1) × (x, y)| / |x1|, is more than what the lower line gains over the gap,
-    |(x1, y1) × (x2, y2)| gap / |x1 x2|.
+    The upper line has direction (x1, y1), the lower one (x2, y2). The point on the lower line has the offset (x, y)
+    from a point of the upper line and is not above that line; beyond it the lines diverge. So the depth of the point
+    below the upper line, |(x1, y1) × (x, y)| / |x1|, must exceed the gain of the lower line over the gap, |(x1, y1) ×
+    (x2, y2)| gap / |x1 x2|. False if rounding leaves this open.
     """
     if gap == 0.0:
         return x2 != 0.0  # other points on a vertical line may be above the point
     left, right = x1 * y, y1 * x
-    depth = abs(left - right) - _DETERMINANT * (abs(left) + abs(right))
+    depth = abs(left - right) - _DETERMINANT_ERROR * (abs(left) + abs(right))
     left, right = x1 * y2, y1 * x2
-    gain = abs(left - right) + _DETERMINANT * (abs(left) + abs(right))
-    return depth * abs(x2) > gain * gap * (1 + 16 * _UNIT) + _UNDERFLOW  # seven more roundings, 1 unit each
+    gain = abs(left - right) + _DETERMINANT_ERROR * (abs(left) + abs(right))
+    return depth * abs(x2) > gain * gap * (1 + 16 * _UNIT) + _UNDERFLOW  # seven more roundings of 1 unit each
 
 
 @strict
 def _rises_above(points, nodes, leaves, node, side, a, b):
-    """Whether some point under ``node``, all of them right of a and b, is strictly above line ab. O(log n)."""
-    while node < leaves:  # towards the point of the hull that is farthest up from the line
+    """Return whether a point under ``node`` is strictly above line ab; all are right of a and b. Cost O(log n)."""
+    while node < leaves:  # descend to the point of the hull that is farthest above the line
         steeper = side * cross_sign(points, a, b, nodes[node, 3 + side], nodes[node, 4 + side]) > 0
         node = nodes[node, 1] if steeper else nodes[node, 0]
     return side * cross_sign(points, a, b, a, node - leaves) > 0
@@ -136,17 +136,19 @@ def _rises_above(points, nodes, leaves, node, side, a, b):
 
 @strict
 def _bridge(points, nodes, leaves, node, span, side, floor, ceiling):
-    """Find a bridge of a node whose children, of ``span`` leaves each, are up to date. O(log n), but for the deviation.
+    """Find a bridge of a node whose children, of ``span`` leaves each, are up to date.
 
-    Where more than two points lie on the line of the bridge the inner ones are its ends, so that all are on the hull.
-    Then, for an edge ab of the left hull, the left end is a or before it exactly if some point of the right half is
-    strictly above ab; else it is b or beyond. The same holds on the right. Two descents at once: l is the node that the
-    left end is under, with bridge ab (a = b at a leaf), and r, with bridge cd, that for the right end. What is known of
-    the ends of the bridge between all points holds for the points under l and r, too, whose bridge is the same.
+    If more than two points lie on the line of the bridge, the inner ones are its ends, so that all are on the hull. For
+    an edge ab of the left hull, the left end is a or before it if and only if some point of the right half is strictly
+    above ab; otherwise it is b or after it. The right hull is symmetric. Two descents run together: the left end is
+    under node l, with bridge ab (a = b at a leaf), and the right end under node r, with bridge cd. The bridge of the
+    points under l and r is the bridge of all points.
 
-    The left end is known to be ``floor`` or beyond, the right end ``ceiling`` or before: the old ends, if they are
-    still there. For no point is above the line of the old bridge. If it has lost its left end, the new left end is on
-    or below that line, and so is its whole left half; seen from there, what lies beyond the old right end is below it.
+    The left end is ``floor`` or after it, the right end ``ceiling`` or before it: the ends of the old bridge, if they
+    still exist. No point is above the line of the old bridge. If the left end was removed, the left half is on or below
+    that line; seen from the new left end, the points after the old right end are below it.
+
+    Cost O(log n), except for the deviation marked below.
     """
     l, r = nodes[node, 0], nodes[node, 1]  # noqa: E741
     right_half = r
@@ -181,10 +183,10 @@ def _bridge(points, nodes, leaves, node, span, side, floor, ceiling):
                 l_moved, child = False, 1
             elif a == b:
                 l_moved, child = False, 0
-            # If c ≠ d, the lines meet between b and c, for c is not above ab, nor b above cd. If they meet before the
-            # right half begins, all points under r, being below cd, are below ab; if they meet after the left half
-            # ends, all points under l are below cd. Deviation: where rounding leaves that open (the exact determinant
-            # would be of degree three), the whole right half is searched, which takes O(log n) for this one step.
+            # If c ≠ d, the lines meet between b and c, since c is not above ab and b is not above cd. If they meet
+            # before the right half begins, all points under r are below cd and so below ab; if they meet after the left
+            # half ends, all points under l are below cd. Deviation: if rounding leaves this open (the exact determinant
+            # has degree three), the whole right half is searched, at O(log n) for this one step.
             elif c == d or _stays_below(bx - ax, by - ay, dx - cx, dy - cy, cx - ax, cy - ay, cx - right_start_x):
                 l_moved, child = True, 1
             elif _stays_below(dx - cx, dy - cy, bx - ax, by - ay, bx - cx, by - cy, left_end_x - bx):
@@ -200,7 +202,7 @@ def _bridge(points, nodes, leaves, node, span, side, floor, ceiling):
 
 @strict
 def _update_node(points, nodes, live, leaves, node, span):
-    """Bring a node up to date whose children, of ``span`` leaves each, are."""
+    """Update a node whose children, of ``span`` leaves each, are up to date."""
     left, right = live[2 * node], live[2 * node + 1]
     if left == 0 or right == 0:
         live[node] = left + right
@@ -218,15 +220,15 @@ def _update_node(points, nodes, live, leaves, node, span):
 
 @strict
 def _update_ancestors(points, nodes, live, leaves, changed):
-    """Bring the nodes above these leaves, which ascend, up to date, each after its children.
+    """Update the ancestors of the leaves ``changed`` (ascending), each after its children.
 
-    From leaf to leaf rather than level by level, so that what was just read is read again while it is in cache.
+    Leaf by leaf, not level by level, so that nodes are still in the cache when they are read again.
     """
     for k in range(changed.shape[0]):
         node = changed[k] >> 1
         next_node = changed[k + 1] >> 1 if k + 1 < changed.shape[0] else 0
         span = 1
-        while node != next_node:  # else the node is above the next leaf too, and is updated after that one
+        while node != next_node:  # else the node is an ancestor of the next leaf, too, and is updated after that leaf
             _update_node(points, nodes, live, leaves, node, span)
             node >>= 1
             next_node >>= 1
@@ -235,11 +237,11 @@ def _update_ancestors(points, nodes, live, leaves, changed):
 
 @strict
 def _read_hull(nodes, leaves, root, side, hull):
-    """Write the points of a hull from left to right, and return how many. O(log n) for each."""
+    """Write the points of a hull from left to right; returns their number. Cost O(log n) for each."""
     waiting = np.empty((_MAX_DEPTH, 3), np.int32)
     top = 0
     count = 0
-    node, low, high = root, 0, leaves  # wanted: of the hull of the node, the points low … high
+    node, low, high = root, 0, leaves  # read the points low … high of the hull of the node
     while True:
         while node < leaves:
             left, right = nodes[node, 3 + side], nodes[node, 4 + side]
@@ -261,13 +263,13 @@ def _read_hull(nodes, leaves, root, side, hull):
 
 @strict
 def peel(points, nodes, live, order, starts, rightmost):
-    """Convex layers of (n, 2) points, sorted by x and then y, none twice.
+    """Compute the convex layers of distinct ``points`` (n, 2), sorted by x and then y; returns their number.
 
-    ``order`` (n) receives the points layer after layer, each clockwise from the first point; ``starts`` and
-    ``rightmost`` (n) where in it each layer starts and where its last point in sorted order is. Returns the number of
-    layers. ``nodes`` (leaves, 6), filled with ``leaves``, and ``live`` (2·leaves + 1), filled with 0, are scratch, for
-    ``leaves`` at least 2 and n. The caller allocates them, because NumPy gets larger pages than a kernel does, and they
-    are accessed at random. O(n log² n).
+    ``order`` (n,) receives the points layer after layer, each clockwise from its first point. ``starts`` and
+    ``rightmost`` (n,) receive the positions in ``order`` of the start of each layer and of its last point in sorted
+    order. ``nodes`` (leaves, 6), filled with ``leaves``, and ``live`` (2·leaves + 1), filled with 0, are scratch;
+    ``leaves`` is at least 2 and n. They are allocated by NumPy, which gets larger pages than a kernel does, because
+    they are accessed at random. Cost O(n log² n).
     """
     n, leaves = points.shape[0], nodes.shape[0]
     hull = np.empty(n, np.int32)
@@ -275,7 +277,7 @@ def peel(points, nodes, live, order, starts, rightmost):
     for k in range(n):
         changed[k] = leaves + k
         live[leaves + k] = leaves + k
-    _update_ancestors(points, nodes, live, leaves, changed)  # there are no bridges yet: all are searched
+    _update_ancestors(points, nodes, live, leaves, changed)  # searches all bridges, as there are none yet
     end = 0
     layers = 0
     while end < n:
@@ -286,7 +288,7 @@ def peel(points, nodes, live, order, starts, rightmost):
             end += 1
         last = end - 1
         for k in range(_read_hull(nodes, leaves, live[1], -1, hull) - 1, -1, -1):
-            if live[leaves + hull[k]] != 0:  # else it is on the upper hull, as all are if they are on a line
+            if live[leaves + hull[k]] != 0:  # else it is on the upper hull, like all points on a line
                 order[end] = hull[k]
                 live[leaves + hull[k]] = 0
                 end += 1
@@ -309,16 +311,15 @@ def peel(points, nodes, live, order, starts, rightmost):
 
 @strict
 def cascade(points, starts, rightmost, chain):
-    """(slopes, own_counts, chain_starts) of ``LayerArrays`` for the upper (0) or the lower (1) chain, from 0 on. O(n).
+    """Return (slopes, own_counts, chain_starts) of ``LayerArrays`` for the upper (0) or the lower (1) chain. Cost O(n).
 
-    ``points`` (n, 2) are by position, and scaled as for ``peel``.
-
-    A slope is that of an edge as computed, with a relative error of 3 units (a unit is 2⁻⁵³), or the one before it if
-    that is less: true slopes decrease, so the error stays as small. Between duplicates any slope will do.
+    ``points`` (n, 2) are by position, and scaled as for ``peel``. A slope is the computed slope of an edge, with a
+    relative error of 3 units of 2⁻⁵³, or the previous slope if that is less: true slopes decrease, so the error bound
+    still holds. Between duplicates any slope is correct.
     """
     layers = rightmost.shape[0]
     chain_starts = np.zeros(layers + 1, np.int64)
-    for i in range(layers - 1, -1, -1):  # numbers of entries first, with that at the end
+    for i in range(layers - 1, -1, -1):  # first the numbers of entries, −∞ included
         samples = (chain_starts[i + 1] - 1) // 2 if i + 1 < layers else 0
         edges = rightmost[i] - starts[i] if chain == 0 else starts[i + 1] - rightmost[i]
         chain_starts[i] = edges + samples + 1
@@ -351,7 +352,7 @@ def cascade(points, starts, rightmost, chain):
 
 @strict
 def _edge_slope(points, starts, layer, position, previous):
-    """The slope of the edge from ``position`` on, at most that of the ``previous`` edge."""
+    """Return the slope of the edge that begins at ``position``, at most that of the ``previous`` edge."""
     after = position + 1 if position + 1 < starts[layer + 1] else starts[layer]
     x, y = points[after, 0] - points[position, 0], points[after, 1] - points[position, 1]
     if x == 0.0:

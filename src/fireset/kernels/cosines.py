@@ -1,4 +1,4 @@
-"""Smooth functions of the angle between two rows, for many pairs: a Chebyshev series, a few nanoseconds a pair."""
+"""Smooth functions of the angle between two rows by Chebyshev series: a few nanoseconds for each pair."""
 
 import numpy as np
 
@@ -8,45 +8,48 @@ TERMS = 25  # a constant, so that the loop over them is unrolled
 
 
 @inlined
-def _place(cosine, arcsine, one):
-    """2θ/π − 1 for θ = arccos ρ, as θ = 2 arcsin √((1 − |ρ|)/2), or what is left of π; ``arcsine`` has 8 terms."""
+def _scaled_angle(cosine, arcsine, one):
+    """Return 2θ/π − 1 for θ = arccos ρ, from arccos |ρ| = 2 arcsin √((1 − |ρ|)/2); ``arcsine`` has 8 coefficients."""
     square = max((one - abs(cosine)) / (one + one), one - one)
     series = arcsine[7]
     for k in range(6, -1, -1):
         series = series * square + arcsine[k]
-    place = np.sqrt(square) * series - one
-    return place if cosine >= one - one else -place
+    x = np.sqrt(square) * series - one
+    return x if cosine >= one - one else -x
 
 
 @inlined
-def _sum_of(place, series, one):
-    """The Chebyshev series at ``place``, between −1 and 1, by Clenshaw's recurrence."""
+def _chebyshev(x, series, one):
+    """Evaluate the Chebyshev series at ``x`` between −1 and 1 by Clenshaw's recurrence."""
     later, last = one - one, one - one
     for k in range(TERMS - 1, 0, -1):
-        later, last = series[k] + (place + place) * later - last, later
-    return series[0] + place * later - last
+        later, last = series[k] + (x + x) * later - last, later
+    return series[0] + x * later - last
 
 
 @vectorized
 def function_of_cosines(cosines, arcsine, series, lo, hi):
-    """Rows lo … hi−1 of ``cosines`` ρ become f(θ), θ = arccos ρ, f the Chebyshev ``series`` in 2θ/π − 1.
+    """Replace rows lo … hi−1 of ``cosines`` ρ by f(arccos ρ), where f(θ) is the Chebyshev ``series`` in 2θ/π − 1.
 
-    ``arcsine`` are the coefficients of (4/π) arcsin(√s)/√s in s.
+    ``arcsine`` are the coefficients of (4/π) arcsin(√s)/√s in s. Cost O(TERMS) for each entry.
     """
     one = cosines.dtype.type(1)
     for i in range(lo, hi):
         row = cosines[i]
         for j in range(row.size):
-            row[j] = _sum_of(_place(row[j], arcsine, one), series, one)
+            row[j] = _chebyshev(_scaled_angle(row[j], arcsine, one), series, one)
 
 
 @vectorized
 def slope_of_cosines(cosines, arcsine, series, least, lo, hi):
-    """Rows lo … hi−1 of ``cosines`` ρ become dF/dρ = −f(θ)/sin θ, f = dF/dθ the ``series``; 0 where sin² θ < least."""
+    """Replace rows lo … hi−1 of ``cosines`` ρ by dF/dρ = −f(θ)/sin θ, where f = dF/dθ is the ``series``.
+
+    Entries with sin² θ < ``least`` become 0. Cost O(TERMS) for each entry.
+    """
     one = cosines.dtype.type(1)
     for i in range(lo, hi):
         row = cosines[i]
         for j in range(row.size):
             squared_sine = one - row[j] * row[j]
-            slope = -_sum_of(_place(row[j], arcsine, one), series, one) / np.sqrt(max(squared_sine, least))
+            slope = -_chebyshev(_scaled_angle(row[j], arcsine, one), series, one) / np.sqrt(max(squared_sine, least))
             row[j] = slope if squared_sine >= least else one - one

@@ -1,15 +1,15 @@
-"""The definition of firing.
+"""The definition of an active pair.
 
-Neuron r fires for sample i when ``deciding_dot(w_r, x_i) > b``: fused multiply-add in float64, left to right. (Fused by
-an explicit intrinsic: if the compiler chose whether to fuse a plain loop, the bits would depend on the machine.) Any
-faster way to compute ⟨w_r, x_i⟩ (BLAS, wide registers) differs from it by rounding only, by less than ``band``; where a
-fast value lies within the band around b, ``deciding_dot`` is computed and decides.
+Neuron r is active for sample i if ``deciding_dot(w_r, x_i) > b``: fused multiply-add in float64, left to right. The
+fused operation is an explicit intrinsic, so that the bits do not depend on the machine. Faster ways to compute
+⟨w_r, x_i⟩ (BLAS, wide registers) differ from it by rounding only, by less than ``band``. If a fast value lies within
+the band around b, ``deciding_dot`` decides.
 
-In float32 the band would be wide enough to cost time, and a float32 value near b carries no more information than its
-rounding error: there the fast value decides (``band < 0``), as the definition of exactness allows. Where a float32 sum
-may overflow, ``deciding_dot`` decides for all pairs (``band`` is infinite). The same holds for float64: where
-``deciding_dot`` itself overflows on the way, it is computed again of numbers scaled by a power of two, so that the sum
-of finite numbers is never NaN, and +∞ or −∞ only if it is beyond all float64 numbers.
+In float32 the band would be so wide that it costs time, and a value near b is known up to its rounding error only. So
+the fast value decides (``band < 0``), as the definition of exactness allows. If a float32 sum may overflow,
+``deciding_dot`` decides for all pairs (``band`` is infinite). If ``deciding_dot`` itself overflows in float64, it is
+computed again from numbers scaled by a power of two: the sum of finite numbers is never NaN, and ±∞ only if it exceeds
+all float64 numbers.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ _SCALE, _UNSCALE = 2.0**-600, 2.0**600
 
 @intrinsic
 def fma(typing_context, a, b, c):  # noqa: ARG001 - numba's form of an intrinsic
-    """a·b + c with one rounding."""
+    """Return a·b + c with one rounding."""
 
     def generate(context, builder, signature, arguments):  # noqa: ARG001
         return builder.fma(*arguments)
@@ -33,7 +33,7 @@ def fma(typing_context, a, b, c):  # noqa: ARG001 - numba's form of an intrinsic
 
 @strict
 def deciding_dot(w, x):
-    """⟨w, x⟩ in float64, one fused multiply-add after the other, left to right: the same bits on every machine."""
+    """Return ⟨w, x⟩ in float64 by fused multiply-add, left to right: the same bits on every machine. Cost O(d)."""
     total = 0.0
     for j in range(w.shape[0]):
         total = fma(np.float64(w[j]), np.float64(x[j]), total)  # pyright: ignore[reportCallIssue]
@@ -62,7 +62,7 @@ def unscaled(total):
 
 @strict
 def _sparse_deciding_dot(w, indptr, indices, numbers, i):
-    """The same bits for a row of which only what is not 0 is stored, ascending by column: fma(w, 0, total) is total."""
+    """Return the bits of ``deciding_dot`` for sparse row i, whose columns ascend: fma(w, 0, total) is total."""
     total = 0.0
     for q in range(indptr[i], indptr[i + 1]):
         total = fma(np.float64(w[indices[q]]), np.float64(numbers[q]), total)  # pyright: ignore[reportCallIssue]
@@ -75,7 +75,7 @@ def _sparse_deciding_dot(w, indptr, indices, numbers, i):
 
 
 def decide(w, rows, i):  # noqa: ARG001 - compiled through the overload below
-    """``deciding_dot`` of w and row i of a matrix, or of sparse rows (``kernels/sparse_rows.py``)."""
+    """Return ``deciding_dot`` of w and row i of a matrix or of sparse rows (``kernels/sparse_rows.py``)."""
     raise TypeError("decide is for compiled kernels")
 
 
@@ -88,13 +88,13 @@ def _decide(w, rows, i):  # noqa: ARG001
 
 @strict
 def difference(a, b):
-    """a − b in float64. In a ``vectorized`` kernel (w − s) − w would be simplified to −s, and its rounding be lost."""
+    """Return a − b in float64. In a ``vectorized`` kernel LLVM would simplify (w − s) − w to −s."""
     return np.float64(a) - np.float64(b)
 
 
 @strict
 def store_decided(values, place, value, threshold):
-    """``values[place] = value``, rounded to the precision of the array, and above the threshold if ``value`` is."""
+    """Set ``values[place] = value``, rounded so that it is above the threshold if ``value`` is."""
     values[place] = value
     if value > threshold and values[place] == threshold:
         values[place] = np.nextafter(values[place], values.dtype.type(np.inf))
@@ -102,20 +102,20 @@ def store_decided(values, place, value, threshold):
 
 @vectorized
 def refine_near_threshold(H, W, X, thresholds, bands):
-    """Replace every ``H[r, i] ≈ ⟨w_r, x_i⟩`` that lies within ``bands[r]`` of ``thresholds[r]`` by ``deciding_dot``.
+    """Replace every ``H[r, i] ≈ ⟨w_r, x_i⟩`` within ``bands[r]`` of ``thresholds[r]`` by ``deciding_dot``.
 
-    X is a matrix or sparse rows.
-    After this ``H[r, i] > thresholds[r]`` decides whether the neuron fires. Cost O(H.size).
+    Afterwards pair (r, i) is active if and only if ``H[r, i] > thresholds[r]``. H is (k, n), W (k, d); X is a matrix
+    (n, d) or sparse rows. Cost O(H.size), and O(d) for each replaced value.
     """
     for r in range(H.shape[0]):
         row = H[r]
         threshold = thresholds[r]
         band = bands[r]
-        unsure = 0
+        undecided = 0
         for i in range(row.shape[0]):
-            unsure += abs(row[i] - threshold) <= band
-        may_overflow = band == np.inf  # a sum may be infinite or NaN though the deciding one is not
-        if unsure > 0 or may_overflow:
+            undecided += abs(row[i] - threshold) <= band
+        may_overflow = band == np.inf  # a sum may be infinite or NaN although ``deciding_dot`` is finite
+        if undecided > 0 or may_overflow:
             for i in range(row.shape[0]):
                 if abs(row[i] - threshold) <= band or may_overflow:
                     store_decided(row, i, decide(W[r], X, i), threshold)
@@ -123,7 +123,7 @@ def refine_near_threshold(H, W, X, thresholds, bands):
 
 @vectorized
 def activate(H, W, X, threshold, bands):
-    """Turn pre-activations ``H[r, i] ≈ ⟨w_r, x_i⟩`` into ``σ_b`` in place; positive exactly where the neuron fires.
+    """Replace pre-activations ``H[r, i] ≈ ⟨w_r, x_i⟩`` (k, n) by σ_b; positive if and only if the pair is active.
 
     ``bands[r]`` is the half-width of the band in which ``deciding_dot`` decides. Cost O(H.size).
     """
@@ -134,4 +134,4 @@ def activate(H, W, X, threshold, bands):
             refine_near_threshold(H[r : r + 1], W[r : r + 1], X, np.full(1, threshold), bands[r : r + 1])
         for i in range(row.shape[0]):
             excess = row[i] - threshold
-            row[i] = zero if excess <= 0 else excess  # a NaN is not ≤ 0 and is passed on, so that divergence is seen
+            row[i] = zero if excess <= 0 else excess  # a NaN is not ≤ 0 and is kept, so that divergence is detected

@@ -1,9 +1,9 @@
-"""Searches by amplitude amplification, measurement by measurement: the loop behind ``fireset.quantum.search``.
+"""Simulation of searches by amplitude amplification, one measurement at a time, for ``fireset.quantum.search``.
 
 After j iterations on N items of which k are marked, the state lies in the plane of the uniform superpositions of the
 marked and of the other items, at the angle (2j + 1)θ with tan θ = √(k / (N − k)). A measurement gives a marked item
-with probability sin²((2j + 1)θ), each of the k alike: nothing else of the state of N amplitudes can be measured, so
-nothing else is simulated.
+with probability sin²((2j + 1)θ), each of the k with equal probability. Nothing else of the N amplitudes is observable,
+so only the angle is simulated.
 """
 
 from math import atan2, sin, sqrt
@@ -15,12 +15,12 @@ from fireset.kernels.compiling import strict
 def search(n_items, sizes, starts, counts, marked, generator, found, iterations, measurements, verdict, lo, hi):
     """Run the searches lo … hi−1 to their end.
 
-    Search s has the ``counts[s]`` marked items from ``starts[s]`` on in ``marked``, which is reordered: those that were
-    measured come first, in the order in which they were. Phase t draws j uniformly below ``sizes[t]``, runs j
-    iterations and measures. A marked item is taken out of the oracle and the phases begin again; when all of them have
-    failed in a row, the search ends. Written for each search: how many were ``found``, how many Grover ``iterations``
-    and ``measurements`` it took, and how many calls of the oracle (iterations, and a check for each measurement) came
-    after the last find, the ``verdict`` that nothing is left. Cost O(phases) for each item found.
+    Search s has the marked items ``marked[starts[s] : starts[s] + counts[s]]``, which are reordered: measured items
+    come first, in the order of their measurement. Phase t draws j uniformly below ``sizes[t]``, runs j iterations and
+    measures. A marked item is removed from the oracle and the phases start again; the search ends when all phases have
+    failed in a row. Each search writes the number of items ``found``, of Grover ``iterations`` and of ``measurements``,
+    and as ``verdict`` the oracle calls after the last find (iterations, and one check for each measurement), which show
+    that no item is left. Cost O(phases) for each item found.
     """
     for s in range(lo, hi):
         left = counts[s]
@@ -36,7 +36,7 @@ def search(n_items, sizes, starts, counts, marked, generator, found, iterations,
             n_measurements += 1
             amplitude = sin((2 * j + 1) * angle)
             if left > 0 and generator.random() < amplitude * amplitude:
-                next_find = starts[s] + counts[s] - left  # items before this position are out of the oracle
+                next_find = starts[s] + counts[s] - left  # items before this position are removed from the oracle
                 measured = next_find + int(generator.random() * left)
                 item = marked[measured]
                 marked[measured] = marked[next_find]

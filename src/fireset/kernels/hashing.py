@@ -1,7 +1,7 @@
-"""Hash codes of vectors, and the members of the buckets that samples fall into.
+"""Locality-sensitive hash codes of vectors, and the union of the buckets of a sample.
 
-Layout. ``codes[t, v]`` is the code of vector v in table t. A table is the neurons in the order of their codes, so that
-a bucket is a contiguous range of it: any number of codes, no empty buckets to store.
+Layout. ``codes[t, v]`` is the code of vector v in table t. A table is the list of neurons sorted by code, so that a
+bucket is a contiguous range of it, and empty buckets take no space.
 """
 
 from fireset.kernels.compiling import strict
@@ -9,9 +9,10 @@ from fireset.kernels.compiling import strict
 
 @strict
 def sign_codes(projections, tables, codes, lo):
-    """SimHash: one bit for each hyperplane, 1 where the projection is positive.
+    """SimHash: one bit for each hyperplane, 1 if the projection is positive.
 
-    ``projections`` is (vectors, tables · K); vector v becomes column ``lo + v`` of ``codes``. Cost O(projections.size).
+    ``projections`` is (vectors, tables · K); the codes of vector v go to column ``lo + v`` of ``codes``. Cost
+    O(projections.size).
     """
     bits = projections.shape[1] // tables
     for v in range(projections.shape[0]):
@@ -24,10 +25,10 @@ def sign_codes(projections, tables, codes, lo):
 
 @strict
 def winner_codes(vectors, windows, codes, lo):
-    """Winner-take-all: for each window of coordinates, which of them is the largest, the first of equals.
+    """Winner-take-all: for each window of coordinates, the position of the largest, the first of equals.
 
-    ``windows`` is (tables, K, size), coordinates to compare; vector v becomes column ``lo + v`` of ``codes``.
-    Cost O(vectors · windows.size).
+    ``windows`` (tables, K, size) are coordinates to compare; the codes of vector v go to column ``lo + v`` of
+    ``codes``. Cost O(vectors · windows.size).
     """
     tables, hashes, size = windows.shape
     for v in range(vectors.shape[0]):
@@ -44,9 +45,9 @@ def winner_codes(vectors, windows, codes, lo):
 
 @strict
 def bucket_members(order, begins, ends, lo, hi, last_seen, indptr, members):
-    """The union over all tables of the buckets of samples lo … hi−1; each neuron once, in the order found.
+    """Compute the union over all tables of the buckets of samples lo … hi−1, each neuron once, in the order found.
 
-    Sample i has the neurons ``order[t, begins[t, i]:ends[t, i]]`` of table t. ``last_seen`` (neurons,) is scratch, all
+    The bucket of sample i in table t is ``order[t, begins[t, i]:ends[t, i]]``. ``last_seen`` (neurons,) is scratch, all
     −1. Fills ``indptr`` (hi − lo + 1) and ``members``, which must be long enough; returns the entries visited.
     Cost O(entries in the buckets).
     """

@@ -1,4 +1,4 @@
-"""A bound on all points outside a list: the proof that a half-space has all its points in it.
+"""Prove that the list of a node contains all points of a half-space, by a bound on all points outside the list.
 
 Layout of ``facets``, ``incident`` and of lists: ``fireset.kernels.hull_hierarchy``.
 """
@@ -13,11 +13,11 @@ EPS = float(np.finfo(np.float64).eps)
 
 @vectorized
 def project(facets, chosen, count, direction, weights, residual, basis, triangle):
-    """Least squares: the weights for which Σ_i weights[i] · (normal of facet chosen[i]) is nearest to ``direction``.
+    """Solve least squares: the weights for which Σ_i weights[i] · (normal of facet chosen[i]) is nearest ``direction``.
 
-    By modified Gram–Schmidt, applied to the direction as to the normals, which keeps the residual small even where they
-    are nearly parallel. ``residual`` (ρ,), ``basis`` and ``triangle`` (ρ, ρ) are scratch. Returns False when the
-    normals are linearly dependent to rounding. Cost O(count² ρ).
+    Modified Gram–Schmidt is applied to the direction as well as to the normals, which keeps the residual small even if
+    they are nearly parallel. ``residual`` (ρ,), ``basis`` and ``triangle`` (ρ, ρ) are scratch. Returns False if the
+    normals are linearly dependent up to rounding. Cost O(count² ρ).
     """
     rho = direction.shape[0]
     for i in range(count):
@@ -56,15 +56,15 @@ def project(facets, chosen, count, direction, weights, residual, basis, triangle
 
 @vectorized
 def rebalance(facets, chosen, count, direction, weights, trial, residual, basis, triangle):
-    """The inner loop of Lawson and Hanson: drop facets until the least-squares weights of the others are positive.
+    """Drop facets until the least-squares weights of the others are positive: the inner loop of Lawson and Hanson.
 
-    Changes ``chosen`` and ``weights``; returns how many are left, or −1 if their normals are linearly dependent.
+    Changes ``chosen`` and ``weights``; returns the number of facets left, or −1 if their normals are dependent.
     """
     while count > 0:
         if not project(facets, chosen, count, direction, trial, residual, basis, triangle):
             return -1
         first = -1
-        step = 1.0  # the share of the way from weights to trial after which the first weight vanishes
+        step = 1.0  # fraction of the way from weights to trial at which the first weight becomes 0
         for i in range(count):
             if not trial[i] > 0.0:
                 share = weights[i] / (weights[i] - trial[i]) if weights[i] > 0.0 else 0.0
@@ -88,29 +88,29 @@ def rebalance(facets, chosen, count, direction, weights, trial, residual, basis,
 
 @vectorized
 def certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch):
-    """Whether every point outside a node's list has ⟨direction, x̂⟩ ≤ ``limit``, shown by weak duality.
+    """Prove by weak duality that every point outside the list of a node has ⟨direction, x̂⟩ ≤ ``limit``.
 
     For any weights λ_f ≥ 0 of the facets ``incident[lo:hi]`` at the node let e = direction − Σ λ_f normal_f. A point
     outside the list has ⟨normal_f, x̂⟩ ≤ near_f for all of these facets, hence
 
         ⟨direction, x̂⟩ ≤ Σ λ_f near_f + ‖e‖ radius,
 
-    and the same with beyond_f for a point outside the first part of the list. Nothing is assumed about facets or node:
-    a hull spoiled by rounding, merged facets or a vertex that is not quite extreme can make the bound useless, but
-    never wrong. If the vertex is extreme in this direction, the direction lies in the cone of the normals at it: some λ
-    has e = 0 and Σ λ_f offset_f = ⟨direction, vertex⟩. As Σ λ_f ≥ ‖direction‖ = 1, the difference of near_f to offset_f
+    and likewise with beyond_f for a point outside the first part of the list. The bound holds for any facets and any
+    node: rounding errors of the hull, merged facets or a vertex that is not extreme can make it useless, but not wrong.
+    If the vertex is extreme in this direction, the direction lies in the cone of the normals at the vertex: some λ has
+    e = 0 and Σ λ_f offset_f = ⟨direction, vertex⟩. As Σ λ_f ≥ ‖direction‖ = 1, the difference of near_f to offset_f
     then covers rounding, even if limit is ⟨direction, vertex⟩ itself.
 
-    λ is sought by non-negative least squares (Lawson and Hanson 1974); at most ρ weights are positive.
+    λ is computed by non-negative least squares (Lawson and Hanson 1974); at most ρ weights are positive.
 
     Rounding: ‖direction‖ and ‖normal_f‖ are at most 1 + 1e-6, |near_f| and |beyond_f| at most 2 radius. The products
     that decided which points are listed err by ρ/2 eps radius for each unit of Σ λ_f, Σ λ_f near_f by (ρ + 1) eps
     radius for each, and e by (ρ + 1)/2 eps (1 + Σ λ_f) in length. 4 (ρ + 4) eps radius (1 + Σ λ_f) is twice as much as
     these, the sum itself and the last steps to limit.
 
-    Returns (INCOMPLETE, COMPLETE or STRICTLY_COMPLETE; facets visited). STRICTLY_COMPLETE is the bound for the first
-    part of the list. ``chosen`` (ρ,) and ``scratch`` (2ρ + 3, ρ) are scratch. Cost O(ρ · facets) for each of about ρ
-    passes.
+    Returns (INCOMPLETE, COMPLETE or STRICTLY_COMPLETE; facets visited). INCOMPLETE means that there is no proof,
+    STRICTLY_COMPLETE that the first part of the list suffices. ``chosen`` (ρ,) and ``scratch`` (2ρ + 3, ρ) are scratch.
+    Cost O(ρ · facets) for each of about ρ passes.
     """
     rho = direction.shape[0]
     weights, trial, residual = scratch[0], scratch[1], scratch[2]
@@ -132,10 +132,10 @@ def certify(direction, limit, radius, facets, incident, lo, hi, chosen, scratch)
             total += weights[i]
             near += weights[i] * facets[chosen[i], rho]
             beyond += weights[i] * facets[chosen[i], rho + 1]
-        unsure = length * radius + rounding * (1.0 + total)
-        if beyond + unsure <= limit:
+        error = length * radius + rounding * (1.0 + total)
+        if beyond + error <= limit:
             return STRICTLY_COMPLETE, visited
-        if near + unsure <= limit:
+        if near + error <= limit:
             status = COMPLETE
         if count == rho or not length > 1e-14:
             break

@@ -1,21 +1,21 @@
-"""Inner loops of the hull hierarchy: walking down the samples, proving that a list is complete, testing the list.
+"""Queries on a hull hierarchy: walk through the samples, choose a list with a proof that it is complete, and test it.
 
 Layout (``HierarchyArrays`` and ``Frame`` of ``fireset.hsr.hull_hierarchy_build``). A *node* is a vertex of the hull of
 one sample, that is, a sample and a point of it. Row v of ``nodes`` has the number of the point and the bounds of three
 ranges:
 
-- ``steps[STEP_START:STEP_END]``: nodes of the family's next sample among which the walk goes on, and in
-  ``step_points`` the points that they are;
+- ``steps[STEP_START:STEP_END]``: the nodes of the family's next sample from which the walk chooses, and in
+  ``step_points`` their points;
 - ``incident[FACET_START:FACET_END]``: the hull facets at the node. Row f of ``facets`` has the outer unit normal of a
   facet, and two offsets, near and beyond, a little less and a little more than that of the facet's hyperplane;
 - ``members[LIST_START:LIST_END]``: all points with ⟨normal_f, x̂⟩ > near_f for some facet f at the node. Those with
   ⟨normal_f, x̂⟩ > beyond_f for some f come first, up to ``LIST_SPLIT``. Both parts ascend.
 
 Nodes are numbered from coarse samples to fine ones. The first ``FAMILIES`` of them are roots, one for each family of
-samples: the list of a root holds every point, and it has no facets.
+samples: the list of a root has all points, and a root has no facets.
 
-Facets live in reduced coordinates x̂ of dimension ρ ≤ d, points in their own: x = center + axes x̂ + δ with
-‖x̂‖ ≤ radius and ‖δ‖ ≤ error_bound.
+Facets are in reduced coordinates x̂ of dimension ρ ≤ d: x = center + axes x̂ + δ with ‖x̂‖ ≤ radius and
+‖δ‖ ≤ error_bound for every point x.
 """
 
 import numpy as np
@@ -26,18 +26,18 @@ from fireset.kernels.hull_certificate import EPS, INCOMPLETE, STRICTLY_COMPLETE,
 from fireset.kernels.masks import LANES, above_bits, first_bit
 
 FAMILIES = 2
-HUGE = 1e300
+HUGE = 1e300  # larger limits come from overflow
 MAX_LEVELS = 64  # of all families together, roots included
 POINT, STEP_START, STEP_END, FACET_START, FACET_END, LIST_START, LIST_SPLIT, LIST_END = range(8)  # columns of ``nodes``
 
 
 @vectorized
 def inner_products(points, members, lo, hi, normal, values):
-    """``values[i] = ⟨normal, points[members[lo + i]]⟩`` for i < hi − lo. Cost O(d · (hi − lo))."""
+    """Compute ``values[i] = ⟨normal, points[members[lo + i]]⟩`` for i < hi − lo. Cost O(d · (hi − lo))."""
     d = normal.shape[0]
     zero = normal[0] - normal[0]
     fours = hi - (hi - lo) % 4
-    # Four points at a time: the normal is read once, and four sums are under way at once.
+    # Four points at a time: the normal is read once for four independent sums.
     for p in range(lo, fours, 4):
         i0, i1, i2, i3 = members[p], members[p + 1], members[p + 2], members[p + 3]
         s0, s1, s2, s3 = zero, zero, zero, zero
@@ -64,9 +64,9 @@ def inner_products(points, members, lo, hi, normal, values):
 def walk(points, normal, threshold, nodes, steps, step_points, path, values):
     """Follow the extreme vertices in direction ``normal`` through every family, while they do not exceed ``threshold``.
 
-    The nodes met go to ``path``, ascending; returns (their number, levels and entries visited). A walk to the wrong
-    node, by rounding or because Qhull dropped a vertex, costs time only: ``certify`` assumes nothing about the node.
-    ``values`` has space for n + 1 numbers. Expected cost O(d log n) for fixed d.
+    Writes the visited nodes to ``path``, ascending; returns (their number, levels and entries visited). A wrong node,
+    due to rounding or to a vertex that Qhull dropped, costs time only: ``certify`` is valid for any node. ``values`` (n
+    + 1,) is scratch. Expected cost O(log n) for fixed d.
     """
     count = 0
     visited = 0
@@ -96,9 +96,9 @@ def walk(points, normal, threshold, nodes, steps, step_points, path, values):
 
 @vectorized
 def choose_list(direction, limit, radius, nodes, incident, facets, path, length, chosen, scratch):
-    """The finest list on the path proven complete up to ``limit``: (its start, split and end, facets visited).
+    """Return the finest list on the path that is proven complete up to ``limit``: (start, split, end, facets visited).
 
-    If only its first part is needed, the end is the split. The list of a root needs no proof.
+    If the first part of the list suffices, the end is the split. The list of a root needs no proof.
     """
     visited = 0
     for place in range(length - 1, -1, -1):
@@ -117,10 +117,10 @@ def choose_list(direction, limit, radius, nodes, incident, facets, path, length,
 @vectorized
 def refine_members(points, members, lo, hi, normal, threshold, band, values):
     """Replace every value within ``band`` of the threshold, or NaN, by ``deciding_dot``."""
-    unsure = 0
+    undecided = 0
     for p in range(hi - lo):
-        unsure += not abs(values[p] - threshold) > band
-    if unsure > 0:
+        undecided += not abs(values[p] - threshold) > band
+    if undecided > 0:
         for p in range(hi - lo):
             if not abs(values[p] - threshold) > band:
                 store_decided(values, p, deciding_dot(normal, points[members[lo + p]]), threshold)
@@ -128,9 +128,9 @@ def refine_members(points, members, lo, hi, normal, threshold, band, values):
 
 @vectorized
 def collect(members, start, lo, hi, tested, threshold, ids, values, used):
-    """Append members lo … hi−1 whose value, ``tested`` from member ``start`` on, is above; returns the new ``used``.
+    """Append the members lo … hi−1 whose value ``tested[p − start]`` is above the threshold; returns the new ``used``.
 
-    ``tested`` is longer by ``LANES`` than it has values, since so many are compared at a time.
+    ``tested`` has space for ``LANES`` numbers after its values, because ``LANES`` numbers are compared at once.
     """
     with_values = values.shape[0] > 0
     for begin in range(lo, hi, LANES):
@@ -149,7 +149,7 @@ def collect(members, start, lo, hi, tested, threshold, ids, values, used):
 
 @vectorized
 def merge(ids, values, middle):
-    """Make one ascending run of two, the second of which starts at ``middle``; ``values`` go along if there are any."""
+    """Merge two ascending runs of ``ids``, the second from ``middle`` on, together with ``values`` if there are any."""
     with_values = values.shape[0] > 0
     first_ids = ids[:middle].copy()
     first_values = values[:middle].copy()
@@ -171,18 +171,17 @@ def merge(ids, values, middle):
 
 @vectorized
 def search(points, queries, frame, levels, ordered, first, ids, values, counts, work):
-    """Answer queries first, first + 1, … while their lists fit into ``ids``; returns (the next query, ids written).
+    """Answer queries first, first + 1, … while their lists fit into ``ids``; returns (next query, ids written).
 
     ``queries`` is (normals, thresholds, slacks, bands), ``frame`` a ``Frame`` and ``levels`` a ``HierarchyArrays``.
-    ``counts[k]`` ids of query k follow each other in ``ids``, and their values in ``values`` unless that is empty;
-    ``work`` grows by the levels, entries and facets visited on the way to a list, and the points tested. With
-    q̂ = axesᵀ normal a point has
+    The ``counts[k]`` ids of query k are appended to ``ids``, and their values to ``values`` unless that is empty.
+    Levels, entries and facets visited, and points tested, are added to ``work``. With q̂ = axesᵀ normal a point has
 
         ⟨normal, x⟩ = ⟨normal, center⟩ + ⟨q̂, x̂⟩ + ⟨normal, δ⟩,
 
-    and the list must hold all points whose ⟨normal, x⟩ exceeds threshold − slack. ``error_bound`` bounds ‖δ‖ and, for
-    each unit of ‖normal‖, the rounding of ⟨normal, center⟩ and ⟨q̂, x̂⟩; ‖normal‖ ≤ √d max |normal_j|, which neither
-    overflows nor underflows. Expected cost O(d (log n + found)) a query, for fixed d.
+    and the list must contain all points whose ⟨normal, x⟩ exceeds threshold − slack. ``error_bound`` bounds ‖δ‖ and,
+    for each unit of ‖normal‖, the rounding of ⟨normal, center⟩ and ⟨q̂, x̂⟩; ‖normal‖ ≤ √d max |normal_j|, which
+    neither overflows nor underflows. Expected cost O(d (log n + found)) a query, for fixed d.
     """
     normals, thresholds, slacks, bands = queries
     center, axes, radius, error_bound = frame
@@ -207,7 +206,7 @@ def search(points, queries, frame, levels, ordered, first, ids, values, counts, 
         for j in range(d):
             limit -= normal[j] * center[j]
         if not limit < HUGE:
-            limit = -np.inf  # something overflowed: nothing can be proven, and all points are tested
+            limit = -np.inf  # overflow: nothing can be proven, and all points are tested
         norm = 0.0
         for i in range(rho):
             direction[i] = 0.0
@@ -230,7 +229,7 @@ def search(points, queries, frame, levels, ordered, first, ids, values, counts, 
         work[1] += end - start
         inner_products(points, members, start, end, normal, tested)
         if bands[k] >= 0:
-            # Where sums may overflow on the way, ``deciding_dot`` decides for all.
+            # If partial sums may overflow, ``deciding_dot`` decides for all points.
             band = bands[k] if bands[k] < HUGE * EPS else np.inf
             refine_members(points, members, start, end, normal, threshold, band, tested)
         begin = used

@@ -1,4 +1,4 @@
-"""Inner loops that build the hull hierarchy, one level with the help of those before. Layout: ``hull_hierarchy``."""
+"""Build one level of a hull hierarchy with queries on the previous levels. Layout: ``hull_hierarchy``."""
 
 import numpy as np
 
@@ -21,12 +21,12 @@ NEAR, BEYOND = 1, 2  # marks
 
 @vectorized
 def find_beyond(reduced, new_facets, first, last, radius, levels, found, counts):
-    """For new facets first, first + 1, … < ``last`` the points with ⟨normal, x̂⟩ > near, found by the levels so far.
+    """Find the points with ⟨normal, x̂⟩ > near for new facets first, first + 1, … < ``last``, with the levels so far.
 
-    ``levels`` is a ``HierarchyArrays``. Such a half-space holds, but for rounding, no point of the family's smaller
-    samples: it is a query that their lists answer. A point with ⟨normal, x̂⟩ > beyond is written as its number p,
-    another one as ~p. Goes on while the lists fit into ``found``; returns (the next facet, entries written). Expected
-    cost O(d · n/r) for each facet of a sample of r points.
+    ``levels`` is a ``HierarchyArrays``. Apart from rounding, such a half-space contains no point of the family's
+    smaller samples, so that their lists answer the query. A point p with ⟨normal, x̂⟩ > beyond is written as p, others
+    as ~p. Continues while the lists fit into ``found``; returns (next facet, entries written). Expected cost O(d · n/r)
+    for each facet of a sample of r points.
     """
     nodes, steps, step_points, incident, facets, members = levels
     rho = reduced.shape[1]
@@ -56,10 +56,11 @@ def find_beyond(reduced, new_facets, first, last, radius, levels, found, counts)
 
 @vectorized
 def unite(facet_starts, facet_lists, incident_starts, incident, marks, bounds, members):
-    """Lists of nodes from lists of facets: the points beyond, or near, some facet at the node.
+    """Compute the lists of nodes from those of facets: the points beyond, or near, some facet at the node.
 
-    ``bounds[v]`` receives start, split and end of the list of node v. Called twice, first with ``members`` empty, to
-    learn how many there are. ``marks`` has one zero for each point, before and after.
+    ``bounds[v]`` receives start, split and end of the list of node v; returns the number of members. Called twice,
+    first with empty ``members`` to count them. ``marks`` (n,) is scratch, 0 before and after. Cost O(entries of facet
+    lists).
     """
     writing = members.shape[0] > 0
     used = 0
@@ -95,11 +96,13 @@ def unite(facet_starts, facet_lists, incident_starts, incident, marks, bounds, m
 
 @vectorized
 def link(lo, hi, nodes, members, next_nodes, bounds, steps):
-    """Steps of nodes lo … hi−1 to those of the family's next sample, ``next_nodes[i]`` being that of point i or −1.
+    """Compute the steps of nodes lo … hi−1 to nodes of the family's next sample.
 
-    The extreme vertex stays where it is or goes to a point beyond a facet at it. Only if Qhull dropped the point, as
-    coplanar with others, can it also go to a point near the facets. ``bounds[v − lo]`` receives start and end.
-    Called twice, first with ``steps`` empty, to learn how many there are.
+    Point i is the vertex ``next_nodes[i]`` of that sample, or no vertex if this is −1.
+
+    The next extreme vertex is the vertex itself or a point beyond a facet at it. If Qhull dropped the vertex as
+    coplanar with others, it can also be a point near the facets. ``bounds[v − lo]`` receives start and end; returns the
+    number of steps. Called twice, first with empty ``steps`` to count them. Cost O(members of the lists).
     """
     writing = steps.shape[0] > 0
     used = 0

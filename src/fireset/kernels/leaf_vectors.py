@@ -1,6 +1,6 @@
-"""Arithmetic on the points of one leaf of a partition tree, all thirty-two at a time, in vector registers.
+"""Intrinsics on the 32 points of one leaf of a partition tree, all at once, in vector registers.
 
-Blocks are (leaves, rows, 32), contiguous; a mask is an int64 whose bit k selects column k. Nothing is checked.
+Blocks are (leaves, rows, 32), contiguous; a mask is an int64 whose bit k selects column k. Arguments are not checked.
 """
 
 from llvmlite import ir
@@ -14,7 +14,7 @@ LANES = 32
 
 @intrinsic
 def add_excess(typing_context, points, leaf, normal, threshold, mask, factor, totals, row):  # noqa: ARG001
-    """``totals[leaf, row, k] += factor · (⟨normal, points[leaf, :, k]⟩ − threshold)`` for the columns k in ``mask``."""
+    """Compute ``totals[leaf, row, k] += factor · (⟨normal, points[leaf, :, k]⟩ − threshold)`` over k in ``mask``."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
@@ -34,7 +34,7 @@ def add_excess(typing_context, points, leaf, normal, threshold, mask, factor, to
 
 @intrinsic
 def add_weighted(typing_context, points, leaf, weights, row, mask, factor, sums):  # noqa: ARG001
-    """``sums[j] += factor · Σ_k weights[leaf, row, k] · points[leaf, j, k]`` over the columns k in ``mask``."""
+    """Compute ``sums[j] += factor · Σ_k weights[leaf, row, k] · points[leaf, j, k]`` over k in ``mask``."""
 
     def generate(context, builder, signature, arguments):
         kinds = signature.args
@@ -55,7 +55,7 @@ def add_weighted(typing_context, points, leaf, weights, row, mask, factor, sums)
 
 
 def _row_of(context, builder, blocks_type, blocks, block_type, block, row_type, row):
-    """Pointer to ``blocks[block, row, 0]``."""
+    """Return a pointer to ``blocks[block, row, 0]``."""
     array = context.make_array(blocks_type)(context, builder, blocks)
     rows = cgutils.unpack_tuple(builder, array.shape)[1]
     start = builder.mul(context.cast(builder, block, block_type, types.intp), rows)
@@ -64,7 +64,7 @@ def _row_of(context, builder, blocks_type, blocks, block_type, block, row_type, 
 
 
 def _lane_mask(builder, mask):
-    """The lowest ``LANES`` bits of an integer as a vector of booleans."""
+    """Return the lowest ``LANES`` bits of an integer as a vector of booleans."""
     return builder.bitcast(builder.trunc(mask, ir.IntType(LANES)), ir.VectorType(ir.IntType(1), LANES))
 
 
@@ -73,7 +73,7 @@ def _store(builder, numbers, pointer, dtype):
 
 
 def _sum(builder, numbers):
-    """All lanes added up, in any order."""
+    """Return the sum of all lanes, in any order."""
     element = numbers.type.element
     suffix = "f32" if isinstance(element, ir.FloatType) else "f64"
     kind = ir.FunctionType(element, [element, numbers.type])

@@ -1,7 +1,8 @@
-"""Many comparisons at a time, their results as bits of an integer: a few hits are found without a branch per number.
+"""Intrinsics that compare many numbers with a threshold at once and return the results as bits of an integer.
 
-LLVM does not compile a plain loop to this. On AVX2 and AVX-512 the comparison and the packing of its result into bits
-are a few instructions; elsewhere LLVM chooses what the machine has.
+A few hits among many numbers are then found without a branch for each number. LLVM does not compile a plain loop to
+this. On AVX2 and AVX-512 the comparison and the packing of its result into bits take a few instructions. Arguments are
+not checked.
 """
 
 from typing import Any
@@ -13,17 +14,17 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 
 LANES = 64
 
-first_bit: Any = trailing_zeros  # the number of zeros below the lowest bit set
+first_bit: Any = trailing_zeros  # index of the lowest bit that is set
 
 
 def intrinsic(function) -> Any:
-    """``numba.extending.intrinsic``, typed as Any: callers leave out the typing context, which pyright would miss."""
+    """``numba.extending.intrinsic``, typed as Any: callers omit the typing context, which pyright would report."""
     return extending.intrinsic(function)
 
 
 @intrinsic
 def count_bits(typing_context, bits):  # noqa: ARG001 - numba's form of an intrinsic
-    """How many bits of an int64 are set."""
+    """Return the number of bits of an int64 that are set."""
 
     def generate(context, builder, signature, arguments):  # noqa: ARG001
         return builder.ctpop(arguments[0])
@@ -33,10 +34,9 @@ def count_bits(typing_context, bits):  # noqa: ARG001 - numba's form of an intri
 
 @intrinsic
 def above_bits(typing_context, row, start, threshold):  # noqa: ARG001 - numba's form of an intrinsic
-    """An int64 whose bit k says whether ``row[start + k] > threshold``, for k below ``LANES``.
+    """Return an int64 whose bit k is set if ``row[start + k] > threshold``, for k < ``LANES``.
 
-    ``row`` is a contiguous array with at least ``start + LANES`` entries, which is not checked, and ``threshold`` has
-    its type.
+    ``row`` is contiguous, with at least ``start + LANES`` entries, and ``threshold`` has its type.
     """
     if not (isinstance(row, types.Array) and row.ndim == 1 and row.layout == "C" and row.dtype == threshold):
         return None
@@ -53,14 +53,14 @@ def above_bits(typing_context, row, start, threshold):  # noqa: ARG001 - numba's
 
 
 def _columns_above(lanes: int):
-    """A function for blocks of ``lanes`` columns; the number of vector lanes must be known when it is compiled."""
+    """Create ``columns_above`` for blocks of ``lanes`` columns, which must be a compile-time constant."""
 
     @intrinsic
     def columns_above(typing_context, blocks, which, coefficients, threshold):  # noqa: ARG001
-        """An int64 whose bit k says whether ``Σ_j coefficients[j] · blocks[which, j, k] > threshold``.
+        """Return an int64 whose bit k is set if ``Σ_j coefficients[j] · blocks[which, j, k] > threshold``.
 
-        ``blocks`` is contiguous, (any, coefficients.size, lanes), which is not checked; all of one floating-point type.
-        (A view of the block as argument would cost more than the rest: views count references.)
+        ``blocks`` is contiguous, (any, coefficients.size, lanes); all arguments have one floating-point type. A view of
+        the block as argument would cost more than the comparison, because views count references.
         """
         fits = isinstance(blocks, types.Array) and blocks.ndim == 3 and blocks.layout == "C"
         if not fits or blocks.dtype != threshold or coefficients != types.Array(blocks.dtype, 1, "C"):
@@ -81,7 +81,7 @@ def _columns_above(lanes: int):
 
 @intrinsic
 def row_above_16(typing_context, blocks, which, row, threshold):  # noqa: ARG001
-    """An int64 whose bit k says whether ``blocks[which, row, k] > threshold``; for contiguous blocks of 16 columns."""
+    """Return an int64 whose bit k is set if ``blocks[which, row, k] > threshold``; contiguous blocks of 16 columns."""
     if not (isinstance(blocks, types.Array) and blocks.ndim == 3 and blocks.layout == "C"):
         return None
 
@@ -101,7 +101,7 @@ def row_above_16(typing_context, blocks, which, row, threshold):  # noqa: ARG001
 
 @intrinsic
 def prefetch(typing_context, blocks, which):  # noqa: ARG001
-    """Prefetch ``blocks[which]`` of a contiguous array into the cache, up to eight cache lines of it."""
+    """Prefetch up to eight cache lines of ``blocks[which]`` of a contiguous array."""
 
     def generate(context, builder, signature, arguments):
         blocks_type, which_type = signature.args
@@ -130,7 +130,7 @@ columns_above_32 = _columns_above(32)
 def column_totals(
     context, builder, blocks_type, blocks, which_type, which, coefficients_type, coefficients, lanes: int
 ):
-    """``Σ_j coefficients[j] · blocks[which, j, k]`` for all columns k, as one vector."""
+    """Return ``Σ_j coefficients[j] · blocks[which, j, k]`` for all columns k as one vector."""
     factors = context.make_array(coefficients_type)(context, builder, coefficients)
     size = builder.mul(factors.nitems, ir.Constant(factors.nitems.type, lanes))
     start = builder.mul(context.cast(builder, which, which_type, types.intp), size)
@@ -147,13 +147,13 @@ def column_totals(
 
 
 def load_columns(builder, pointer, dtype, lanes: int):
-    """The ``lanes`` numbers from ``pointer`` on, as one vector."""
+    """Load ``lanes`` numbers from ``pointer`` on as one vector."""
     vector = ir.VectorType(pointer.type.pointee, lanes)
     return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=dtype.bitwidth // 8)
 
 
 def splat(builder, number, lanes: int):
-    """A vector with ``number`` in every lane."""
+    """Return a vector with ``number`` in every lane."""
     vector = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined)
     for lane in range(lanes):
         vector = builder.insert_element(vector, number, ir.Constant(ir.IntType(32), lane))

@@ -1,15 +1,15 @@
-"""Trees of maxima over inner products: finding all leaves above a threshold without visiting all the others.
+"""Trees of maxima over inner products, to find all leaves above a threshold without visiting all leaves.
 
-Layout. A forest is one matrix, a tree a row of it. A tree over ``count`` leaves is stored level by level: the leaves
-first, so that leaf k is entry k of the row, then the maxima of ``FAN`` leaves each, then the maxima of ``FAN`` of
-those, and so on up to the root, the only node of the last level. ``levels[h]`` is where level h begins. Node k of a
-level has the children ``FAN·k … FAN·k + FAN − 1`` on the level below; below the root every level is filled up to a
-multiple of ``FAN`` with −∞. A tree takes about count·FAN/(FAN − 1) entries, and at most FAN more for each level.
+Layout. A forest is a matrix with one tree in each row. A tree over ``count`` leaves is stored level by level: leaf k is
+entry k; then the maxima of ``FAN`` leaves each, then the maxima of ``FAN`` of those, up to the root, the only node of
+the last level. ``levels[h]`` is the start of level h. Node k of a level has the children ``FAN·k … FAN·k + FAN − 1`` on
+the level below. Below the root every level is padded with −∞ to a multiple of ``FAN``. A tree has about
+count·FAN/(FAN − 1) entries, and at most FAN more for each level.
 
-An inner node holds the largest of its children, and NaN if one of them is NaN: a walk for all leaves above a threshold
-goes on wherever the node is not at or below it, so that it also finds every NaN.
+An inner node is the largest of its children, and NaN if one of them is NaN. A search descends into all nodes that are
+not ≤ the threshold, so that it also finds every NaN.
 
-All functions work on some of the trees and touch nothing of the others, so that ranges of them run in parallel.
+All functions read and write trees lo … hi−1 only, so that ranges of trees run in parallel.
 """
 
 from itertools import pairwise
@@ -22,7 +22,7 @@ FAN = 8  # children of a node
 
 
 def level_starts(count: int) -> np.ndarray:
-    """``levels`` of a tree over ``count`` ≥ 1 leaves, and behind it the number of entries that the tree takes."""
+    """Return ``levels`` of a tree over ``count`` ≥ 1 leaves, followed by the number of entries of the tree."""
     starts = [0]
     while count > 1:
         groups = -(-count // FAN)
@@ -32,10 +32,10 @@ def level_starts(count: int) -> np.ndarray:
 
 
 def nodes_above(leaves: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All inner nodes above some leaves (ascending), each once, children before parents.
+    """Find all ancestors of ``leaves`` (ascending), each once, children before parents.
 
-    Returns where in the row the nodes are, and where the first child of each is. Of k leaves these are at most
-    k log count nodes, and never more than there are.
+    Returns the positions of the nodes in the row, and the position of the first child of each. k leaves have at most
+    k log count ancestors.
     """
     nodes, children = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     below = leaves.astype(np.int64)
@@ -49,9 +49,9 @@ def nodes_above(leaves: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.
 
 @vectorized
 def set_leaves(forest, trees, leaves, values, nodes, children):
-    """Leaf ``leaves[j]`` of tree ``trees[k]`` becomes ``values[k, j]``; then the inner nodes above are updated.
+    """Set leaf ``leaves[j]`` of tree ``trees[k]`` to ``values[k, j]``, and update its ancestors.
 
-    ``nodes`` and ``children`` are ``nodes_above(leaves)``. Cost O(leaves + nodes) for each tree.
+    ``nodes`` and ``children`` come from ``nodes_above(leaves)``. Cost O(leaves + nodes) for each tree.
     """
     contiguous = leaves.shape[0] > 0 and leaves[-1] - leaves[0] == leaves.shape[0] - 1
     for k in range(trees.shape[0]):
@@ -72,10 +72,10 @@ def set_leaves(forest, trees, leaves, values, nodes, children):
 
 @vectorized
 def leaves_above(tree, levels, threshold, found, spare):
-    """Walk down from the root to all leaves > threshold, and all that are NaN; ascending.
+    """Find all leaves > threshold and all that are NaN, ascending.
 
-    Returns (the array that holds them, which is ``found`` or ``spare``; how many; nodes visited, leaves among them).
-    Both arrays are as long as the tree. Cost O(k log leaves) for k leaves found, and O(1) if there is none.
+    Returns (``found`` or ``spare``, whichever has the leaves; their number; nodes visited, leaves included). Both
+    arrays are as long as the tree. Cost O(k log leaves) for k leaves found, and O(1) if there is none.
     """
     top = levels.shape[0] - 2
     if tree[levels[top]] <= threshold:
@@ -99,12 +99,13 @@ def leaves_above(tree, levels, threshold, found, spare):
 
 @vectorized
 def forward(forest, levels, output_weights, threshold, trees_are_neurons, active, starts, counts, sums, used, lo, hi):
-    """Add a_r σ_b(⟨w_r, x_i⟩) of all pairs in trees lo … hi−1 to ``sums`` (n, c), and note who fired.
+    """Add a_rc σ_b(⟨w_r, x_i⟩) of all pairs in trees lo … hi−1 to ``sums`` (n, c), and write the active pairs.
 
-    A tree belongs to a neuron and its leaves to the samples, or the other way round. The leaves of tree t that fire are
-    written to ``fired``, ascending, ``counts[t]`` from ``starts[t]`` on, list after list, the first at ``used``. A NaN
-    is added to ``sums`` and does not fire. Returns (next tree, entries of ``fired`` used, nodes visited); the next tree
-    is below ``hi`` if its list did not fit. Cost O((log leaves + c) · fired).
+    With ``trees_are_neurons`` a tree belongs to a neuron and its leaves to the samples; otherwise the reverse. The
+    active leaves of tree t are written to ``active``, ascending, ``counts[t]`` of them from ``starts[t]`` on; the first
+    list begins at ``used``. A NaN is added to ``sums`` and is not active. Returns (next tree, entries of ``active``
+    used, nodes visited); the next tree is less than ``hi`` if its list did not fit. Cost O((log leaves + c) · active
+    pairs).
     """
     outputs = output_weights.shape[1]
     visited_total = 0
@@ -133,9 +134,9 @@ def forward(forest, levels, output_weights, threshold, trees_are_neurons, active
 
 @vectorized
 def lists_by_leaf(active, starts, counts, positions, trees, lo, hi):
-    """Lists by tree become lists by leaf: every tree of lo … hi−1 goes to ``trees[positions[leaf]]`` of its leaves.
+    """Transpose lists by tree: write t to ``trees[positions[leaf]]`` for every active leaf of tree t.
 
-    A position moves on by one with each entry, so that trees are written in ascending order. Cost O(fired).
+    Each entry advances its position by one, so that trees are written in ascending order. Cost O(active pairs).
     """
     for t in range(lo, hi):
         for p in range(starts[t], starts[t] + counts[t]):

@@ -1,16 +1,15 @@
-"""Searching a partition tree: many boxes at a time against a hyperplane, whole subtrees reported untested.
+"""Queries on a partition tree: all boxes of a node are compared with a hyperplane at once.
 
-Layout (``TreeArrays``). An inner node v has ``nodes[v, N_CHILDREN]`` children, at most ``FAN``: ``nodes[v, c]`` is a
-node, or ``~leaf``. Box c of v, around that child, extends from ``boxes[v, d + j, c]`` to ``boxes[v, j, c]`` in
-coordinate j: columns of one block, so that all are compared with a hyperplane at once. A leaf has a bucket of
-``buckets[leaf, N_FILLED]`` points, at most ``LEAF``: their ids, ``buckets[leaf, column]``, and
-``coordinates[leaf, j, column]``, columns of a block, too. ``nodes[v, PARENT]`` and ``buckets[leaf, LEAF_PARENT]`` are
-``FAN · parent + column``, −1 at the root, which is node 0. ``nodes[v, N_POINTS]`` is the number of points below a node,
-``nodes[v, N_BUILT]`` what it was when the node was built. ``locations[id]`` is ``LEAF · leaf + column``, or −1. Free
-nodes and buckets are the first ``free_counts`` entries of two stacks.
+Layout (``TreeArrays``). Inner node v has ``nodes[v, N_CHILDREN]`` children, at most ``FAN``: ``nodes[v, c]`` is a node,
+or ``~leaf``. Box c of v, around that child, extends from ``boxes[v, d + j, c]`` to ``boxes[v, j, c]`` in coordinate j.
+The boxes of a node are columns of one block, so that all are compared at once. A leaf has ``buckets[leaf, N_FILLED]``
+points, at most ``LEAF``, with ids ``buckets[leaf, column]`` and ``coordinates[leaf, j, column]``. ``nodes[v, PARENT]``
+and ``buckets[leaf, LEAF_PARENT]`` are ``FAN · parent + column``, −1 at the root, which is node 0. ``nodes[v,
+N_POINTS]`` is the number of points below a node now, ``nodes[v, N_BUILT]`` when the node was built. ``locations[id]``
+is ``LEAF · leaf + column``, or −1. Free nodes and buckets are the first ``free_counts`` entries of two stacks.
 
-Kernels that Python calls take the arrays as one named tuple and unpack it at once. Functions that these call in a loop
-take the arrays one by one: a tuple would count references at every call.
+Kernels that Python calls take the arrays as one named tuple and unpack it once. Functions that they call in a loop take
+the arrays one by one, because passing a tuple would count references at every call.
 """
 
 from typing import NamedTuple
@@ -21,18 +20,17 @@ from fireset.kernels.compiling import vectorized
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.masks import columns_above_16, columns_above_32, first_bit, prefetch
 
-FAN = 16
-LEAF = 32
+FAN = 16  # children of a node, at most
+LEAF = 32  # points of a leaf, at most
 N_CHILDREN, PARENT, N_POINTS, N_BUILT = FAN, FAN + 1, FAN + 2, FAN + 3  # columns of ``nodes`` after the children
 N_FILLED, LEAF_PARENT = LEAF, LEAF + 1  # columns of ``buckets`` after the ids
 NODES, BUCKETS = 0, 1  # entries of ``free_counts``
 
-
-_CACHE_BYTES = 8 << 20  # with more bytes of coordinates than this, leaves are prefetched before they are tested
+_PREFETCH_BYTES = 8 << 20  # leaves are prefetched if the coordinates take more than this, and so exceed the cache
 
 
 class TreeArrays(NamedTuple):
-    """The arrays of a tree; see the head of this file."""
+    """The arrays of a tree; the layout is at the head of this file."""
 
     boxes: np.ndarray  # (nodes, 2d, FAN): upper corners, then lower corners
     nodes: np.ndarray  # (nodes, FAN + 4) int32
@@ -46,13 +44,13 @@ class TreeArrays(NamedTuple):
 
 @vectorized
 def search(tree, queries, first, found, stack, counts, work):
-    """Answer queries first, first + 1, … while ``found`` has space for the largest answer; returns the next query.
+    """Answer queries first, first + 1, … while ``found`` has space for all points; returns the next query.
 
-    ``tree`` is a ``TreeArrays``, ``queries`` is (normals, thresholds, slacks, bands). Ids of the points above go to
-    ``found``, query after query, in any order; ``counts`` receives how many; ``work`` grows by the nodes visited, the
-    points tested and the points reported without a test. A box is outside when even its farthest corner lies below the
-    threshold by more than ``slacks``, inside when its nearest corner lies above by as much.
-    Cost O(boxes on the boundary + points found).
+    ``tree`` is a ``TreeArrays``, ``queries`` is (normals, thresholds, slacks, bands). Ids of the points above are
+    written to ``found``, query after query, in any order, and their numbers to ``counts``. Nodes visited, points tested
+    and points reported without a test are added to ``work``. A box is outside if its largest inner product is below the
+    threshold by more than the slack, and inside if its smallest is above by more than the slack. Cost O(boxes on the
+    boundary + points found).
     """
     boxes, nodes, coordinates, buckets = tree.boxes, tree.nodes, tree.coordinates, tree.buckets
     normals, thresholds, slacks, bands = queries
@@ -61,7 +59,7 @@ def search(tree, queries, first, found, stack, counts, work):
     farthest = np.empty(2 * d, normals.dtype)
     nearest = np.empty(2 * d, normals.dtype)
     n_points = nodes[0, N_POINTS]
-    prefetching = coordinates.size * coordinates.itemsize > _CACHE_BYTES
+    prefetching = coordinates.size * coordinates.itemsize > _PREFETCH_BYTES
     begin = 0
     for q in range(first, normals.shape[0]):
         if begin + n_points + LEAF > found.shape[0]:
@@ -82,7 +80,7 @@ def search(tree, queries, first, found, stack, counts, work):
             v = stack[depth]
             work[0] += 1
             not_outside, inside = (np.int64(1) << nodes[v, N_CHILDREN]) - 1, np.int64(0)
-            if slack < np.inf:  # else sums may overflow, and comparing them proves nothing: all children are cut
+            if slack < np.inf:  # else sums may overflow, bounds prove nothing, and all children are cut
                 not_outside &= columns_above_16(boxes, v, farthest, lower)
                 inside = columns_above_16(boxes, v, nearest, upper) & not_outside
             cut = not_outside & ~inside
@@ -119,25 +117,25 @@ def search(tree, queries, first, found, stack, counts, work):
 
 @vectorized
 def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
-    """An int64 whose bit k is set if point k of a leaf lies above; decided by ``deciding_dot`` within the band."""
+    """Return an int64 whose bit k is set if point k of a leaf is above; ``deciding_dot`` decides within the band."""
     filled = (np.int64(1) << buckets[leaf, N_FILLED]) - 1
     if band < 0:
         return columns_above_32(coordinates, leaf, x, threshold) & filled
-    above, unsure = np.int64(0), filled
-    if band < np.inf:  # else sums may overflow, and every point is unsure
+    above, undecided = np.int64(0), filled
+    if band < np.inf:  # else sums may overflow, and every point is undecided
         above = columns_above_32(coordinates, leaf, x, threshold + band) & filled
-        unsure = columns_above_32(coordinates, leaf, x, threshold - band) & filled & ~above
-    while unsure != 0:
-        column = first_bit(unsure)
+        undecided = columns_above_32(coordinates, leaf, x, threshold - band) & filled & ~above
+    while undecided != 0:
+        column = first_bit(undecided)
         if deciding_dot(x, coordinates[leaf, :, column]) > threshold:
             above |= np.int64(1) << column
-        unsure &= unsure - 1
+        undecided &= undecided - 1
     return above
 
 
 @vectorized
 def _append_subtree(nodes, buckets, child, found, end, stack, depth):
-    """Append all ids below a child; the stack is free from ``depth`` on. Writes up to LEAF entries too many."""
+    """Append all ids below a child; the stack is free from ``depth`` on. Writes up to LEAF entries beyond the end."""
     stack[depth] = child
     bottom = depth
     depth += 1
@@ -157,7 +155,7 @@ def _append_subtree(nodes, buckets, child, found, end, stack, depth):
 
 @vectorized
 def values_of(coordinates, locations, normals, counts, ids, values):
-    """``values[p] = ⟨normal, point ids[p]⟩`` for the answers of all queries, query after query."""
+    """Compute ``values[p] = ⟨normal, point ids[p]⟩`` for the ids found by all queries. Cost O(d · ids)."""
     begin = 0
     for q in range(normals.shape[0]):
         for p in range(begin, begin + counts[q]):
@@ -166,7 +164,7 @@ def values_of(coordinates, locations, normals, counts, ids, values):
             total = normals.dtype.type(0)
             for j in range(normals.shape[1]):
                 total += normals[q, j] * coordinates[leaf, j, column]
-            if not abs(total) < np.inf:  # it overflowed, on the way at least
+            if not abs(total) < np.inf:  # the sum overflowed, at least in between
                 total = normals.dtype.type(deciding_dot(normals[q], coordinates[leaf, :, column]))
             values[p] = total
         begin += counts[q]

@@ -1,7 +1,7 @@
-"""Building a partition tree, or any subtree of it, from rows of points: medians along the widest coordinate.
+"""Build a partition tree, or a subtree of it, by medians along the widest coordinate.
 
-A subtree of s points has ⌈s / FILL⌉ leaves, equally filled, each with free columns for a third more points. A node's
-leaves are dealt to as few children as possible, evenly, so that the nodes below are nearly full.
+A subtree of s points has ⌈s / FILL⌉ equally filled leaves, each with free columns for a third more points. The leaves
+below a node are divided evenly among as few children as possible, so that the nodes below are nearly full.
 """
 
 import numpy as np
@@ -25,10 +25,10 @@ FILL = 24  # points of a new leaf, at most
 
 @vectorized
 def build_root(tree, rows, ids, leaves, tasks):
-    """Make the root, node 0, of a new tree of all ``rows``, which are reordered with their ``ids``.
+    """Create the root, node 0, of a new tree over ``rows`` (n, d), which are reordered with their ``ids``.
 
-    The subtrees to be built below it are written to ``tasks`` (FAN, 4), as the last arguments of ``build_subtree``;
-    returns their number.
+    Writes the last four arguments of ``build_subtree`` for every subtree to ``tasks`` (FAN, 4); returns their number.
+    Cost O(n · d).
     """
     nodes, free_nodes, free_counts = tree.nodes, tree.free_nodes, tree.free_counts
     return _make_node(nodes, free_nodes, free_counts, rows, ids, -1, 0, rows.shape[0], leaves, tasks, 0)
@@ -36,14 +36,14 @@ def build_root(tree, rows, ids, leaves, tasks):
 
 @vectorized
 def build_subtree(tree, rows, ids, parent, begin, end, leaves):
-    """Make a subtree of ``rows[begin:end]``, which are reordered with their ``ids``, and attach it to ``parent``.
+    """Build a subtree of ``rows[begin:end]``, which are reordered with their ``ids``, and attach it to ``parent``.
 
-    ``parent`` is ``FAN · node + column``. There must be enough free nodes and leaves. Cost O(s log s · d).
+    ``parent`` is ``FAN · node + column``. There must be enough free nodes and leaves. Cost O(s log s · d) for s points.
     """
     boxes, nodes, coordinates, buckets, locations, free_nodes, free_buckets, free_counts = tree
     lowest = np.empty(rows.shape[1], rows.dtype)
     highest = np.empty(rows.shape[1], rows.dtype)
-    # Every node in work leaves at most FAN − 1 siblings waiting, and each level has a FANth of the leaves.
+    # Every open node leaves at most FAN − 1 waiting siblings, and a level has 1/FAN of the leaves of the one above.
     tasks = np.empty((16 * FAN, 4), np.int64)
     tasks[0, 0], tasks[0, 1], tasks[0, 2], tasks[0, 3] = parent, begin, end, leaves
     waiting = 1
@@ -60,7 +60,7 @@ def build_subtree(tree, rows, ids, parent, begin, end, leaves):
 
 @vectorized
 def _make_node(nodes, free_nodes, free_counts, rows, ids, parent, begin, end, leaves, tasks, waiting):
-    """Make an inner node and append its children to ``tasks``; returns how many are waiting there then."""
+    """Create an inner node and append its children to ``tasks``; returns the new number of waiting tasks."""
     free_counts[NODES] -= 1
     node = free_nodes[free_counts[NODES]]
     nodes[node, PARENT] = parent
@@ -82,7 +82,7 @@ def _make_node(nodes, free_nodes, free_counts, rows, ids, parent, begin, end, le
 
 @vectorized
 def child_count(leaves):
-    """Children of a node above so many leaves: as few as can hold them when all nodes below are full."""
+    """Return the smallest number of children with which a node has space for ``leaves`` leaves below it."""
     unit = 1
     while unit * FAN < leaves:
         unit *= FAN
@@ -91,7 +91,7 @@ def child_count(leaves):
 
 @vectorized
 def partition_rows(rows, ids, begin, end, leaves, parts, ends):
-    """Cut ``rows[begin:end]`` into parts, ``ends[k] … ends[k+1]−1``, by halving along the widest coordinate."""
+    """Partition ``rows[begin:end]`` into parts, ``ends[k] … ends[k+1]−1``, by halving along the widest coordinate."""
     lowest = np.empty(rows.shape[1], rows.dtype)
     highest = np.empty(rows.shape[1], rows.dtype)
     for part in range(parts + 1):
@@ -119,7 +119,7 @@ def partition_rows(rows, ids, begin, end, leaves, parts, ends):
 
 @vectorized
 def _select(rows, ids, begin, end, middle, j):
-    """Reorder so that coordinate j is ≤ that of ``rows[middle]`` before ``middle`` and ≥ after (Hoare's FIND)."""
+    """Reorder rows so that coordinate j is ≤ rows[middle, j] before ``middle`` and ≥ after it (Hoare's FIND)."""
     low, high = begin, end - 1
     while low < high:
         pivot = _median(rows[low, j], rows[(low + high) // 2, j], rows[high, j])
@@ -150,7 +150,7 @@ def _median(a, b, c):
 
 @vectorized
 def find_box(rows, begin, end, lowest, highest):
-    """Smallest and largest coordinates of ``rows[begin:end]``, which is not empty."""
+    """Compute the smallest and largest coordinates of ``rows[begin:end]``, which is not empty."""
     for j in range(rows.shape[1]):
         lowest[j] = highest[j] = rows[begin, j]
     for i in range(begin + 1, end):
@@ -162,7 +162,7 @@ def find_box(rows, begin, end, lowest, highest):
 
 @vectorized
 def set_box(boxes, parent, lowest, highest):
-    """Store the box around child ``parent`` = ``FAN · node + column``."""
+    """Store the box around the child at ``parent`` = ``FAN · node + column``."""
     box = boxes[parent // FAN]
     d = lowest.shape[0]
     for j in range(d):
@@ -172,7 +172,7 @@ def set_box(boxes, parent, lowest, highest):
 
 @vectorized
 def make_leaf(nodes, coordinates, buckets, locations, free_buckets, free_counts, rows, ids, parent, begin, end):
-    """Make a leaf of ``rows[begin:end]``, at most ``LEAF`` of them, and attach it to ``parent``."""
+    """Create a leaf of ``rows[begin:end]``, at most ``LEAF`` rows, and attach it to ``parent``."""
     free_counts[BUCKETS] -= 1
     leaf = free_buckets[free_counts[BUCKETS]]
     nodes[parent // FAN, parent % FAN] = ~leaf

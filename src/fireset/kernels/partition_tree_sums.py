@@ -1,9 +1,9 @@
-"""Sums over half-spaces without reporting their points: what a partition tree knows of a whole subtree at once.
+"""Forward, backward and tangent passes of the engine ``sums``: sums over half-spaces from a partition tree.
 
-The boundary of a half-space cuts some leaves; all other points of it lie in subtrees whose box is inside. So a
-half-space is a list of *entries*: ``FAN · node + column`` for a child that is wholly inside, and ``~leaf`` for a leaf
-that is cut, with a mask of its columns above. Numbers that belong to points are laid out like their coordinates,
-(leaves, rows, LEAF). Numbers that belong to children, ``FAN · node + column``, are rows of their own.
+The boundary of a half-space cuts some leaves; its other points lie in subtrees whose box is inside. So a half-space is
+a list of *entries*: ``FAN · node + column`` for a child that is inside, and ``~leaf`` for a leaf that is cut, with a
+mask of its columns above. Arrays of points are (leaves, rows, LEAF), like the coordinates. Arrays of children are
+indexed by ``FAN · node + column``.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from fireset.kernels.steps import take_step
 
 
 class EntryArrays(NamedTuple):
-    """Entries of several half-spaces, one after the other; those of half-space k end at ``ends[k]``."""
+    """Entries of several half-spaces, one after another; those of half-space k end at ``ends[k]``."""
 
     entries: np.ndarray  # int32
     masks: np.ndarray  # int64
@@ -26,20 +26,21 @@ class EntryArrays(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """What the neurons of one range add to the samples."""
+    """Contributions of the neurons of one range to the samples."""
 
-    linear: np.ndarray  # (children, c, d + 1): to all points below a child, a linear function and its constant
-    totals: np.ndarray  # (leaves, c, LEAF): to a point of a leaf that is cut
-    visits: np.ndarray  # (children,) int64: for how many neurons a child is wholly inside
+    linear: np.ndarray  # (children, c, d + 1): coefficients of a linear function for all points below a child
+    totals: np.ndarray  # (leaves, c, LEAF): values for the points of leaves that are cut
+    visits: np.ndarray  # (children,) int64: number of neurons whose half-space contains the child
 
 
 @vectorized
 def _split_half_space(
     boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthest, nearest, stack, entries, masks, end
 ):
-    """Write the entries of the half-space ⟨x, ·⟩ > threshold from ``end`` on; returns (new end, nodes, points tested).
+    """Write the entries of the half-space ⟨x, ·⟩ > threshold from ``end`` on.
 
-    ``farthest`` and ``nearest`` (2d) and ``stack`` are scratch. Cost O(boxes on the boundary).
+    Returns (new end, nodes visited, points tested). ``farthest``, ``nearest`` (2d) and ``stack`` are scratch. Cost O(d)
+    for each box on the boundary.
     """
     d = x.shape[0]
     zero = x.dtype.type(0)
@@ -55,9 +56,9 @@ def _split_half_space(
         depth -= 1
         v = stack[depth]
         visited += 1
-        # As in ``search``; written out in both, since a function for it, inlined or not, made both a tenth slower.
+        # Repeated from ``search``: a common function, inlined or not, made both a tenth slower.
         not_outside, inside = (np.int64(1) << nodes[v, N_CHILDREN]) - 1, np.int64(0)
-        if slack < np.inf:  # else sums may overflow, and comparing them proves nothing: all children are cut
+        if slack < np.inf:  # else sums may overflow, bounds prove nothing, and all children are cut
             not_outside &= columns_above_16(boxes, v, farthest, lower)
             inside = columns_above_16(boxes, v, nearest, upper) & not_outside
         cut = not_outside & ~inside
@@ -82,41 +83,14 @@ def _split_half_space(
 
 
 @vectorized
-def split_half_spaces(tree, queries, first, entry_arrays, work):
-    """Entries of half-spaces first, first + 1, … while they are sure to fit; returns the next one.
-
-    ``tree`` is a ``TreeArrays``, ``queries`` is (normals, thresholds, slacks, bands). ``work`` grows by the nodes
-    visited and the points tested.
-    """
-    boxes, nodes, coordinates, buckets = tree.boxes, tree.nodes, tree.coordinates, tree.buckets
-    normals, thresholds, slacks, bands = queries
-    entries, masks, ends = entry_arrays
-    farthest = np.empty(2 * normals.shape[1], normals.dtype)
-    nearest = np.empty(2 * normals.shape[1], normals.dtype)
-    stack = np.empty(2048, np.int32)
-    end = 0
-    for q in range(first, normals.shape[0]):
-        if end + nodes.shape[0] + buckets.shape[0] > entries.shape[0]:
-            return q
-        x, threshold, slack, band = normals[q], thresholds[q], slacks[q], bands[q]
-        end, visited, tested = _split_half_space(
-            boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthest, nearest, stack, entries, masks, end
-        )
-        ends[q] = end
-        work[0] += visited
-        work[1] += tested
-    return normals.shape[0]
-
-
-@vectorized
 def forward(tree, W, output_weights, threshold, slacks, bands, order, entry_arrays, contributions, work, lo, hi, end):
-    """What some neurons add to all samples: linear functions to subtrees, numbers to the points of cut leaves.
+    """Add the contributions of neurons ``order[lo]``, ``order[lo + 1]``, … to ``contributions``.
 
-    They are ``order[lo], order[lo + 1], …``. Neuron r's linear function a_rc (⟨w_r, x⟩ − b) is added to
-    ``linear[child, c]`` for each child wholly inside; a_rc σ_b to ``totals`` elsewhere. Entries are kept for
-    ``gradients`` and ``tangent``, those of neuron ``order[k]`` up to ``ends[k]``, from ``end`` on. ``work`` grows by
-    nodes visited, points tested and pairs fired in leaves that are cut. Returns (next k, new end): stops at hi, or when
-    the entries of the next neuron might not fit. Cost O(d) for each box on the boundary.
+    The function a_rc (⟨w_r, x⟩ − b) of neuron r is added to ``linear[child, c]`` for each child inside its half-space,
+    and a_rc σ_b to ``totals`` for the points of cut leaves. The entries are kept for ``gradients`` and ``tangent``:
+    from ``end`` on, those of neuron ``order[k]`` up to ``ends[k]``. Nodes visited, points tested and active pairs in
+    cut leaves are added to ``work``. Returns (next k, new end); stops at ``hi``, or if the entries of the next neuron
+    might not fit. Cost O(d) for each box on the boundary.
     """
     boxes, nodes, coordinates, buckets = tree.boxes, tree.nodes, tree.coordinates, tree.buckets
     entries, masks, ends = entry_arrays
@@ -145,7 +119,7 @@ def forward(tree, W, output_weights, threshold, slacks, bands, order, entry_arra
 
 @vectorized
 def _add_linear(coordinates, w, output_weights, threshold, r, entries, masks, begin, end, linear, totals, visits):
-    """Add a_rc (⟨w, x⟩ − b) to the entries of neuron r's half-space; returns the pairs that fire in leaves cut."""
+    """Add a_rc (⟨w, x⟩ − b) to the entries of neuron r; returns the number of active pairs in cut leaves."""
     d = w.shape[0]
     active = 0
     for p in range(begin, end):
@@ -153,10 +127,10 @@ def _add_linear(coordinates, w, output_weights, threshold, r, entries, masks, be
         if entry >= 0:
             visits[entry] += 1
             for c in range(output_weights.shape[1]):
-                sign = output_weights[r, c]
+                output_weight = output_weights[r, c]
                 for j in range(d):
-                    linear[entry, c, j] += sign * w[j]
-                linear[entry, c, d] -= sign * threshold
+                    linear[entry, c, j] += output_weight * w[j]
+                linear[entry, c, d] -= output_weight * threshold
         else:
             active += count_bits(masks[p])
             for c in range(output_weights.shape[1]):
@@ -166,10 +140,10 @@ def _add_linear(coordinates, w, output_weights, threshold, r, entries, masks, be
 
 @vectorized
 def gradients(coordinates, output_weights, order, entry_arrays, sums, residuals, rows, lo, hi):
-    """``rows[r] = Σ_c a_rc Σ_{i fired} e_ic x_i`` for neurons ``order[lo:hi]``, one range, whose entries start at 0.
+    """Compute ``rows[r] = Σ_c a_rc Σ_{i active} e_ic x_i`` for neurons ``order[lo:hi]``, whose entries start at 0.
 
-    From ``sums[child, c]`` (d numbers) for a child wholly inside, from the ``residuals`` e (leaves, c, LEAF) for the
-    points above of a leaf that is cut. Cost O(d) for each entry.
+    Uses ``sums[child, c]`` (children, c, d) for children inside, and the ``residuals`` e (leaves, c, LEAF) for the
+    points of cut leaves. Cost O(c · d) for each entry.
     """
     entries, masks, ends = entry_arrays
     gradient = np.empty(rows.shape[1], rows.dtype)
@@ -184,9 +158,9 @@ def gradients(coordinates, output_weights, order, entry_arrays, sums, residuals,
 
 @vectorized
 def backward(coordinates, W, V, output_weights, order, entry_arrays, sums, residuals, rule, lo, hi):
-    """One gradient step on neurons ``order[lo:hi]``: ``gradients`` and ``take_step`` in one pass, which saves 5 %.
+    """Take one gradient step with neurons ``order[lo:hi]``: ``gradients`` and ``take_step`` in one pass, 5 % faster.
 
-    ``rule`` is (rate, momentum, nesterov); ``V`` has no rows when momentum is off.
+    ``rule`` is (rate, momentum, nesterov); V has no rows if momentum is off.
     """
     entries, masks, ends = entry_arrays
     rate, momentum, nesterov = rule
@@ -202,24 +176,25 @@ def backward(coordinates, W, V, output_weights, order, entry_arrays, sums, resid
 
 @vectorized
 def _gather(coordinates, output_weights, r, entries, masks, begin, end, sums, residuals, gradient):
-    """``gradient = Σ_c a_rc Σ_{i fired} residuals_ic x_i`` from the entries of neuron r."""
+    """Compute ``gradient = Σ_c a_rc Σ_{i active} residuals_ic x_i`` (d,) from the entries of neuron r."""
     gradient[:] = 0
     for p in range(begin, end):
         entry = entries[p]
         for c in range(output_weights.shape[1]):
-            sign = output_weights[r, c]
+            output_weight = output_weights[r, c]
             if entry >= 0:
                 for j in range(gradient.shape[0]):
-                    gradient[j] += sign * sums[entry, c, j]
+                    gradient[j] += output_weight * sums[entry, c, j]
             else:
-                add_weighted(coordinates, ~entry, residuals, c, masks[p], sign, gradient)
+                add_weighted(coordinates, ~entry, residuals, c, masks[p], output_weight, gradient)
 
 
 @vectorized
 def tangent(coordinates, output_weights, order, entry_arrays, sums, residuals, contributions, lo, hi):
-    """``J Jᵀ v`` of neurons ``order[lo:hi]``, with v in place of the residual in ``sums`` and ``residuals``.
+    """Add the part of neurons ``order[lo:hi]`` in J Jᵀ v to ``contributions``.
 
-    Each neuron's gradient is gathered as in ``gradients``, and its inner products added as in ``forward``.
+    ``sums`` and ``residuals`` are computed from v in place of the residual. The gradient of each neuron is computed as
+    in ``gradients``, and its inner products are added as in ``forward``.
     """
     entries, masks, ends = entry_arrays
     linear, totals, visits = contributions
@@ -237,7 +212,7 @@ def tangent(coordinates, output_weights, order, entry_arrays, sums, residuals, c
 
 @vectorized
 def top_down_order(nodes, order):
-    """Write the nodes of a tree to ``order``, parents before their children; returns how many there are."""
+    """Write the nodes of a tree to ``order``, parents before their children; returns their number."""
     order[0] = 0
     count = 1
     done = 0
@@ -252,18 +227,18 @@ def top_down_order(nodes, order):
 
 
 @vectorized
-def push_down(nodes, order, shares):
-    """Add the row of a child that is a node to the rows of its own children, from the root down."""
+def push_down(nodes, order, rows_by_child):
+    """Add the row of every inner child to the rows of its own children, from the root down. Cost O(nodes)."""
     for v in order:
         parent = nodes[v, PARENT]
         if parent >= 0:
             for c in range(nodes[v, N_CHILDREN]):
-                shares[FAN * v + c] += shares[parent]
+                rows_by_child[FAN * v + c] += rows_by_child[parent]
 
 
 @vectorized
 def sum_up(nodes, order, sums):
-    """Make the row of a child that is a node the sum of the rows of its own children, from the leaves up."""
+    """Set the row of every inner child to the sum of the rows of its own children, from the leaves up."""
     for k in range(order.shape[0] - 1, -1, -1):
         v = order[k]
         parent = nodes[v, PARENT]
@@ -275,7 +250,7 @@ def sum_up(nodes, order, sums):
 
 @vectorized
 def pairs_inside(nodes, buckets, order, visits):
-    """Σ visits[child] · points below it: the pairs that fire as parts of a child wholly inside."""
+    """Return Σ visits[child] · points below the child: the active pairs in children inside a half-space."""
     pairs = 0
     for v in order:
         for c in range(nodes[v, N_CHILDREN]):
@@ -286,9 +261,10 @@ def pairs_inside(nodes, buckets, order, visits):
 
 @vectorized
 def leaf_predictions(coordinates, buckets, linear, totals, scale, predictions, lo, hi):
-    """Predictions of the points in leaves lo … hi−1: their totals of all ranges, and the linear function of their leaf.
+    """Compute the predictions of the points in leaves lo … hi−1 from ``totals`` and the linear function of their leaf.
 
-    ``totals`` is (ranges, leaves, c, LEAF), ``predictions`` (n, c) by id.
+    ``totals`` is (ranges, leaves, c, LEAF), ``linear`` (children, c, d + 1), ``predictions`` (n, c) by id. Cost
+    O(c · (d + ranges)) for each point.
     """
     ranges, _, outputs, _ = totals.shape
     d = coordinates.shape[1]
@@ -310,7 +286,10 @@ def leaf_predictions(coordinates, buckets, linear, totals, scale, predictions, l
 
 @vectorized
 def leaf_sums(coordinates, buckets, rows, residuals, sums, lo, hi):
-    """``residuals[leaf, c, p]`` = row of the point's id, and ``sums[child, c, j] = Σ_p residuals[leaf, c, p] x_pj``."""
+    """Copy ``rows`` (n, c) by id to ``residuals`` (leaves, c, LEAF), and sum ``Σ_p residuals[leaf, c, p] x_pj``.
+
+    The sums of leaves lo … hi−1 go to ``sums[child, c, j]``. Cost O(c · d) for each point.
+    """
     d = coordinates.shape[1]
     for leaf in range(lo, hi):
         parent = buckets[leaf, LEAF_PARENT]
@@ -322,69 +301,3 @@ def leaf_sums(coordinates, buckets, rows, residuals, sums, lo, hi):
                 for p in range(LEAF):
                     total += residuals[leaf, c, p] * coordinates[leaf, j, p]
                 sums[parent, c, j] = total
-
-
-@vectorized
-def leaf_totals(nodes, buckets, order, values, totals):
-    """``totals[child, c]`` = Σ of the values (ids, c) of a leaf's points, for all children that are leaves."""
-    for v in order:
-        for column in range(nodes[v, N_CHILDREN]):
-            leaf = ~nodes[v, column]
-            if leaf >= 0:
-                for c in range(values.shape[1]):
-                    total = 0.0
-                    for p in range(buckets[leaf, N_FILLED]):
-                        total += values[buckets[leaf, p], c]
-                    totals[FAN * v + column, c] = total
-
-
-@vectorized
-def sum_entries(buckets, entry_arrays, first, stop, values, totals, sums):
-    """``sums[q] += Σ values[i]`` over half-spaces first … stop−1 of ``split_half_spaces``; ``totals`` is by child."""
-    entries, masks, ends = entry_arrays
-    begin = 0
-    for q in range(first, stop):
-        for p in range(begin, ends[q]):
-            entry, bits = entries[p], masks[p]
-            if entry >= 0:
-                for c in range(values.shape[1]):
-                    sums[q, c] += totals[entry, c]
-                continue
-            while bits != 0:
-                i = buckets[~entry, first_bit(bits)]
-                bits &= bits - 1
-                for c in range(values.shape[1]):
-                    sums[q, c] += values[i, c]
-        begin = ends[q]
-
-
-@vectorized
-def spread_entries(buckets, entry_arrays, first, stop, rows, shares, spread):
-    """The adjoint: add ``rows[q]`` to the points of half-space q, or to ``shares[child]`` where a child is inside."""
-    entries, masks, ends = entry_arrays
-    begin = 0
-    for q in range(first, stop):
-        for p in range(begin, ends[q]):
-            entry, bits = entries[p], masks[p]
-            if entry >= 0:
-                for c in range(rows.shape[1]):
-                    shares[entry, c] += rows[q, c]
-                continue
-            while bits != 0:
-                i = buckets[~entry, first_bit(bits)]
-                bits &= bits - 1
-                for c in range(rows.shape[1]):
-                    spread[i, c] += rows[q, c]
-        begin = ends[q]
-
-
-@vectorized
-def add_shares_to_points(nodes, buckets, order, shares, spread):
-    """Add the share of every leaf to its points."""
-    for v in order:
-        for column in range(nodes[v, N_CHILDREN]):
-            leaf = ~nodes[v, column]
-            if leaf >= 0:
-                for p in range(buckets[leaf, N_FILLED]):
-                    for c in range(spread.shape[1]):
-                        spread[buckets[leaf, p], c] += shares[FAN * v + column, c]

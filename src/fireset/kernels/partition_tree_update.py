@@ -1,4 +1,4 @@
-"""Adding, deleting and moving points of a partition tree. Boxes stay tight: a change is carried up while it matters."""
+"""Add, delete and move points of a partition tree. Boxes stay tight: changes are propagated to the ancestors."""
 
 import numpy as np
 
@@ -18,17 +18,17 @@ from fireset.kernels.partition_tree import (
 )
 from fireset.kernels.partition_tree_build import FILL, build_subtree, find_box, make_leaf, partition_rows, set_box
 
-GROWTH = 1.5  # a subtree with this many times the points that it was built of may be rebuilt
+GROWTH = 1.5  # a subtree is rebuilt when it has this many times the points that it was built with
 DONE, NEEDS_CAPACITY, NEEDS_NEW_TREE = 0, 1, 2  # outcomes of an insertion
 
 
 @vectorized
 def insert(tree, ids, points, first, rows, row_ids):
-    """Insert points first, first + 1, …; returns (the first one that was not inserted, DONE or what it needs).
+    """Insert points first, first + 1, …; returns (the first point that was not inserted, DONE or the reason).
 
-    ``tree`` is a ``TreeArrays``; ``rows`` and ``row_ids`` are scratch for all points of the tree and those to come.
-    Cost O(log n) amortized boxes of FAN children each, and O(log² n) for rebuilding; see
-    ``fireset.hsr.partition_tree``.
+    ``tree`` is a ``TreeArrays``, ``points`` (k, d). ``rows`` and ``row_ids`` are scratch for all old and new points.
+    Cost O(log n) nodes of FAN boxes for each point, and O(log² n) amortized for rebuilding
+    (``fireset.hsr.partition_tree``).
     """
     growth = np.empty(FAN, points.dtype)
     for p in range(first, ids.shape[0]):
@@ -40,16 +40,16 @@ def insert(tree, ids, points, first, rows, row_ids):
 
 @vectorized
 def delete(tree, ids):
-    """Delete points, all of which are in the tree. Cost O(LEAF · d + log n) boxes each."""
+    """Delete points, all of which are in the tree. Cost O(LEAF · d) and O(log n) boxes for each point."""
     for p in range(ids.shape[0]):
         _delete_one(tree, ids[p])
 
 
 @vectorized
 def move(tree, ids, points, first, rows, row_ids):
-    """Move points first, first + 1, …; returns the first one that was deleted and could not be inserted again.
+    """Move points first, first + 1, …; returns the first point that was deleted but could not be inserted again.
 
-    A point that stays in its leaf is written in place and the boxes above are fitted to it.
+    A point that stays in its leaf is overwritten, and the boxes of its ancestors are updated.
     """
     boxes, nodes, coordinates, buckets, locations = tree[:5]
     growth = np.empty(FAN, points.dtype)
@@ -67,7 +67,7 @@ def move(tree, ids, points, first, rows, row_ids):
     return ids.shape[0]
 
 
-# Inlined, so that handing on the tuple does not count references for every point.
+# Inlined, so that passing the tuple does not count references for every point.
 @inlined
 def _insert_one(tree, point_id, point, rows, row_ids, growth):
     boxes, nodes, coordinates, buckets, locations = tree[:5]
@@ -88,9 +88,9 @@ def _insert_one(tree, point_id, point, rows, row_ids, growth):
 
 @vectorized
 def _choose_leaf(boxes, nodes, point, growth):
-    """The leaf whose boxes, from the root on, have to grow least to take the point; −1 if there is none.
+    """Return the leaf whose boxes, from the root down, grow least by the point; −1 if the tree is empty.
 
-    ``growth`` is scratch, (FAN,).
+    ``growth`` (FAN,) is scratch. Cost O(FAN · d) for each level.
     """
     d = point.shape[0]
     node = np.int64(0)
@@ -98,7 +98,7 @@ def _choose_leaf(boxes, nodes, point, growth):
         return np.int64(-1)
     while True:
         children = nodes[node, N_CHILDREN]
-        holding = (np.int64(1) << children) - 1  # boxes that hold the point need not grow at all
+        holding = (np.int64(1) << children) - 1  # boxes that contain the point do not grow
         for j in range(d):
             holding &= row_above_16(boxes, node, j, point[j]) & ~row_above_16(boxes, node, d + j, point[j])
         best = first_bit(holding) if holding != 0 else _least_growth(boxes, children, node, point, growth)
@@ -110,7 +110,7 @@ def _choose_leaf(boxes, nodes, point, growth):
 
 @vectorized
 def _least_growth(boxes, children, node, point, growth):
-    """The child of a node whose box, to hold the point, has to grow least in the sum of its sides."""
+    """Return the child whose box grows least, in the sum of its sides, when the point is added."""
     d = point.shape[0]
     zero = point.dtype.type(0)
     growth[:] = zero
@@ -127,7 +127,7 @@ def _least_growth(boxes, children, node, point, growth):
 
 @vectorized
 def _extend_ancestors(boxes, nodes, parent, point):
-    """Count one point more at ``parent`` and all nodes above it, and extend their boxes to hold it."""
+    """Add a point to the counts and boxes of ``parent`` and all its ancestors."""
     d = point.shape[0]
     while parent >= 0:
         node, column = parent // FAN, parent % FAN
@@ -140,7 +140,7 @@ def _extend_ancestors(boxes, nodes, parent, point):
 
 @vectorized
 def _insert_by_rebuilding(tree, leaf, point_id, point, rows, row_ids):
-    """The leaf is full: rebuild the highest subtree above it that has grown by GROWTH, or else split the leaf."""
+    """Insert a point into a full leaf: rebuild the highest ancestor that has grown by GROWTH, or split the leaf."""
     boxes, nodes, _, buckets, _, _, _, free_counts = tree
     parent = buckets[leaf, LEAF_PARENT]
     top, top_parent, count = ~leaf, parent, np.int64(LEAF)
@@ -155,7 +155,7 @@ def _insert_by_rebuilding(tree, leaf, point_id, point, rows, row_ids):
         _split_leaf(tree, leaf, point_id, point, rows, row_ids)
         return DONE
     leaves = max(2, (count + FILL) // FILL)
-    # The old subtree gives back at least count/LEAF leaves; nodes of a new one have at least 8 children, save the top.
+    # The old subtree frees at least count/LEAF leaves; the nodes of a new one, except its top, have ≥ 8 children.
     if free_counts[BUCKETS] + count // LEAF < leaves or free_counts[NODES] < leaves // 4 + 2:
         return NEEDS_CAPACITY
     count = _free_subtree(tree, top, rows, row_ids)
@@ -169,7 +169,7 @@ def _insert_by_rebuilding(tree, leaf, point_id, point, rows, row_ids):
 
 @vectorized
 def _split_leaf(tree, leaf, point_id, point, rows, row_ids):
-    """The parent has a free column: two leaves in place of one that is full, and the new point in one of them."""
+    """Replace a full leaf, whose parent has a free column, by two leaves, and add the new point to one of them."""
     boxes, nodes, coordinates, buckets, locations, _, free_buckets, free_counts = tree
     d = point.shape[0]
     for column in range(LEAF):
@@ -200,7 +200,7 @@ def _split_leaf(tree, leaf, point_id, point, rows, row_ids):
 
 @vectorized
 def _free_subtree(tree, top, rows, row_ids):
-    """Copy all points below ``top`` to ``rows`` and free its nodes and leaves; returns how many points."""
+    """Copy all points below ``top`` to ``rows`` and free its nodes and leaves; returns the number of points."""
     _, nodes, coordinates, buckets, _, free_nodes, free_buckets, free_counts = tree
     count = 0
     stack = [top]
@@ -208,7 +208,7 @@ def _free_subtree(tree, top, rows, row_ids):
         child = stack.pop()
         if child >= 0:
             for c in range(nodes[child, N_CHILDREN]):
-                stack.append(np.int64(nodes[child, c]))  # noqa: PERF401 - numba has no other way
+                stack.append(np.int64(nodes[child, c]))  # noqa: PERF401 - numba needs the loop
             free_nodes[free_counts[NODES]] = child
             free_counts[NODES] += 1
         else:
@@ -232,7 +232,7 @@ def _delete_one(tree, point_id):
     buckets[leaf, N_FILLED] -= 1
     last = buckets[leaf, N_FILLED]
     parent = buckets[leaf, LEAF_PARENT]
-    on_box = False  # whether the point lies on a side of the leaf's box, which then may have to shrink
+    on_box = False  # whether the point is on a side of the leaf's box, which may then shrink
     d = coordinates.shape[1]
     for j in range(d):
         value = coordinates[leaf, j, column]
@@ -254,7 +254,7 @@ def _delete_one(tree, point_id):
 
 @vectorized
 def _remove_leaf(boxes, nodes, buckets, free_nodes, free_buckets, free_counts, leaf):
-    """Take an empty leaf out, and every node that loses its last child by that, except the root."""
+    """Remove an empty leaf, and every node that loses its last child, except the root."""
     free_buckets[free_counts[BUCKETS]] = leaf
     free_counts[BUCKETS] += 1
     parent = buckets[leaf, LEAF_PARENT]
@@ -280,7 +280,7 @@ def _remove_leaf(boxes, nodes, buckets, free_nodes, free_buckets, free_counts, l
 
 @vectorized
 def _tighten_leaf(boxes, nodes, coordinates, buckets, leaf):
-    """Fit the box of a leaf that is not empty, and the boxes of all nodes above it, to its points."""
+    """Fit the box of a nonempty leaf to its points, and update the boxes of its ancestors."""
     points = coordinates[leaf]
     node, column = buckets[leaf, LEAF_PARENT] // FAN, buckets[leaf, LEAF_PARENT] % FAN
     d = points.shape[0]
@@ -299,7 +299,7 @@ def _tighten_leaf(boxes, nodes, coordinates, buckets, leaf):
 
 @vectorized
 def _tighten_ancestors(boxes, nodes, node):
-    """Fit the box around ``node`` to the boxes of its children, and so on upwards while anything changes."""
+    """Fit the box around ``node`` to the boxes of its children, and continue upwards while boxes change."""
     d = boxes.shape[1] // 2
     while nodes[node, PARENT] >= 0:
         parent, column = nodes[node, PARENT] // FAN, nodes[node, PARENT] % FAN

@@ -1,10 +1,10 @@
-"""Passes over lists of neurons by row: for a batch of rows, which neurons fire, and what follows from it.
+"""Forward and backward passes over candidate lists by row, for a batch of rows.
 
-Neurons come in blocks whose weights fit into a core's cache, and for each block all rows of the batch are gone
-through; their lists are cut at the blocks (``starts``), and name a neuron by its place in the block, in 16 bits. So
-every row of weights is read from memory once a batch, however many rows fire it.
+Neurons are divided into blocks whose weights fit into the cache of a core. For each block all rows of the batch are
+processed, so that the weights are read from memory once a batch. The list of a row is cut at the blocks, and an id is
+the position of a neuron in its block, in 16 bits.
 
-Weights, samples and gradients are laid out as ``fireset._util.aligned.aligned_rows`` has them.
+Weights, samples and gradients have the layout of ``fireset._util.aligned.aligned_rows``.
 """
 
 from typing import NamedTuple
@@ -16,30 +16,30 @@ from fireset.kernels.firing import deciding_dot
 from fireset.kernels.rows import add_rows, add_to_rows, dots, lanes_of
 from fireset.kernels.steps import take_step
 
-LEVELS = 4
+LEVELS = 4  # distances below the threshold that lists distinguish
 
 
 class Neurons(NamedTuple):
-    """A network as the passes read it."""
+    """The network."""
 
     weights: np.ndarray  # (m, d), aligned
     outputs: np.ndarray  # (m, c), a_rc
     threshold: float
-    block: int  # neurons of a block
+    block: int  # neurons in a block
 
 
 class Batch(NamedTuple):
-    """Rows of a table."""
+    """A batch of rows."""
 
     samples: np.ndarray  # (n, d), aligned
-    rows: np.ndarray  # (k,), the numbers of those that are in the batch
+    rows: np.ndarray  # (k,), indices of the rows in the batch
 
 
 class Lists(NamedTuple):
-    """Who may fire, by row, by block, and by how far below b the inner product was: in ``LEVELS`` steps.
+    """Candidate lists by row and block, sorted into ``LEVELS`` levels by the distance of ⟨w_r, x_i⟩ below b.
 
-    Row i has ``ids[starts[i] + cuts[i, LEVELS·q] : starts[i] + cuts[i, LEVELS·q + l + 1]]`` of block q up to level l,
-    by their places in the block.
+    Row i has the candidates ``ids[starts[i] + cuts[i, LEVELS·q] : starts[i] + cuts[i, LEVELS·q + l + 1]]`` in block q
+    up to level l.
     """
 
     ids: np.ndarray  # int16
@@ -48,19 +48,23 @@ class Lists(NamedTuple):
 
 
 class ActiveLists(NamedTuple):
-    """Who fires, for the blocks of a range: row k of the batch has those from ``ends[q, k − 1]`` to ``ends[q, k]``."""
+    """Active pairs of a range of blocks.
 
-    ids: np.ndarray  # int16, by place in the block; room for all candidates and all neurons that are far off
-    ends: np.ndarray  # (blocks of the range, rows + 1); the first of a block is the last of the one before
-    values: np.ndarray  # ⟨w_r, x_i⟩ − b, or empty where nobody needs them
+    In block q of the range, row k of the batch has the neurons ``ids[ends[q, k] : ends[q, k + 1]]``.
+    """
+
+    ids: np.ndarray  # int16, positions in the block; space for all candidates and all neurons that are far off
+    ends: np.ndarray  # (blocks of the range, rows + 1)
+    values: np.ndarray  # ⟨w_r, x_i⟩ − b, or empty if not needed
 
 
 @vectorized
 def cut_rows(indptr, neurons, values, threshold, height, block, ids, cuts, lo, hi):
-    """Sort what was reported for rows lo … hi−1 into blocks and levels; row k has ``neurons[indptr[k]:indptr[k+1]]``.
+    """Sort the reported neurons of rows lo … hi−1 into blocks and levels.
 
-    They are ascending, with ``values`` ⟨w_r, x_k⟩, and go to the same places of ``ids``. Level l is for values above
-    b − (l + 1)·``height``. Cost O(candidates).
+    Row k has ``neurons[indptr[k]:indptr[k+1]]``, ascending, with ``values`` ⟨w_r, x_k⟩; its candidates are written to
+    the same range of ``ids``, and its cuts to ``cuts[k]``. Level l has values above b − (l + 1)·``height``. Cost
+    O(candidates).
     """
     places = np.empty(LEVELS + 1, np.int64)
     scale = 1.0 / height
@@ -84,19 +88,18 @@ def cut_rows(indptr, neurons, values, threshold, height, block, ids, cuts, lo, h
 
 @inlined
 def _level(threshold, value, scale):
-    """How many whole heights a value lies below b; none for what fires."""
+    """Return the number of whole heights by which a value is below b, at most LEVELS − 1; 0 for active pairs."""
     below = (np.float64(threshold) - np.float64(value)) * scale
     return min(max(np.int64(below), 0), LEVELS - 1)
 
 
 @vectorized
 def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, hi):
-    """Add a_rc σ_b(⟨w_r, x_i⟩) of the neurons of blocks lo … hi−1 to ``sums`` (k, c), and note who fired.
+    """Add a_rc σ_b(⟨w_r, x_i⟩) of the neurons of blocks lo … hi−1 to ``sums`` (k, c), and write the active pairs.
 
-    Of the lists the levels up to ``level`` are looked at. Neurons with ``far_off[r]`` are looked at for all rows,
-    whatever the lists say; it has no entries where there are none. ``band`` is the half-width around b in which
-    ``deciding_dot`` has the last word, negative for none. Returns (pairs looked at, pairs that fired). Cost
-    O(d · looked at).
+    The lists are tested up to ``level``. Neurons with nonzero ``far_off[r]`` are tested for all rows instead: the lists
+    do not cover them. ``far_off`` is empty if there are none. ``band`` is the half-width around b in which
+    ``deciding_dot`` decides, negative for none. Returns (pairs tested, active pairs). Cost O(d · pairs tested).
     """
     W, outputs, threshold, block = neurons
     X, rows = batch
@@ -106,8 +109,8 @@ def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, 
     lanes = lanes_of(W)
     excess = np.empty(block + lanes, W.dtype)
     far, skipped = np.empty(block, np.int16), np.zeros(block, np.uint8)
-    few = np.empty(lanes, np.int16)
-    looked, place = 0, np.uint64(0)  # a signed index would be asked whether it is negative
+    padded_ids = np.empty(lanes, np.int16)
+    tested, place = 0, np.uint64(0)  # for a signed index numba adds a check whether it is negative
     for q in range(lo, hi):
         first, stop = q * block, min((q + 1) * block, W.shape[0])
         Wq, own_outputs = W[first:stop], outputs[first:stop]
@@ -122,41 +125,44 @@ def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, 
             x = X[rows[k]]
             begin = starts[rows[k]] + cuts[rows[k], LEVELS * q]
             count = starts[rows[k]] + cuts[rows[k], LEVELS * q + level + 1] - begin
-            _excesses(Wq, ids, begin, count, x, threshold, band, excess, few)
+            _excesses(Wq, ids, begin, count, x, threshold, band, excess, padded_ids)
             if n_far > 0:
                 for p in range(count):
                     if skipped[ids[begin + p]] != 0:
                         excess[p] = zero
             place = _collect(ids, begin, count, excess, own_outputs, active_ids, values, place, sums, k)
-            looked += count
+            tested += count
             if n_far > 0:
-                _excesses(Wq, far, 0, n_far, x, threshold, band, excess, few)
+                _excesses(Wq, far, 0, n_far, x, threshold, band, excess, padded_ids)
                 place = _collect(far, 0, n_far, excess, own_outputs, active_ids, values, place, sums, k)
-                looked += n_far
+                tested += n_far
             ends[q - lo, k + 1] = place
-    return looked, np.int64(place)
+    return tested, np.int64(place)
 
 
 @inlined
-def _excesses(W, ids, begin, count, x, threshold, band, excess, few):
-    """``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p below ``count``."""
-    _all_dots(W, ids, begin, count, x, threshold, excess, few)
+def _excesses(W, ids, begin, count, x, threshold, band, excess, padded_ids):
+    """Compute ``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p < ``count``, decided within the band."""
+    _all_dots(W, ids, begin, count, x, threshold, excess, padded_ids)
     if band >= threshold - threshold:
         for p in range(count):
-            if not abs(excess[p]) > band:  # true for the NaN of a sum that overflowed, too
+            if not abs(excess[p]) > band:  # also true for the NaN of a sum that overflowed
                 excess[p] = deciding_dot(W[ids[begin + p]], x) - threshold
 
 
 @inlined
 def _collect(ids, begin, count, excess, outputs, active, values, place, sums, k):
-    """Note who of these neurons fires, and add what they say to row k of ``sums``; returns the next place."""
+    """Append the active ones of these neurons to ``active``, and add a_rc · excess to row k of ``sums``.
+
+    Returns the next free place of ``active``.
+    """
     zero = excess.dtype.type(0)
     start, first = np.uint64(begin), place
     for p in range(count):
         value = excess[p]
         active[place] = ids[start + np.uint64(p)]
         excess[place - first] = value
-        place += np.uint64(not value <= zero)  # true for a NaN, which must not vanish
+        place += np.uint64(not value <= zero)  # true for a NaN, which must stay visible
     found = np.int64(place - first)
     if values.shape[0] > 0:
         for p in range(found):
@@ -175,22 +181,23 @@ def _collect(ids, begin, count, excess, outputs, active, values, place, sums, k)
 
 
 @inlined
-def _all_dots(W, ids, begin, count, x, threshold, excess, few):
-    """``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p below ``count``."""
+def _all_dots(W, ids, begin, count, x, threshold, excess, padded_ids):
+    """Compute ``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p < ``count``, up to rounding."""
     lanes = lanes_of(W)
     if count >= lanes:
         for p in range(0, count - lanes + 1, lanes):
             dots(W, ids, begin + p, x, threshold, excess, p)
-        dots(W, ids, begin + count - lanes, x, threshold, excess, count - lanes)  # the last ones, some of them again
+        # the last ones, overlapping the previous call
+        dots(W, ids, begin + count - lanes, x, threshold, excess, count - lanes)
     elif count > 0:
         for p in range(lanes):
-            few[p] = ids[begin + min(p, count - 1)]
-        dots(W, few, 0, x, threshold, excess, 0)
+            padded_ids[p] = ids[begin + min(p, count - 1)]
+        dots(W, padded_ids, 0, x, threshold, excess, 0)
 
 
 @vectorized
 def measure(W, references, moved, lo, hi):
-    """``moved[r]`` becomes the distance of w_r from its reference, rounded up, for lo ≤ r < hi."""
+    """Set ``moved[r]`` to ‖w_r − reference_r‖, rounded up, for lo ≤ r < hi. Cost O(d) for each neuron."""
     for r in range(lo, hi):
         moved[r] = _distance(W[r], references[r])
 
@@ -202,51 +209,57 @@ def _distance(w, reference):
         change = _change(w[j], reference[j])
         squares += change * change
     eps = 1.2e-7 if w.itemsize == 4 else 2.3e-16
-    return np.sqrt(np.float64(squares)) * (1.0 + (w.shape[0] + 8) * eps) + 1e-18  # for squares lost to underflow
+    return np.sqrt(np.float64(squares)) * (1.0 + (w.shape[0] + 8) * eps) + 1e-18  # covers squares lost to underflow
 
 
 @strict
 def _change(a, b):
-    """a − b as it is stored. In a ``vectorized`` kernel the rounding of a step just taken would be simplified away."""
+    """Return a − b. In a ``vectorized`` kernel LLVM would cancel the rounding of the step that was just taken."""
     return a - b
 
 
 @vectorized
 def add_weight_gradients(batch, outputs, residual, active, gradients, block, lo, hi):
-    """Row r of ``gradients``, aligned, becomes Σ_i fired (Σ_c a_rc residual_ic) x_i, for blocks lo … hi−1."""
-    pushes = np.empty(block, gradients.dtype)
+    """Set row r of ``gradients``, aligned, to Σ_i active (Σ_c a_rc residual_ic) x_i, for blocks lo … hi−1.
+
+    Cost O(d · active pairs).
+    """
+    coefficients = np.empty(block, gradients.dtype)
     for q in range(lo, hi):
         first = q * block
         own = gradients[first : first + block]
         own[:] = 0
-        _add_block(batch, outputs[first:], residual, active, q - lo, pushes, own)
+        _add_block(batch, outputs[first:], residual, active, q - lo, coefficients, own)
 
 
 @inlined
-def _add_block(batch, outputs, residual, active, q, pushes, gradients):
-    """The share of one block; ``pushes`` is scratch."""
+def _add_block(batch, outputs, residual, active, q, coefficients, gradients):
+    """Add the gradients of the neurons of block q of the range to ``gradients``; ``coefficients`` is scratch."""
     X, rows = batch
     for k in range(rows.shape[0]):
         begin, end = active.ends[q, k], active.ends[q, k + 1]
-        _push(outputs, residual, k, active.ids, begin, end, pushes)
-        add_to_rows(gradients, active.ids, begin, end - begin, pushes, X[rows[k]])
+        _row_coefficients(outputs, residual, k, active.ids, begin, end, coefficients)
+        add_to_rows(gradients, active.ids, begin, end - begin, coefficients, X[rows[k]])
 
 
 @inlined
-def _push(outputs, residual, k, ids, begin, end, pushes):
-    """``pushes[p] = Σ_c a_rc residual_kc`` for the neurons r that fire for row k."""
+def _row_coefficients(outputs, residual, k, ids, begin, end, coefficients):
+    """Compute ``coefficients[p] = Σ_c a_rc residual_kc`` for the active neurons r = ``ids[begin + p]`` of row k."""
     start = np.uint64(begin)
     for p in range(end - begin):
         r = np.uint64(ids[start + np.uint64(p)])
-        push = outputs[r, np.uint64(0)] * residual[k, 0]
+        total = outputs[r, np.uint64(0)] * residual[k, 0]
         for c in range(1, outputs.shape[1]):
-            push += outputs[r, np.uint64(c)] * residual[k, c]
-        pushes[p] = push
+            total += outputs[r, np.uint64(c)] * residual[k, c]
+        coefficients[p] = total
 
 
 @vectorized
 def add_output_gradients(residual, active, gradients, block, lo, hi):
-    """Add Σ_i fired (⟨w_r, x_i⟩ − b) residual_ic to row r of ``gradients`` (m, c), for blocks lo … hi−1."""
+    """Add Σ_i active (⟨w_r, x_i⟩ − b) residual_ic to row r of ``gradients`` (m, c), for blocks lo … hi−1.
+
+    Needs ``active.values``. Cost O(c · active pairs).
+    """
     for q in range(lo, hi):
         for k in range(residual.shape[0]):
             for p in range(active.ends[q - lo, k], active.ends[q - lo, k + 1]):
@@ -257,32 +270,35 @@ def add_output_gradients(residual, active, gradients, block, lo, hi):
 
 @vectorized
 def add_row_gradients(neurons, residual, active, gradients, lo, hi):
-    """Add Σ_r fired (Σ_c a_rc residual_ic) w_r to row k of ``gradients``, aligned, for blocks lo … hi−1."""
+    """Add Σ_r active (Σ_c a_rc residual_kc) w_r to row k of ``gradients``, aligned, for blocks lo … hi−1.
+
+    Cost O(d · active pairs).
+    """
     W, outputs, _, block = neurons
-    pushes = np.empty(block, W.dtype)
+    coefficients = np.empty(block, W.dtype)
     for q in range(lo, hi):
         first = q * block
         for k in range(residual.shape[0]):
             begin, end = active.ends[q - lo, k], active.ends[q - lo, k + 1]
-            _push(outputs[first:], residual, k, active.ids, begin, end, pushes)
-            add_rows(W[first:], active.ids, begin, end - begin, pushes, 0, gradients[k])
+            _row_coefficients(outputs[first:], residual, k, active.ids, begin, end, coefficients)
+            add_rows(W[first:], active.ids, begin, end - begin, coefficients, 0, gradients[k])
 
 
 @vectorized
 def step_blocks(neurons, velocity, batch, residual, active, rule, references, moved, lo, hi):
-    """One gradient step on the neurons of blocks lo … hi−1, on the pairs that ``forward_rows`` noted.
+    """Take one gradient step with the neurons of blocks lo … hi−1 on the active pairs of ``forward_rows``.
 
-    ``velocity`` is aligned as the weights are, or has no rows; ``rule`` is (rate, momentum, nesterov). ``moved`` is as
-    ``measure`` makes it.
+    ``velocity`` is aligned like the weights, or has no rows; ``rule`` is (rate, momentum, nesterov). ``moved`` receives
+    the distances of ``measure``. Cost O(d · (active pairs + neurons)).
     """
     W, outputs, _, block = neurons
     rate, momentum, nesterov = rule
-    pushes = np.empty(block, W.dtype)
+    coefficients = np.empty(block, W.dtype)
     gradients = np.empty((block, W.shape[1]), W.dtype)
     for q in range(lo, hi):
         first, stop = q * block, min((q + 1) * block, W.shape[0])
         gradients[: stop - first] = 0
-        _add_block(batch, outputs[first:], residual, active, q - lo, pushes, gradients)
+        _add_block(batch, outputs[first:], residual, active, q - lo, coefficients, gradients)
         for r in range(first, stop):
             if velocity.shape[0] > 0:
                 take_step(W, velocity, r, gradients[r - first], rate, momentum, nesterov)
@@ -290,3 +306,33 @@ def step_blocks(neurons, velocity, batch, residual, active, rule, references, mo
                 for j in range(W.shape[1]):
                     W[r, j] -= rate * gradients[r - first, j]
             moved[r] = _distance(W[r], references[r])
+
+
+@vectorized
+def add_products(weights, batch, active, block, values, lo, hi):
+    """Add ⟨w_r, x_i⟩ of every active pair of blocks lo … hi−1 to its entry of ``values``.
+
+    ``weights`` and ``batch`` may hold other vectors than those of the forward pass, for second derivatives. Cost O(d)
+    for each pair.
+    """
+    X, rows = batch
+    for q in range(lo, hi):
+        for k in range(rows.shape[0]):
+            x = X[rows[k]]
+            for p in range(active.ends[q - lo, k], active.ends[q - lo, k + 1]):
+                w = weights[q * block + active.ids[p]]
+                total = values.dtype.type(0)
+                for j in range(w.shape[0]):
+                    total += w[j] * x[j]
+                values[p] += total
+
+
+@vectorized
+def add_sums(outputs, active, block, values, sums, lo, hi):
+    """Add Σ_r active values_ri a_rc to ``sums`` (k, c), float64, for blocks lo … hi−1. Cost O(c) for each pair."""
+    for q in range(lo, hi):
+        for k in range(sums.shape[0]):
+            for p in range(active.ends[q - lo, k], active.ends[q - lo, k + 1]):
+                r = q * block + active.ids[p]
+                for c in range(sums.shape[1]):
+                    sums[k, c] += values[p] * outputs[r, c]

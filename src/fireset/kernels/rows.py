@@ -1,12 +1,12 @@
-"""Arithmetic on rows of a matrix that a list of ids names, several rows at a time, in registers.
+"""Intrinsics on listed rows of a matrix: inner products, weighted sums and rank-one updates in vector registers.
 
-This is where the time of a gradient step on fired pairs goes: inner products of one neuron with its samples, and the
-weighted sum of those samples. Written with explicit vectors because LLVM compiles plain loops to less: it would add up
-the lanes of each inner product by itself, where ``lanes_of`` of them can be added up together for the price of two, and
-it would read and write the sum once for each few rows instead of keeping it in registers.
+Most of the time of a gradient step is spent here: on inner products of one neuron with its samples, and on weighted
+sums of those samples. LLVM compiles plain loops to slower code. It adds up the lanes of each inner product separately,
+although those of ``lanes_of`` inner products can be added up together at the cost of two. It also writes the weighted
+sum to memory after every few rows instead of keeping it in registers.
 
-Rows must be laid out by ``fireset._util.aligned.aligned_rows``: whole vectors, each within a cache line.
-Vectors that straddle cache lines cost twice the reads; that alone made passes over short rows a third slower.
+Rows must have the layout of ``fireset._util.aligned.aligned_rows``: whole vectors, each within a cache line. Vectors
+that straddle cache lines made passes over short rows a third slower. Arguments are not checked.
 """
 
 from contextlib import contextmanager
@@ -19,12 +19,12 @@ from numba.core import cgutils
 from fireset.kernels.masks import intrinsic, load_columns, splat
 
 _REGISTER_BYTES = 64 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 32
-_CHUNKS = ((4, 2), (2, 4), (1, 4))  # vectors of the sum kept in registers, and rows under way at once
+_CHUNKS = ((4, 2), (2, 4), (1, 4))  # (vectors of the sum in registers, rows that are processed at once)
 
 
 @intrinsic
 def lanes_of(typing_context, rows):  # noqa: ARG001 - numba's form of an intrinsic
-    """How many numbers of the type of ``rows`` make a vector, which is also how many rows ``dots`` takes."""
+    """Return how many numbers of the type of ``rows`` fit into a register; ``dots`` processes as many rows."""
 
     def generate(context, builder, signature, arguments):  # noqa: ARG001
         return ir.Constant(ir.IntType(64), _lanes(rows.dtype))
@@ -34,9 +34,9 @@ def lanes_of(typing_context, rows):  # noqa: ARG001 - numba's form of an intrins
 
 @intrinsic
 def dots(typing_context, rows, ids, start, w, threshold, excess, place):  # noqa: ARG001
-    """``excess[place + k] = ⟨w, rows[ids[start + k]]⟩ − threshold`` for k below ``lanes_of(rows)``.
+    """Compute ``excess[place + k] = ⟨w, rows[ids[start + k]]⟩ − threshold`` for k < ``lanes_of(rows)``.
 
-    ``w`` is as long as the rows, and there are that many ids and places; nothing is checked.
+    ``w`` has the length of a row. Cost O(lanes · d).
     """
     lanes = _lanes(rows.dtype)
 
@@ -65,7 +65,7 @@ def dots(typing_context, rows, ids, start, w, threshold, excess, place):  # noqa
 
 @intrinsic
 def add_rows(typing_context, rows, ids, start, count, factors, first, total):  # noqa: ARG001
-    """``total += Σ_k factors[first + k] · rows[ids[start + k]]`` for k below ``count``; ``total`` is like a row."""
+    """Compute ``total += Σ_k factors[first + k] · rows[ids[start + k]]`` over k < ``count``. Cost O(count · d)."""
     lanes = _lanes(rows.dtype)
 
     def generate(context, builder, signature, arguments):
@@ -80,7 +80,7 @@ def add_rows(typing_context, rows, ids, start, count, factors, first, total):  #
         builder.store(ir.Constant(length.type, 0), done)
 
         def add_chunk(vectors: int, at_once: int) -> None:
-            """``vectors`` vectors of the sum, over all rows, from column ``done`` on."""
+            """Compute ``vectors`` vectors of the sum over all rows, from column ``done`` on."""
             column = builder.load(done)
             kind = ir.VectorType(array.data.type.pointee, lanes)
             sums = [
@@ -131,7 +131,7 @@ def add_rows(typing_context, rows, ids, start, count, factors, first, total):  #
 
 @intrinsic
 def add_to_rows(typing_context, rows, ids, start, count, factors, added):  # noqa: ARG001
-    """``rows[ids[start + k]] += factors[k] · added`` for k below ``count``; ``added`` is as long as the rows."""
+    """Compute ``rows[ids[start + k]] += factors[k] · added`` for k < ``count``; ``added`` (d,). Cost O(count · d)."""
     lanes = _lanes(rows.dtype)
 
     def generate(context, builder, signature, arguments):
@@ -146,7 +146,7 @@ def add_to_rows(typing_context, rows, ids, start, count, factors, added):  # noq
         builder.store(ir.Constant(length.type, 0), done)
 
         def add_chunk(vectors: int) -> None:
-            """To ``vectors`` vectors of every row, from column ``done`` on; what is added stays in registers."""
+            """Update ``vectors`` vectors of every row from column ``done`` on; ``added`` stays in registers."""
             column = builder.load(done)
             offsets = [builder.add(column, ir.Constant(length.type, v * lanes)) for v in range(vectors)]
             numbers = [load_columns(builder, cgutils.gep(builder, added, j), rows_type.dtype, lanes) for j in offsets]
@@ -178,13 +178,13 @@ def _lanes(dtype) -> int:
 
 @contextmanager
 def _steps(builder, stop, step: int):
-    """A loop over 0, step, 2·step … below ``stop``."""
+    """Generate a loop over 0, step, 2·step, … < ``stop``."""
     with cgutils.for_range_slice(builder, ir.Constant(stop.type, 0), stop, ir.Constant(stop.type, step)) as (index, _):
         yield index
 
 
 def _pointers(context, builder, rows_type, rows, ids_type, ids, start, count: int):
-    """The length of a row, and pointers to the ``count`` rows that are named from ``start`` on."""
+    """Return the length of a row, and pointers to the rows ``ids[start]`` … ``ids[start + count − 1]``."""
     array = context.make_array(rows_type)(context, builder, rows)
     length = cgutils.unpack_tuple(builder, array.shape)[1]
     ids = cgutils.gep(builder, context.make_array(ids_type)(context, builder, ids).data, start)
@@ -196,15 +196,15 @@ def _pointers(context, builder, rows_type, rows, ids_type, ids, start, count: in
 
 
 def _fused(builder, a, b, c):
-    """a·b + c, with one rounding where the machine can."""
+    """Return a·b + c, fused if the processor supports it."""
     return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
 def _row_sums(builder, vectors):
-    """One vector with the sum of the lanes of each of ``vectors``, as many as lanes, in their order.
+    """Return a vector whose lane k is the sum of all lanes of ``vectors[k]``; there are as many vectors as lanes.
 
-    Two vectors at a time are folded into one that holds half as many lanes of each; after log₂ rounds one lane of each
-    is left.
+    Two vectors at a time are folded into one with half of the lanes of each; after log₂ rounds one lane of each is
+    left.
     """
     lanes = len(vectors)
     block = lanes

@@ -1,4 +1,4 @@
-"""Reading off a block of inner products which of them lie above a threshold."""
+"""Positions of the entries above a threshold in a block H of inner products."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from fireset.kernels.masks import LANES, above_bits, count_bits, first_bit
 
 @vectorized
 def count_above(H, thresholds, counts):
-    """``counts[k]`` = how many entries of row k of H lie above ``thresholds[k]``."""
+    """Set ``counts[k]`` to the number of entries of row k of H (q, n) above ``thresholds[k]``. Cost O(H.size)."""
     for k in range(H.shape[0]):
         row = H[k]
         threshold = thresholds[k]
@@ -24,9 +24,9 @@ def count_above(H, thresholds, counts):
 
 @vectorized
 def collect_above(H, thresholds, first, columns, values):
-    """Write column + ``first`` and value of the entries above each row's threshold, row after row.
+    """Write column + ``first`` and value of the entries above the threshold of their row, row after row.
 
-    No values are written where ``values`` is empty.
+    No values are written if ``values`` is empty. Cost O(H.size).
     """
     with_values = values.shape[0] > 0
     end = 0
@@ -52,7 +52,7 @@ def collect_above(H, thresholds, first, columns, values):
 
 @vectorized
 def join_tiles(starts, counts, columns, values, all_columns, all_values):
-    """Copy the ``counts[k]`` entries that a tile found for query k to ``starts[k]`` on in the arrays of all tiles."""
+    """Copy the ``counts[k]`` entries of query k in one tile to ``starts[k]`` on in the arrays of all tiles."""
     with_values = all_values.shape[0] > 0
     p = 0
     for k in range(counts.shape[0]):
@@ -65,9 +65,9 @@ def join_tiles(starts, counts, columns, values, all_columns, all_values):
 
 @vectorized
 def positions_above(H, normals, points, thresholds, bands, first):
-    """The columns of the one row of ``H ≈ normals @ points.T`` above the threshold, each plus ``first``; int32.
+    """Return column + ``first``, int32, of the entries above the threshold in the only row of H ≈ normals @ points.T.
 
-    Within the band around the threshold ``deciding_dot`` decides; if it is negative, what is in H does.
+    Within the band around the threshold ``deciding_dot`` decides; with a negative band the values of H decide.
     """
     if bands[0] >= 0:
         refine_near_threshold(H, normals, points, thresholds, bands)

@@ -1,4 +1,4 @@
-"""Sorting the answers of many queries: short ones by insertion, long ones by their digits."""
+"""Sort the ids found by many queries: short lists by insertion sort, long ones by radix sort."""
 
 import numpy as np
 
@@ -7,11 +7,10 @@ from fireset.kernels.compiling import vectorized
 
 @vectorized
 def sort_answers(ids, counts, n_ids):
-    """Sort the answer of every query in place; query k has the next ``counts[k]`` ids, all below ``n_ids``.
+    """Sort the ids of every query in place; query k has the next ``counts[k]`` ids, all below ``n_ids``.
 
-    Long answers are put in the order of their lower half of bits, and then, stably, of their upper half: O(count + √n)
-    for ids below n. Numbers are unsigned throughout, which halves the time: of a signed one that comes from memory,
-    numba asks at every use as an index whether it is negative.
+    Long lists are radix sorted in two passes, by the lower and the upper half of the bits: O(count + √n_ids). Ids are
+    treated as unsigned, which halves the time: for a signed index from memory numba checks whether it is negative.
     """
     width = 1
     while (np.int64(1) << (2 * width)) < n_ids:
@@ -28,13 +27,13 @@ def sort_answers(ids, counts, n_ids):
         count = counts[k]
         run = numbers[begin : begin + count]
         begin += count
-        if count * count <= 8 << width:  # clearing and adding up the digits would cost more
+        if count * count <= 8 << width:  # clearing and summing the histograms would cost more
             _sort_by_insertion(run)
             continue
         low[:] = 0
         high[:] = 0
         for p in range(count):
-            number = run[p]  # read once: for all the compiler knows, writing to ``low`` may change it
+            number = run[p]  # read once: the compiler must assume that writing to ``low`` changes it
             low[number & mask] += one
             high[number >> shift] += one
         low_place, high_place = np.uint32(0), np.uint32(0)

@@ -1,8 +1,8 @@
-"""What the passes ask of rows, dense or sparse: inner products with the rows of a list, and weighted sums of them.
+"""Inner products with listed rows and weighted sums of them, for dense and for sparse rows.
 
-Dense rows are a matrix as ``fireset._util.aligned.aligned_rows`` lays it out; sparse rows are ``RowArrays``. The
-functions under ``overload`` are compiled for either kind, so that a pass over lists is written once. Called without
-being compiled they do nothing but raise.
+Dense rows are a matrix in the layout of ``fireset._util.aligned.aligned_rows``; sparse rows are ``RowArrays``.
+Functions with an ``overload`` are compiled for both, so that passes over lists are written once. They raise if they are
+called from Python.
 """
 
 from typing import NamedTuple
@@ -15,12 +15,12 @@ from fireset.kernels.compiling import INLINED, vectorized
 from fireset.kernels.firing import difference
 from fireset.kernels.rows import add_rows, dots, lanes_of
 
-SUMMED_AT_ONCE = 1024
-_TOGETHER = 16  # neurons whose weights of one column lie side by side: a cache line in float32
+_ROWS_PER_PARTIAL_SUM = 1024
+_NEURONS_PER_LINE = 16  # neurons whose weights of one column are contiguous: a cache line in float32
 
 
 class RowArrays(NamedTuple):
-    """Row i holds ``numbers[q]`` in column ``indices[q]``, ascending, for ``indptr[i]`` ≤ q < ``indptr[i+1]``."""
+    """Sparse rows (CSR): row i has ``numbers[q]`` in column ``indices[q]``, ascending, indptr[i] ≤ q < indptr[i+1]."""
 
     indptr: np.ndarray  # (n + 1,) int64
     indices: np.ndarray  # int32
@@ -33,7 +33,7 @@ def _is_dense(rows) -> bool:
 
 
 def neuron_weights(rows, W, r, padded):  # noqa: ARG001 - compiled through the overload below
-    """w_r as ``list_dots`` takes it: filled up as dense rows are, in ``padded``; as it is for sparse ones."""
+    """Return w_r as an argument of ``list_dots``: copied to ``padded``, which is as long as a dense row, or W[r]."""
     raise TypeError("neuron_weights is for compiled kernels")
 
 
@@ -47,51 +47,52 @@ def _neuron_weights(rows, W, r, padded):  # noqa: ARG001
     return copied if _is_dense(rows) else lambda rows, W, r, padded: W[r]  # noqa: ARG005
 
 
-def list_dots(rows, ids, start, count, w, threshold, excess, few):  # noqa: ARG001
-    """``excess[k] = ⟨w, x_i⟩ − threshold`` with i = ``ids[start + k]``, for k below ``count``.
+def list_dots(rows, ids, start, count, w, threshold, excess, padded_ids):  # noqa: ARG001
+    """Compute ``excess[k] = ⟨w, x_i⟩ − threshold`` with i = ``ids[start + k]``, for k < ``count``.
 
-    ``excess`` has room for ``lanes_of(w)`` numbers more, ``few`` for so many. Cost O(count · d), or stored entries.
+    ``excess`` has space for ``count + lanes_of(w)`` numbers; ``padded_ids`` (lanes_of(w),) is scratch. Cost O(count ·
+    d), or O(stored entries).
     """
     raise TypeError("list_dots is for compiled kernels")
 
 
 @overload(list_dots, jit_options=INLINED)
-def _list_dots(rows, ids, start, count, w, threshold, excess, few):  # noqa: ARG001
-    def dense(rows, ids, start, count, w, threshold, excess, few):
+def _list_dots(rows, ids, start, count, w, threshold, excess, padded_ids):  # noqa: ARG001
+    def dense(rows, ids, start, count, w, threshold, excess, padded_ids):
         lanes = lanes_of(w)
         if count >= lanes:
             for p in range(0, count - lanes + 1, lanes):
                 dots(rows, ids, start + p, w, threshold, excess, p)
-            # the last ones, some of them again
+            # the last ones, overlapping the previous call
             dots(rows, ids, start + count - lanes, w, threshold, excess, count - lanes)
         elif count > 0:
             for p in range(lanes):
-                few[p] = ids[start + min(p, count - 1)]
-            dots(rows, few, 0, w, threshold, excess, 0)
+                padded_ids[p] = ids[start + min(p, count - 1)]
+            dots(rows, padded_ids, 0, w, threshold, excess, 0)
 
-    def sparse(rows, ids, start, count, w, threshold, excess, few):  # noqa: ARG001
+    def sparse(rows, ids, start, count, w, threshold, excess, padded_ids):  # noqa: ARG001
         indptr, indices, numbers, _ = rows
         for p in range(count):
-            i = np.uint64(ids[start + p])  # a signed index would be asked whether it is negative
+            i = np.uint64(ids[start + p])  # for a signed index numba adds a check whether it is negative
             total = threshold - threshold
             for q in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
                 total += w[np.uint64(indices[q])] * numbers[q]
-            excess[p] = difference(total, threshold)  # after the sum: a sum that began at −b would round otherwise
+            excess[p] = difference(total, threshold)  # after the sum: a sum that began at −b would round differently
 
     return dense if _is_dense(rows) else sparse
 
 
 def add_listed_rows(rows, ids, start, count, factors, total):  # noqa: ARG001
-    """``total += Σ_k factors[k] x_i`` with i = ``ids[start + k]``, for k below ``count``. Cost as ``list_dots``."""
+    """Compute ``total += Σ_k factors[k] x_i`` with i = ``ids[start + k]``, for k < ``count``. Cost O(count · d)."""
     raise TypeError("add_listed_rows is for compiled kernels")
 
 
 @overload(add_listed_rows, jit_options=INLINED)
 def _add_listed_rows(rows, ids, start, count, factors, total):  # noqa: ARG001
     def dense(rows, ids, start, count, factors, total):
-        # Some samples at a time: what many samples add up to in float32 keeps its digits when it is added up in parts.
-        for p in range(0, count, SUMMED_AT_ONCE):
-            add_rows(rows, ids, start + p, min(SUMMED_AT_ONCE, count - p), factors, p, total)
+        # Partial sums over parts of the rows keep the rounding error of long float32 sums small.
+        for p in range(0, count, _ROWS_PER_PARTIAL_SUM):
+            add_rows(rows, ids, start + p, min(_ROWS_PER_PARTIAL_SUM, count - p), factors, p, total)
 
     def sparse(rows, ids, start, count, factors, total):
         indptr, indices, numbers, _ = rows
@@ -105,7 +106,7 @@ def _add_listed_rows(rows, ids, start, count, factors, total):  # noqa: ARG001
 
 
 def row_dot(w, rows, i, zero):  # noqa: ARG001
-    """⟨w, x_i⟩, added to ``zero``, which says in which precision; w is as long as a row, unpadded."""
+    """Return ``zero`` + ⟨w, x_i⟩ in the precision of ``zero``; w (d,) is not padded. Cost O(d)."""
     raise TypeError("row_dot is for compiled kernels")
 
 
@@ -127,7 +128,7 @@ def _row_dot(w, rows, i, zero):  # noqa: ARG001
 
 
 def add_row(factor, rows, i, total):  # noqa: ARG001
-    """``total += factor · x_i``; ``total`` is as long as a row, unpadded."""
+    """Compute ``total += factor · x_i``; ``total`` (d,) is not padded. Cost O(d)."""
     raise TypeError("add_row is for compiled kernels")
 
 
@@ -145,29 +146,29 @@ def _add_row(factor, rows, i, total):  # noqa: ARG001
     return dense if _is_dense(rows) else sparse
 
 
-# Sparse rows alone
+# For sparse rows only
 
 
 @vectorized
 def multiply_rows(W, rows, H):
-    """``H[r, i] = ⟨w_r, x_i⟩`` for all rows w_r of W, a matrix (k, d) or sparse itself, and all sparse rows x_i.
+    """Compute ``H[r, i] = ⟨w_r, x_i⟩`` for all rows w_r of W, (k, d) dense or sparse, and all sparse rows x_i.
 
-    The weights of 16 neurons are laid side by side, so that a stored entry of a row meets a cache line of them. Cost
-    O(k · stored entries) multiplications in wide registers, and k·d numbers copied.
+    Weights are copied so that those of 16 neurons for one column are contiguous: each stored entry is multiplied by a
+    cache line. Cost O(k · stored entries) in wide registers, and O(k · d) for the copy.
     """
     indptr, indices, numbers, shape = rows
-    columns = np.zeros((shape[1], _TOGETHER), H.dtype)
-    sums = np.zeros(_TOGETHER, H.dtype)
+    columns = np.zeros((shape[1], _NEURONS_PER_LINE), H.dtype)
+    sums = np.zeros(_NEURONS_PER_LINE, H.dtype)
     zero = H.dtype.type(0)
-    for first in range(0, H.shape[0], _TOGETHER):
-        count = min(_TOGETHER, H.shape[0] - first)
+    for first in range(0, H.shape[0], _NEURONS_PER_LINE):
+        count = min(_NEURONS_PER_LINE, H.shape[0] - first)
         _lay_out(W, first, count, columns)
         for i in range(H.shape[1]):
-            for k in range(_TOGETHER):
+            for k in range(_NEURONS_PER_LINE):
                 sums[k] = zero
             for q in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
                 x, line = numbers[q], columns[np.uint64(indices[q])]
-                for k in range(_TOGETHER):
+                for k in range(_NEURONS_PER_LINE):
                     sums[k] += x * line[k]
             for k in range(count):
                 H[first + k, i] = sums[k]
@@ -175,9 +176,9 @@ def multiply_rows(W, rows, H):
 
 @vectorized
 def add_weighted_rows(factors, rows, totals):
-    """``totals[r] += Σ_i factors[r, i] x_i`` over sparse rows x_i; factors of 0, which most are, are skipped.
+    """Compute ``totals[r] += Σ_i factors[r, i] x_i`` over sparse rows x_i; factors of 0 are skipped.
 
-    Cost: a look at all factors, and the stored entries of the rows whose factors are not 0.
+    ``factors`` is (k, n), ``totals`` (k, d). Cost O(factors.size + stored entries of rows with a nonzero factor).
     """
     for r in range(factors.shape[0]):
         for i in range(factors.shape[1]):
@@ -186,7 +187,7 @@ def add_weighted_rows(factors, rows, totals):
 
 
 def _lay_out(W, first, count, columns):  # noqa: ARG001
-    """``columns[j, k] = W[first + k, j]`` for k below ``count``; what is beyond it does not matter."""
+    """Set ``columns[j, k] = W[first + k, j]`` for k < ``count``; other columns are arbitrary."""
     raise TypeError("_lay_out is for compiled kernels")
 
 

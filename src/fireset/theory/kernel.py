@@ -94,7 +94,7 @@ def dual_kernel(X: np.ndarray, fire_sets: csr_array, doubtful: csr_array) -> np.
 
 def _shared_fire_kernel(X: np.ndarray, left: csr_array, right: csr_array) -> np.ndarray:
     """(1/m) ⟨x_i, x_j⟩ · #{r : r in row i of ``left`` and in row j of ``right``}."""
-    from fireset.kernels.tangent import count_shared
+    from fireset.kernels.fire_sets import count_shared
 
     X = np.asarray(X, np.float64)
     n, m = right.shape  # pyright: ignore[reportGeneralTypeIssues]

@@ -5,7 +5,7 @@ from math import inf, isfinite, sqrt
 
 import numpy as np
 
-from fireset._util.wording import percent
+from fireset._util.text import percent
 from fireset.theory import bounds
 from fireset.theory.claims import Assumption, CertificateReport, ClaimCollector
 from fireset.theory.separation import Separation

@@ -50,7 +50,7 @@ def pair_values(weights: np.ndarray, X: np.ndarray, samples: np.ndarray, neurons
 
 def gradient_norms(X: np.ndarray, output_weights: np.ndarray, fire_sets: csr_array, residual: np.ndarray) -> np.ndarray:
     """‖∂L/∂w_r‖ for every neuron, residual ∂L/∂u of shape (n, c); cost O(d · fired pairs)."""
-    from fireset.kernels.tangent import gradient_squares
+    from fireset.kernels.fire_sets import gradient_squares
 
     m = len(output_weights)
     columns = fire_sets.tocsc()

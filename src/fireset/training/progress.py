@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
-from fireset._util.messages import tell
-from fireset._util.wording import percent
+from fireset._util.text import percent, print_status
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows
@@ -102,4 +101,4 @@ class ProgressBar:
             if record.iteration and not rounds:
                 left = (progress.max_iter - record.iteration) * record.seconds / record.iteration
                 line += f"  {left:.0f} s left at most"
-            tell(line)
+            print_status(line)

@@ -1,9 +1,9 @@
-"""The k largest inner products of each query, ties by the smaller id: heaps, and what offers points to them.
+"""Heaps of the k largest inner products of each query, with ties broken by the smaller id.
 
-Row q of a ``Heaps`` keeps the best so far of query q, the worst of them at the root, position 0. A point that a fast
-inner product does not rule out has ``deciding_dot`` computed, and that is what it is ranked by. A fast inner product
-lies within slack of it; comparisons here allow twice that, which pays for rounding what is compared. Where slack is
-infinite sums may overflow, and nothing is ruled out. A sum that is no number even so ranks as −∞.
+Row q of ``Heaps`` has the best points so far of query q, the worst of them at the root, position 0. Points are ranked
+by ``deciding_dot``, which is computed only if a fast inner product does not exclude the point. Fast values lie within
+``slack`` of it; comparisons allow twice the slack, which covers the rounding of the compared numbers. If slack is
+infinite, sums may overflow, and no point is excluded. NaN ranks as −∞.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from fireset.kernels.partition_tree import FAN, N_CHILDREN, N_FILLED
 
 
 class Heaps(NamedTuple):
-    """The best points of several queries; of query q the first ``sizes[q]`` are in use."""
+    """The best points of several queries; the heap of query q has ``sizes[q]`` entries."""
 
     values: np.ndarray  # (queries, k) float64
     ids: np.ndarray  # (queries, k) int32
@@ -25,8 +25,8 @@ class Heaps(NamedTuple):
 
 
 @vectorized
-def _offer(values, ids, sizes, q, value, number):
-    """Keep a point if it is among the best k of query q so far. O(log k)."""
+def _push(values, ids, sizes, q, value, point_id):
+    """Push a point to the heap of query q if it is among the best k so far. Cost O(log k)."""
     if value != value:
         value = -np.inf
     k, size = values.shape[1], sizes[q]
@@ -35,18 +35,18 @@ def _offer(values, ids, sizes, q, value, number):
         hole = size
         while hole > 0:
             parent = (hole - 1) // 2
-            if not (value < values[q, parent] or (value == values[q, parent] and number > ids[q, parent])):
+            if not (value < values[q, parent] or (value == values[q, parent] and point_id > ids[q, parent])):
                 break
             values[q, hole], ids[q, hole] = values[q, parent], ids[q, parent]
             hole = parent
-        values[q, hole], ids[q, hole] = value, number
-    elif k > 0 and (value > values[q, 0] or (value == values[q, 0] and number < ids[q, 0])):
-        _sink(values, ids, q, k, value, number)
+        values[q, hole], ids[q, hole] = value, point_id
+    elif k > 0 and (value > values[q, 0] or (value == values[q, 0] and point_id < ids[q, 0])):
+        _replace_root(values, ids, q, k, value, point_id)
 
 
 @vectorized
-def _sink(values, ids, q, size, value, number):
-    """Put a point in place of the root of a heap of so many, and let it sink to where it belongs."""
+def _replace_root(values, ids, q, size, value, point_id):
+    """Replace the root of the heap of query q, which has ``size`` entries, and sift it down. Cost O(log size)."""
     hole = 0
     while 2 * hole + 1 < size:
         child = 2 * hole + 1
@@ -54,37 +54,37 @@ def _sink(values, ids, q, size, value, number):
             a, b = values[q, child], values[q, child + 1]
             if b < a or (b == a and ids[q, child + 1] > ids[q, child]):
                 child += 1
-        if not (values[q, child] < value or (values[q, child] == value and ids[q, child] > number)):
+        if not (values[q, child] < value or (values[q, child] == value and ids[q, child] > point_id)):
             break
         values[q, hole], ids[q, hole] = values[q, child], ids[q, child]
         hole = child
-    values[q, hole], ids[q, hole] = value, number
+    values[q, hole], ids[q, hole] = value, point_id
 
 
 @vectorized
-def _lowest(values, sizes, q, slack):
-    """What a fast inner product must exceed to be looked at; −∞ while everything is."""
+def _required_value(values, sizes, q, slack):
+    """Return the value that a fast inner product must exceed to be tested; −∞ until the heap is full."""
     return values[q, 0] - 2 * slack if sizes[q] == values.shape[1] and slack < np.inf else -np.inf
 
 
 @vectorized
 def sort_heaps(heaps):
-    """Best first, in place. O(k log k) for each query."""
+    """Sort every heap in place, best first. Cost O(k log k) for each query."""
     values, ids, sizes = heaps
     for q in range(values.shape[0]):
         for last in range(sizes[q] - 1, 0, -1):
-            value, number = values[q, last], ids[q, last]
+            value, point_id = values[q, last], ids[q, last]
             values[q, last], ids[q, last] = values[q, 0], ids[q, 0]
-            _sink(values, ids, q, last, value, number)
+            _replace_root(values, ids, q, last, value, point_id)
 
 
 @vectorized
-def offer_columns(H, normals, points, slacks, first, heaps):
-    """Offer every point of a tile, numbered from ``first`` on; ``H ≈ normals @ points.T``. O(H.size)."""
+def push_tile(H, normals, points, slacks, first, heaps):
+    """Push the points of a tile, whose ids start at ``first``; H ≈ normals @ points.T. Cost O(H.size)."""
     values, ids, sizes = heaps
     for q in range(H.shape[0]):
         row, slack = H[q], slacks[q]
-        lowest = _lowest(values, sizes, q, slack)
+        lowest = _required_value(values, sizes, q, slack)
         whole = row.shape[0] - row.shape[0] % LANES
         for start in range(0, row.shape[0], LANES):
             bits = np.int64(-1) if start < whole else (np.int64(1) << (row.shape[0] - start)) - 1
@@ -94,28 +94,28 @@ def offer_columns(H, normals, points, slacks, first, heaps):
                 i = start + first_bit(bits)
                 bits &= bits - 1
                 if row[i] > lowest or lowest == -np.inf:
-                    _offer(values, ids, sizes, q, deciding_dot(normals[q], points[i]), first + i)
-                    lowest = _lowest(values, sizes, q, slack)
+                    _push(values, ids, sizes, q, deciding_dot(normals[q], points[i]), first + i)
+                    lowest = _required_value(values, sizes, q, slack)
 
 
 @vectorized
-def offer_listed(points, normals, which, counts, listed, heaps):
-    """Offer the next ``counts[p]`` of the ``listed`` points to query ``which[p]``, p = 0, 1, …"""
+def push_listed(points, normals, which, counts, listed, heaps):
+    """Push the next ``counts[p]`` of the ``listed`` points to the heap of query ``which[p]``, p = 0, 1, …"""
     values, ids, sizes = heaps
     begin = 0
     for p in range(which.shape[0]):
         q = which[p]
         for i in listed[begin : begin + counts[p]]:
-            _offer(values, ids, sizes, q, deciding_dot(normals[q], points[i]), i)
+            _push(values, ids, sizes, q, deciding_dot(normals[q], points[i]), i)
         begin += counts[p]
 
 
 @vectorized
-def offer_tree(tree, normals, slacks, stack, bounds, heaps, work):
-    """Offer the points of a partition tree, nearest boxes first; a box whose farthest corner is too low is skipped.
+def push_tree(tree, normals, slacks, stack, bounds, heaps, work):
+    """Push the points of a partition tree, boxes with the largest bound first; boxes below the kth best are skipped.
 
-    ``stack`` and ``bounds`` have space for 16 children of every level. ``work`` grows by the nodes visited and the
-    points tested. Cost O(boxes that reach above the kth best point).
+    ``stack`` and ``bounds`` have space for 16 children of every level. Nodes visited and points tested are added to
+    ``work``. Cost O(boxes whose bound exceeds the kth best value).
     """
     boxes, nodes, coordinates, buckets = tree.boxes, tree.nodes, tree.coordinates, tree.buckets
     values, ids, sizes = heaps
@@ -131,7 +131,7 @@ def offer_tree(tree, normals, slacks, stack, bounds, heaps, work):
         while depth > 0:
             depth -= 1
             child = stack[depth]
-            lowest = _lowest(values, sizes, q, slack)
+            lowest = _required_value(values, sizes, q, slack)
             if lowest > -np.inf and bounds[depth] < lowest:
                 continue
             if child < 0:
@@ -143,7 +143,7 @@ def offer_tree(tree, normals, slacks, stack, bounds, heaps, work):
                 while bits != 0:
                     column = first_bit(bits)
                     bits &= bits - 1
-                    _offer(values, ids, sizes, q, deciding_dot(x, coordinates[leaf, :, column]), buckets[leaf, column])
+                    _push(values, ids, sizes, q, deciding_dot(x, coordinates[leaf, :, column]), buckets[leaf, column])
                 continue
             work[0] += 1
             for c in range(FAN):
@@ -152,7 +152,7 @@ def offer_tree(tree, normals, slacks, stack, bounds, heaps, work):
                 for c in range(FAN):
                     reach[c] += farthest[j] * boxes[child, j, c]
             bottom = depth
-            for c in range(nodes[child, N_CHILDREN]):  # by insertion: the farthest on top, to be looked at next
+            for c in range(nodes[child, N_CHILDREN]):  # insertion sort: the largest bound on top, to be visited next
                 bound = np.float64(reach[c])
                 if lowest > -np.inf and bound < lowest:
                     continue
