@@ -65,7 +65,7 @@ def _meant(module: str, name: str) -> str:
     if f"{module}.{name}" in MODULES:
         return f"{module}.{name}"
     if module == "fireset":
-        return f"fireset.{fireset._WHERE[name]}" if name in fireset._WHERE else "fireset"
+        return f"fireset.{fireset._MODULES[name]}" if name in fireset._MODULES else "fireset"
     return module
 
 

@@ -14,14 +14,14 @@ import pytest
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset._util.errors import WorkerLostError
 from fireset._util.files import file_digest, write_model
-from fireset.distributed.agreement import check_same, describe, failing_together
+from fireset.distributed.agreement import check_same, describe, raise_on_all_workers
 from fireset.distributed.process_group import (
     SINGLE_PROCESS,
     TorchProcessGroup,
     current_group,
     joined_group,
-    launched,
-    restarted,
+    launched_by_torchrun,
+    restarted_by_torchrun,
 )
 from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import current_grid
@@ -272,8 +272,8 @@ class TestSingleProcess:
     def test_nothing_is_exchanged(self, monkeypatch):
         monkeypatch.delenv("RANK", raising=False)
         assert current_group() is SINGLE_PROCESS
-        assert not launched()
-        assert not restarted()
+        assert not launched_by_torchrun()
+        assert not restarted_by_torchrun()
         one = ShiftedReLUNetwork.initialize(10, 3)
         shard = NetworkShard.of(one, current_grid())
         assert shard.local is one
@@ -394,5 +394,5 @@ class TestDescribedSettings:
 
     def test_one_process_is_not_asked(self):
         check_same(SINGLE_PROCESS, {"learning_rate": 0.1})
-        with pytest.raises(InputError, match="no"), failing_together(SINGLE_PROCESS):
+        with pytest.raises(InputError, match="no"), raise_on_all_workers(SINGLE_PROCESS):
             raise InputError("no")

@@ -69,17 +69,17 @@ def test_weights_agree_after_200_iterations(engine, options):
 @pytest.mark.parametrize("case", ["random", "several outputs", "duplicates", "nothing fires", "one sample"])
 @pytest.mark.parametrize(("engine", "options"), [("data", {}), ("data", {"radius": 0}), ("weights", {})], ids=str)
 def test_blocks_of_samples_agree_with_dense(monkeypatch, case, engine, options, step):
-    monkeypatch.setattr("fireset.engines.candidate_lists._BLOCK", 1000)
+    monkeypatch.setattr("fireset.engines.list_passes._CHUNK_BYTES", 1000)
     problem = hard_cases()[case]
     each = create(engine, **options)
     run_side_by_side(problem, each, 30, STEPS[step])
-    assert len(each._blocks) > 1 or problem.X.size < 250
+    assert len(each._passes.chunks) > 1 or problem.X.size < 250
 
 
 def test_blocks_of_samples_are_audited(monkeypatch):
-    monkeypatch.setattr("fireset.engines.candidate_lists._BLOCK", 1000)
+    monkeypatch.setattr("fireset.engines.list_passes._CHUNK_BYTES", 1000)
     problem, network, engine = started()
-    assert len(engine._blocks) > 1
+    assert len(engine._passes.chunks) > 1
     engine.audit()
     silent = np.flatnonzero(np.bincount(engine.fire_sets().indices, minlength=network.width) == 0)[0]
     network.weights[silent] = 5 * problem.X[-1]  # of the last block

@@ -17,7 +17,7 @@ from fireset.engines.blocks import BlockEngine
 from fireset.engines.step_rule import StepRule
 from fireset.estimators.stored_fit import _sphere_arrays, _sphere_map
 from fireset.kernels.firing import refine_near_threshold
-from fireset.sparse_rows import SparseRows, kernel_rows, same_rows
+from fireset.sparse_rows import SparseRows, equal_rows, kernel_rows
 from fireset.tables.columns import ColumnMap
 from fireset.tables.settings import choose_settings
 from fireset.tables.sphere import SphereMap
@@ -96,9 +96,9 @@ def assert_same_runs(problem: Problem, sparse, engine, iterations=6, **options) 
 def test_rows_are_those_of_the_matrix(found):
     sparse, problem = found
     before = sparse.copy()
-    rows, X = SparseRows.of(sparse, np.float64), problem.X
+    rows, X = SparseRows.from_scipy(sparse, np.float64), problem.X
     assert (rows.indices.dtype, rows.indptr.dtype) == (np.int32, np.int64)
-    assert rows.numbers.all()
+    assert rows.values.all()
     for name in ("data", "indices", "indptr"):
         assert np.array_equal(getattr(sparse, name), getattr(before, name))
     rng = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def test_the_deciding_dot_has_the_same_bits(found):
     sparse, problem = found
     W = problem.network().weights
     decided = []
-    for rows in (problem.X, kernel_rows(SparseRows.of(sparse, np.float64))):
+    for rows in (problem.X, kernel_rows(SparseRows.from_scipy(sparse, np.float64))):
         H = np.zeros((len(W), len(problem.X)))
         refine_near_threshold(H, W, rows, np.zeros(len(W)), np.full(len(W), np.inf))  # all are near
         decided.append(H)
@@ -206,24 +206,24 @@ def test_auto_chooses_between_dense_and_data():
     X = sp.csr_array(sphere(rng, 50, 2))
     network = ShiftedReLUNetwork.initialize(500, 2, threshold=0.0)
     assert set(expected_costs(network, 50, 10)) == {"dense", "data", "sums"}
-    assert set(expected_costs(network, 50, 10, stored=2)) == {"dense", "data"}
+    assert set(expected_costs(network, 50, 10, entries_per_row=2)) == {"dense", "data"}
     assert train(network, X, rng.standard_normal(50), max_iter=2).engine in ("dense", "data")
 
 
 def test_memory_does_not_count_zeros():
     network = ShiftedReLUNetwork.initialize(10, 5000)
     dense, sparse = create("data"), create("data")
-    sparse.expect(SparseRows.of(sp.csr_array((1000, 5000)), np.float32))
+    sparse.check_input(SparseRows.from_scipy(sp.csr_array((1000, 5000)), np.float32))
     assert sparse.memory_bytes(network, 1000) < 1e6
     assert dense.memory_bytes(network, 1000) > 1000 * 5000 * 4
 
 
 def test_rows_are_told_apart():
-    rows = SparseRows.of(sp.csr_array(np.eye(3)), np.float64)
-    other = SparseRows.of(sp.csr_array(np.eye(3)[::-1]), np.float64)
-    assert same_rows(rows, rows[np.arange(3)])
-    assert not same_rows(rows, other)
-    assert not same_rows(rows, np.eye(3))
+    rows = SparseRows.from_scipy(sp.csr_array(np.eye(3)), np.float64)
+    other = SparseRows.from_scipy(sp.csr_array(np.eye(3)[::-1]), np.float64)
+    assert equal_rows(rows, rows[np.arange(3)])
+    assert not equal_rows(rows, other)
+    assert not equal_rows(rows, np.eye(3))
     assert fingerprint(rows) == fingerprint(rows[np.arange(3)]) != fingerprint(other)
 
 

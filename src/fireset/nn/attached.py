@@ -1,4 +1,4 @@
-"""A table whose rows are used by number, with candidate lists that several threads may use."""
+"""A fixed table of rows with candidate lists, for use from several threads."""
 
 from threading import Lock
 from typing import Any
@@ -7,16 +7,16 @@ import numpy as np
 import torch
 
 from fireset._util.errors import InputError
-from fireset.engines.active_rows import ActiveRows
+from fireset.engines.batch_pairs import BatchPairs
 from fireset.engines.row_lists import RowLists
 from fireset.kernels.row_lists import Neurons
 
 
 class AttachedTable:
-    """Rows X (n, d), and the lists of neurons that may fire for them.
+    """Rows X (n, d), and the candidate lists of neurons for them.
 
-    A pass changes the lists, so one lock holds each pass together. Copies, by ``pickle`` or ``copy``, have a lock of
-    their own and make their lists again.
+    A pass changes the lists, so each pass holds a lock. Copies by ``pickle`` or ``copy`` have their own lock and make
+    their lists again.
     """
 
     def __init__(self, X: torch.Tensor):
@@ -27,15 +27,17 @@ class AttachedTable:
     def __len__(self) -> int:
         return len(self.X)
 
-    def fire(self, neurons: Neurons, rows: np.ndarray, *, with_values: bool) -> tuple[np.ndarray, ActiveRows]:
-        """One forward pass over the rows of these numbers, as ``fire_rows``; in the precision of the weights."""
+    def find_active_pairs(
+        self, neurons: Neurons, rows: np.ndarray, *, with_values: bool
+    ) -> tuple[np.ndarray, BatchPairs]:
+        """Return sums and active pairs of rows, given by number, in the precision of the weights."""
         with self._lock:
             lists = self._checked_lists(rows, neurons.weights.dtype)
-            lists.follow(neurons)
-            return lists.fire(neurons, rows, with_values=with_values)
+            lists.measure_drifts(neurons)
+            return lists.find_active_pairs(neurons, rows, with_values=with_values)
 
     def _checked_lists(self, rows: np.ndarray, dtype: np.dtype) -> RowLists:
-        """The lists; raises InputError if X is not what it was when they were made."""
+        """Return the lists; raise ``InputError`` if X has changed since they were made."""
         X = self.X.detach().numpy()
         if self._lists is None or dtype != self._lists.samples.dtype:
             self._lists = RowLists(np.ascontiguousarray(X, dtype))
