@@ -1,4 +1,4 @@
-"""Imports point one way, numba and torch stay where they belong, and public names exist."""
+"""Imports point in one direction, numba and torch are imported in few packages only, and public names exist."""
 
 import ast
 import json

@@ -292,7 +292,7 @@ def _raising_worker_lost() -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        raise WorkerLostError(f"another worker was lost or does not answer ({reason[0][:200]})") from error
+        raise WorkerLostError(f"another worker is gone or does not answer ({reason[0][:200]})") from error
 
 
 @contextmanager
