@@ -262,7 +262,7 @@ class ShiftedReLUNetwork:
         def span_pairs(span: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
             found = []
             for tile in self.tiles(X, *span):
-                neurons, samples = (places.astype(np.int32) for places in np.nonzero(tile.activations > 0))
+                neurons, samples = (positions.astype(np.int32) for positions in np.nonzero(tile.activations > 0))
                 found.append((neurons + np.int32(tile.neurons.start), samples + np.int32(tile.samples.start)))
             return found
 

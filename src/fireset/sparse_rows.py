@@ -81,8 +81,8 @@ class SparseRows:
         rows = np.arange(len(self))[key]
         lengths = np.diff(self.indptr)[rows]
         indptr = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
-        return SparseRows(indptr, self.indices[places], self.values[places], self.shape[1])
+        positions = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return SparseRows(indptr, self.indices[positions], self.values[positions], self.shape[1])
 
     def __array__(self, dtype=None, copy=None):
         raise InputError("X must be dense here, got sparse rows; pass X.toarray() if it fits into memory")

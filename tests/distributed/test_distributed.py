@@ -307,6 +307,21 @@ class TestSingleProcess:
         assert done.stdout == "False\n"
 
 
+def test_batches_in_a_process_group_of_one(tmp_path):
+    """torchrun with one process: the engine is not wrapped, since only single processes train on batches."""
+    import torch.distributed
+
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        found, expected = workers.network(), workers.network()
+        train(found, *workers.problem(), batch_size=10, max_iter=3, tol=0)
+    finally:
+        torch.distributed.destroy_process_group()
+    train(expected, *workers.problem(), batch_size=10, max_iter=3, tol=0)
+    assert np.array_equal(found.weights, expected.weights)
+
+
 class OneWorker:
     """A substitute for torch.distributed in which a reduction returns the values of this worker."""
 

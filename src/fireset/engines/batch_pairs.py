@@ -79,10 +79,10 @@ class BatchPairs(NamedTuple):
 
     def count(self, neuron: int) -> int:
         """Return the number of rows that a neuron is active for."""
-        q, place = divmod(neuron, self.block)
+        q, offset = divmod(neuron, self.block)
         for (lo, hi), active in self.parts:
             if lo <= q < hi:
-                return int(np.count_nonzero(active.ids[active.ends[q - lo, 0] : active.ends[q - lo, -1]] == place))
+                return int(np.count_nonzero(active.ids[active.ends[q - lo, 0] : active.ends[q - lo, -1]] == offset))
         return 0
 
     def weight_gradients(self, output_weights: np.ndarray, residual: np.ndarray, width: int) -> np.ndarray:

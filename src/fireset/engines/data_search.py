@@ -65,7 +65,7 @@ class DataSearchEngine(ListEngine):
     supports_sparse = True
     supports_output_training = True
     can_reduce_memory = True
-    summary = "keeps a list of rows for each neuron, searched anew only when it has moved far (Algorithm 2)"
+    summary = "keeps a list of rows for each neuron, searched again only when it has moved far (Algorithm 2)"
 
     def __init__(self, radius: float | str = "auto", index: str = "auto"):
         super().__init__()

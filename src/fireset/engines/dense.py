@@ -51,8 +51,8 @@ class DenseEngine(FireSetEngine, BatchEngine):
                 mask = tile.activations > 0
                 active += int(np.count_nonzero(mask))
                 if self._stores_active:
-                    place = tile.neurons.start, tile.samples.start
-                    self._active[place] = np.packbits(mask) if self._packs else mask
+                    corner = tile.neurons.start, tile.samples.start
+                    self._active[corner] = np.packbits(mask) if self._packs else mask
             return total, active
 
         parts = parallel_map(span_sum, ranges(network.width), uses_blas=True)

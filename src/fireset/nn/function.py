@@ -1,6 +1,7 @@
 """f(x) = (κ/√m) σ_b(x Wᵀ) A for autograd: first and second derivatives over the active pairs."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,9 +10,49 @@ from torch.autograd import Function
 from fireset._util.aligned import aligned_rows
 from fireset._util.errors import InputError
 from fireset.engines.batch_pairs import BatchPairs, find_active_pairs, kernel_neurons
+from fireset.engines.row_lists import RowLists
+from fireset.kernels.row_lists import Neurons
 
-if TYPE_CHECKING:
-    from fireset.nn.attached import AttachedTable
+
+class AttachedTable:
+    """Rows X (n, d), and the candidate lists of neurons for them.
+
+    A pass changes the lists, so each pass holds a lock. Copies by ``pickle`` or ``copy`` have their own lock and make
+    their lists again.
+    """
+
+    def __init__(self, X: torch.Tensor):
+        self.X = X
+        self._lock = Lock()
+        self._lists: RowLists | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def find_active_pairs(
+        self, neurons: Neurons, rows: np.ndarray, *, with_values: bool
+    ) -> tuple[np.ndarray, BatchPairs]:
+        """Return sums and active pairs of rows, given by number, in the precision of the weights."""
+        with self._lock:
+            lists = self._checked_lists(rows, neurons.weights.dtype)
+            lists.measure_drifts(neurons)
+            return lists.find_active_pairs(neurons, rows, with_values=with_values)
+
+    def _checked_lists(self, rows: np.ndarray, dtype: np.dtype) -> RowLists:
+        """Return the lists; raise ``InputError`` if X has changed since they were made."""
+        X = self.X.detach().numpy()
+        if self._lists is None or dtype != self._lists.samples.dtype:
+            self._lists = RowLists(np.ascontiguousarray(X, dtype))
+        used = X[rows].astype(dtype, copy=False)
+        if not np.array_equal(used, self._lists.samples[rows, : used.shape[1]]):
+            raise InputError("the attached X has changed; call attach(X) again")
+        return self._lists
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"X": self.X}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["X"])
 
 
 class Call(NamedTuple):
@@ -19,7 +60,7 @@ class Call(NamedTuple):
 
     threshold: float
     divisor: float  # √m/κ
-    table: "AttachedTable | None"
+    table: AttachedTable | None
     rows: np.ndarray | None  # row numbers of the table
     sparse: bool  # whether ∂L/∂W is sparse, with one row per active neuron
 

@@ -9,8 +9,7 @@ from torch import nn
 
 from fireset._util.errors import InputError
 from fireset.network import ShiftedReLUNetwork
-from fireset.nn.attached import AttachedTable
-from fireset.nn.function import ActivePairs, Call
+from fireset.nn.function import ActivePairs, AttachedTable, Call
 
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 _AUTOCAST_DTYPES = (torch.bfloat16, torch.float16)

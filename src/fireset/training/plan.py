@@ -64,7 +64,7 @@ class Plan:
             solver_bytes=lambda part: solver.extra_bytes(part, n_samples) + gradients * part.weights.nbytes,
             asked=memory,
         )
-        if shard.group is not SINGLE_PROCESS:
+        if shard.group is not SINGLE_PROCESS and not solver.batch_size:  # batches are for one process
             engine = NeuronShardEngine(engine, shard)
         if problem.row_group.size > 1:
             engine = RowShardEngine(engine, problem.row_group)
