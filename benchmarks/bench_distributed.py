@@ -45,8 +45,8 @@ def work_as_one(problem: str, iterations: int, shape: str, out: Path) -> None:
     from fireset.distributed.worker_grid import grid, parse_grid
 
     seen, held = [], {}
-    with joined_group() as everybody, grid(**parse_grid(shape)) as laid_out:
-        groups = {id(group): group for group in (everybody, *vars(laid_out).values())}
+    with joined_group() as workers, grid(**parse_grid(shape)) as laid_out:
+        groups = {id(group): group for group in (workers, *vars(laid_out).values())}
         network, X, y = load(problem)
         X /= np.linalg.norm(X, axis=1, keepdims=True)
 
@@ -62,8 +62,8 @@ def work_as_one(problem: str, iterations: int, shape: str, out: Path) -> None:
         last = dict(zip(("work", "refreshes", "active_pairs"), seen[-1], strict=False))
         facts = {**held, **last, "seconds": result.history[-1].seconds}
         facts |= {"bytes": sorted({after[3] - before[3] for before, after in pairwise(seen)})}
-        (out / f"{iterations}.{everybody.rank}.json").write_text(json.dumps(facts))
-        if everybody.rank == 0:
+        (out / f"{iterations}.{workers.rank}.json").write_text(json.dumps(facts))
+        if workers.rank == 0:
             np.save(out / f"{iterations}.npy", network.weights)
 
 

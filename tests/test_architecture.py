@@ -1,4 +1,4 @@
-"""Imports point one way, numba and torch stay where they belong, and public names exist."""
+"""Imports point in one direction, numba and torch are imported in few packages only, and public names exist."""
 
 import ast
 import json
@@ -65,7 +65,7 @@ def _meant(module: str, name: str) -> str:
     if f"{module}.{name}" in MODULES:
         return f"{module}.{name}"
     if module == "fireset":
-        return f"fireset.{fireset._WHERE[name]}" if name in fireset._WHERE else "fireset"
+        return f"fireset.{fireset._MODULES[name]}" if name in fireset._MODULES else "fireset"
     return module
 
 

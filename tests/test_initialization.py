@@ -1,4 +1,4 @@
-"""Initial weights and output weights: a function of the seed alone, with the stated distributions."""
+"""Initial weights and output weights: they depend on the seed alone and have the stated distributions."""
 
 import numpy as np
 import pytest
@@ -12,26 +12,26 @@ SEEDS = st.integers(0, 2**64 - 1)
 
 
 @st.composite
-def blocks(draw) -> tuple[int, int, int]:
-    """(width, start, stop)"""
+def neuron_ranges(draw) -> tuple[int, int, int]:
+    """Draw (width, start, stop)."""
     width = draw(st.integers(1, 300))
     start = draw(st.integers(0, width))
     return width, start, draw(st.integers(start, width))
 
 
 @settings(max_examples=100)
-@given(SEEDS, blocks(), st.integers(1, 20))
-def test_any_block_of_weights_is_the_slice_of_the_whole(seed, block, n_features):
-    width, start, stop = block
+@given(SEEDS, neuron_ranges(), st.integers(1, 20))
+def test_any_range_of_weights_equals_the_slice(seed, neurons, n_features):
+    width, start, stop = neurons
     whole = draw_weights(seed, n_features, 0, width)
     assert whole.shape == (width, n_features)
     assert np.array_equal(draw_weights(seed, n_features, start, stop), whole[start:stop])
 
 
 @settings(max_examples=100)
-@given(SEEDS, blocks(), st.integers(1, 600))
-def test_any_block_of_signs_is_the_slice_of_the_whole(seed, block, n_outputs):
-    width, start, stop = block
+@given(SEEDS, neuron_ranges(), st.integers(1, 600))
+def test_any_range_of_output_weights_equals_the_slice(seed, neurons, n_outputs):
+    width, start, stop = neurons
     whole = draw_output_weights(seed, n_outputs, 0, width)
     assert whole.shape == (width, n_outputs)
     assert set(np.unique(whole)) <= {-1.0, 1.0}
@@ -40,7 +40,7 @@ def test_any_block_of_signs_is_the_slice_of_the_whole(seed, block, n_outputs):
 
 @pytest.mark.parametrize("threads", ["1", "2", "3"])
 def test_weights_do_not_depend_on_the_number_of_threads(monkeypatch, threads):
-    """Wide enough for several tasks of 4096 neurons; the blocks of the comparison are cut elsewhere."""
+    """Several tasks of 4096 neurons, compared with ranges of other sizes."""
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     whole = draw_weights(3, 5, 0, 9001)
     parts = [draw_weights(3, 5, lo, min(lo + 1234, 9001)) for lo in range(0, 9001, 1234)]
@@ -64,8 +64,7 @@ def test_seeds_differ():
                 assert not np.array_equal(output_weights[a], output_weights[b])
 
 
-def test_weights_and_signs_are_drawn_apart():
-    """The sign of a neuron says nothing about its weights."""
+def test_weights_and_output_weights_are_uncorrelated():
     weights, output_weights = draw_weights(0, 1, 0, 100_000)[:, 0], draw_output_weights(0, 1, 0, 100_000)[:, 0]
     assert abs(np.corrcoef(weights, output_weights)[0, 1]) < 4 / np.sqrt(len(weights))
 
@@ -82,15 +81,15 @@ def test_weights_are_standard_normal(seed):
 
 
 @pytest.mark.parametrize("n_outputs", [1, 5, 300])
-def test_signs_are_balanced(n_outputs):
+def test_output_weights_are_balanced(n_outputs):
     output_weights = draw_output_weights(0, n_outputs, 0, 20_000)
     columns = np.abs(output_weights.mean(axis=0))
     assert columns.max() < 5 / np.sqrt(len(output_weights))
     assert abs(output_weights.mean()) < 4 / np.sqrt(output_weights.size)
 
 
-def test_signs_beyond_256_outputs_do_not_repeat():
-    """256 is what one value of the counter gives; the next outputs must come from another one."""
+def test_more_than_256_outputs_do_not_repeat():
+    """One counter value gives 256 signs; the next outputs use the next one."""
     output_weights = draw_output_weights(0, 1000, 0, 400)
     assert np.array_equal(np.abs(output_weights), np.ones((400, 1000)))
     correlation = np.abs(np.corrcoef(output_weights.T))
@@ -101,7 +100,7 @@ def test_signs_beyond_256_outputs_do_not_repeat():
 
 @pytest.mark.parametrize("n_features", [1, 3, 4, 5, 50])
 def test_neurons_and_features_are_uncorrelated(n_features):
-    """Also across the edge of a neuron's range of counters: every number is drawn once."""
+    """Also across the boundaries of the counter ranges of neurons: every number is drawn once."""
     weights = draw_weights(0, n_features, 0, 20_000)
     assert len(np.unique(weights)) == weights.size
     flat = weights.ravel()

@@ -1,4 +1,4 @@
-"""The network: thresholds, refused arguments, predictions and fire sets against the direct formulas, files."""
+"""The network: thresholds, wrong arguments, predictions and fire sets compared with the formulas, files."""
 
 import tracemalloc
 from math import log, sqrt
@@ -18,7 +18,7 @@ def small(dtype="float64", **options) -> ShiftedReLUNetwork:
 
 
 def direct(network: ShiftedReLUNetwork, X: np.ndarray) -> np.ndarray:
-    """f(x) by the formula of the paper, an n × m array and all."""
+    """Return f(x) by the formula of the paper, with an (n, m) array."""
     pre = X @ network.weights.T - network.threshold
     return np.maximum(pre, 0.0) @ network.output_weights / sqrt(network.width)
 
@@ -36,53 +36,51 @@ def test_threshold_from_alpha(alpha):
     assert small(width=500, alpha=alpha).threshold == pytest.approx(sqrt(0.5 * (1 - alpha) * log(500)))
 
 
-def test_threshold_as_a_number_is_what_the_weights_precision_holds():
+def test_a_given_threshold_is_rounded_to_the_precision_of_the_weights():
     assert small(threshold=-0.3).threshold == -0.3
     assert small("float32", threshold=0.1).threshold == float(np.float32(0.1))
     assert small(threshold=2).threshold == 2.0
 
 
-# Refused arguments
+# Wrong arguments
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 1}, "width must be a whole number of at least 2, got 1"),
-        ({"width": "a"}, "width must be a whole number of at least 2, got 'a'"),
-        ({"width": 10.0}, "width must be a whole number of at least 2, got 10.0"),
-        ({"width": True}, "width must be a whole number of at least 2, got True"),
-        ({"n_features": 0}, "n_features must be a whole number of at least 1, got 0"),
-        ({"n_features": None}, "n_features must be a whole number of at least 1, got None"),
-        ({"n_outputs": 0}, "n_outputs must be a whole number of at least 1, got 0"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-        ({"seed": 0.5}, "seed must be a whole number of at least 0, got 0.5"),
-        ({"seed": 2**64}, "seed must be below 2**64, got 18446744073709551616"),
-        ({"dtype": "int8"}, "dtype must be 'float32' or 'float64', got 'int8'"),
-        ({"dtype": "float16"}, "dtype must be 'float32' or 'float64', got 'float16'"),
-        ({"dtype": "double-ish"}, "dtype must be 'float32' or 'float64', got 'double-ish'"),
-        ({"alpha": 2}, "alpha must be between 0 and 1, got 2"),
-        ({"alpha": -0.1}, "alpha must be between 0 and 1, got -0.1"),
-        ({"alpha": float("nan")}, "alpha must be between 0 and 1, got nan"),
+        ({"width": 1}, "width.*2, got 1"),
+        ({"width": "a"}, "width.*2, got 'a'"),
+        ({"width": 10.0}, "width.*2, got 10.0"),
+        ({"width": True}, "width.*2, got True"),
+        ({"n_features": 0}, "n_features.*1, got 0"),
+        ({"n_features": None}, "n_features.*1, got None"),
+        ({"n_outputs": 0}, "n_outputs.*1, got 0"),
+        ({"seed": -1}, "seed.*0, got -1"),
+        ({"seed": 0.5}, "seed.*0, got 0.5"),
+        ({"seed": 2**64}, "seed.*got 18446744073709551616"),
+        ({"dtype": "int8"}, "dtype.*got 'int8'"),
+        ({"dtype": "float16"}, "dtype.*got 'float16'"),
+        ({"dtype": "double-ish"}, "dtype.*got 'double-ish'"),
+        ({"alpha": 2}, "alpha.*got 2"),
+        ({"alpha": -0.1}, "alpha.*got -0.1"),
+        ({"alpha": float("nan")}, "alpha.*got nan"),
         (
             {"alpha": 0.2, "threshold": 1.0},
-            "give threshold or alpha, not both: got threshold=1.0 and alpha=0.2",
+            "threshold=1.0.*alpha=0.2",
         ),
-        ({"threshold": "high"}, "threshold must be 'paper' or a number, got 'high'"),
-        ({"threshold": float("nan")}, "threshold must be 'paper' or a finite number, got nan"),
-        ({"threshold": float("inf")}, "threshold must be 'paper' or a finite number, got inf"),
+        ({"threshold": "high"}, "threshold.*got 'high'"),
+        ({"threshold": float("nan")}, "threshold.*got nan"),
+        ({"threshold": float("inf")}, "threshold.*got inf"),
         (
             {"threshold": -1e155, "dtype": "float64"},
-            "threshold must be at most 1e+150 in size, got -1e+155: bounds are made of its square, which would "
-            "overflow",
+            r"threshold.*1e\+150.*got -1e\+155",
         ),
     ],
     ids=str,
 )
-def test_initialize_refuses(options, message):
-    with pytest.raises(InputError) as caught:
+def test_initialize_raises(options, message):
+    with pytest.raises(InputError, match=message):
         small(**options)
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -92,71 +90,70 @@ def test_initialize_refuses(options, message):
             np.ones((3, 2), int),
             np.ones((3, 1)),
             0.0,
-            "weights must be float32 or float64, got int64",
+            "weights.*got int64",
         ),
-        (np.ones(3), np.ones((3, 1)), 0.0, "weights must have shape (width ≥ 2, n_features ≥ 1), got (3,)"),
+        (np.ones(3), np.ones((3, 1)), 0.0, r"weights.*got \(3,\)"),
         (
             np.ones((1, 2)),
             np.ones((1, 1)),
             0.0,
-            "weights must have shape (width ≥ 2, n_features ≥ 1), got (1, 2)",
+            r"weights.*got \(1, 2\)",
         ),
         (
             np.ones((3, 0)),
             np.ones((3, 1)),
             0.0,
-            "weights must have shape (width ≥ 2, n_features ≥ 1), got (3, 0)",
+            r"weights.*got \(3, 0\)",
         ),
-        (np.ones((3, 2)), np.ones(3), 0.0, "output_weights must have shape (3, n_outputs ≥ 1), got (3,)"),
-        (np.ones((3, 2)), np.ones((4, 1)), 0.0, "output_weights must have shape (3, n_outputs ≥ 1), got (4, 1)"),
-        (np.ones((3, 2)), np.ones((3, 0)), 0.0, "output_weights must have shape (3, n_outputs ≥ 1), got (3, 0)"),
-        (np.ones((3, 2)), np.ones((3, 1)), np.nan, "threshold must be a finite number in float64, got nan"),
-        (np.ones((3, 2)), np.ones((3, 1)), -np.inf, "threshold must be a finite number in float64, got -inf"),
+        (np.ones((3, 2)), np.ones(3), 0.0, r"output_weights.*got \(3,\)"),
+        (np.ones((3, 2)), np.ones((4, 1)), 0.0, r"output_weights.*got \(4, 1\)"),
+        (np.ones((3, 2)), np.ones((3, 0)), 0.0, r"output_weights.*got \(3, 0\)"),
+        (np.ones((3, 2)), np.ones((3, 1)), np.nan, "threshold.*got nan"),
+        (np.ones((3, 2)), np.ones((3, 1)), -np.inf, "threshold.*got -inf"),
     ],
 )
-def test_constructor_refuses(weights, output_weights, threshold, message):
-    with pytest.raises(InputError) as caught:
+def test_constructor_raises(weights, output_weights, threshold, message):
+    with pytest.raises(InputError, match=message):
         ShiftedReLUNetwork(weights, output_weights, threshold)
-    assert str(caught.value) == message
 
 
-def test_constructor_refuses_weights_that_are_not_finite():
-    with pytest.raises(InputError, match=r"^weights must be finite$"):
+def test_weights_must_be_finite():
+    with pytest.raises(InputError, match=r"^weights must be finite"):
         ShiftedReLUNetwork(np.full((3, 2), np.nan), np.ones((3, 1)), 0.0)
 
 
-def test_constructor_refuses_outputs_that_are_not_finite():
-    with pytest.raises(InputError, match=r"^output_weights must be finite$"):
+def test_output_weights_must_be_finite():
+    with pytest.raises(InputError, match=r"^output_weights must be finite"):
         ShiftedReLUNetwork(np.ones((3, 2)), np.full((3, 1), np.inf), 0.0)
 
 
-def test_threshold_beyond_float32_is_refused():
-    with pytest.raises(InputError, match=r"^threshold must be a finite number in float32, got 1e\+300$"):
+def test_threshold_must_be_finite_in_float32():
+    with pytest.raises(InputError, match=r"threshold.*float32, got 1e\+300"):
         small("float32", threshold=1e300)
 
 
 @pytest.mark.parametrize("options", [{"threshold": None}, {"alpha": "a"}], ids=str)
-def test_words_that_are_no_numbers_are_refused_by_name(options):
+def test_errors_name_the_argument(options):
     with pytest.raises(InputError, match=next(iter(options))):
         small(**options)
 
 
-def test_refused_rows():
+def test_wrong_rows():
     network = small()
     rows = np.ones((4, 3))
-    with pytest.raises(InputError, match=r"^X must have shape \(n, 3\), got \(4, 2\)$"):
+    with pytest.raises(InputError, match=r"X must have shape \(n, 3\), got \(4, 2\)"):
         network.predict(rows[:, :2])
-    with pytest.raises(InputError, match=r"^X must have shape \(n, 3\), got \(3,\)$"):
+    with pytest.raises(InputError, match=r"X must have shape \(n, 3\), got \(3,\)"):
         network.predict(rows[0])
-    with pytest.raises(InputError, match=r"^X must be a matrix of numbers: could not convert string to float"):
+    with pytest.raises(InputError, match="X must be a matrix of numbers"):
         network.predict([["a", "b", "c"]])
-    with pytest.raises(InputError, match=r"^X must be a matrix of numbers: "):
+    with pytest.raises(InputError, match="X must be a matrix of numbers"):
         network.predict([[1.0, 2.0, 3.0], [1.0]])
     rows[2, 1] = np.nan
-    with pytest.raises(InputError, match=r"^X holds nan in row 2, column 1; remove or impute it$"):
+    with pytest.raises(InputError, match=r"X.* nan .*row 2, column 1"):
         network.predict(rows)
     rows[2, 1] = -np.inf
-    with pytest.raises(InputError, match=r"^X holds -inf in row 2, column 1; remove or impute it$"):
+    with pytest.raises(InputError, match=r"X.* -inf .*row 2, column 1"):
         network.fire_sets(rows)
 
 
@@ -164,7 +161,7 @@ def test_refused_rows():
 
 
 @pytest.mark.parametrize("case", hard_cases())
-def test_predict_is_the_formula(case):
+def test_predict_equals_the_formula(case):
     problem = hard_cases()[case]
     network = problem.network()
     found = network.predict(problem.X)
@@ -175,12 +172,12 @@ def test_predict_is_the_formula(case):
 
 @settings(max_examples=30)
 @given(problems())
-def test_predict_is_the_formula_on_random_problems(problem: Problem):
+def test_predict_equals_the_formula_on_random_problems(problem: Problem):
     network = problem.network()
     np.testing.assert_allclose(network.predict(problem.X), direct(network, problem.X), rtol=1e-12, atol=1e-12)
 
 
-def test_predict_in_float32_is_the_formula_up_to_rounding():
+def test_predict_in_float32_equals_the_formula_up_to_rounding():
     problem = hard_cases()["several outputs"]
     network = problem.network("float32")
     exact = direct(problem.network(), problem.X)
@@ -188,12 +185,12 @@ def test_predict_in_float32_is_the_formula_up_to_rounding():
 
 
 def test_small_tiles_change_nothing(monkeypatch):
-    """Tiles cut in both directions, with remainders."""
+    """Several tiles in both directions, with remainders."""
     problem = hard_cases()["wider than one span"]
     network = problem.network()
     whole, active = network.predict(problem.X), network.fire_sets(problem.X)
     monkeypatch.setattr("fireset.network.TILE_PAIRS", 100)
-    monkeypatch.setattr("fireset.network._TILE_SAMPLES", 7)
+    monkeypatch.setattr("fireset.network._MAX_ROWS_PER_TILE", 7)
     np.testing.assert_allclose(network.predict(problem.X), whole, rtol=0, atol=1e-13)
     assert np.array_equal(network.fire_sets(problem.X).indices, active.indices)
     seen = np.zeros((network.width, len(problem.X)), int)
@@ -203,11 +200,11 @@ def test_small_tiles_change_nothing(monkeypatch):
     assert (seen == 1).all()
 
 
-def test_predict_never_holds_a_number_for_each_pair():
+def test_predict_allocates_no_array_of_all_pairs():
     n, width = 2000, 20_000
     network = ShiftedReLUNetwork.initialize(width, 4)
     X = sphere(np.random.default_rng(0), n, 4)
-    network.predict(X[:2])  # compile, and load what is loaded late
+    network.predict(X[:2])  # compile, and load lazy imports
     tracemalloc.start()
     try:
         network.predict(X)
@@ -218,7 +215,7 @@ def test_predict_never_holds_a_number_for_each_pair():
 
 
 @pytest.mark.parametrize("case", hard_cases())
-def test_fire_sets_are_brute_force(case):
+def test_fire_sets_equal_brute_force(case):
     problem = hard_cases()[case]
     network = problem.network()
     found = network.fire_sets(problem.X)
@@ -229,7 +226,7 @@ def test_fire_sets_are_brute_force(case):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_point_exactly_on_the_threshold_does_not_fire(dtype):
+def test_a_pair_exactly_on_the_threshold_is_not_active(dtype):
     b = 0.5
     above = np.nextafter(np.dtype(dtype).type(b), np.dtype(dtype).type(1))
     below = np.nextafter(np.dtype(dtype).type(b), np.dtype(dtype).type(0))
@@ -259,7 +256,7 @@ def test_fire_sets_of_no_rows():
     assert small().fire_sets(np.empty((0, 3))).shape == (0, 40)
 
 
-def test_input_layouts_do_not_matter():
+def test_memory_layouts_of_the_input():
     """Read-only arrays, Fortran order, slices, lists, whole numbers and the other precision."""
     network = small(threshold=0.2)
     X = np.round(4 * sphere(np.random.default_rng(0), 12, 3))
@@ -273,7 +270,7 @@ def test_input_layouts_do_not_matter():
         assert (network.fire_sets(same) != network.fire_sets(X)).nnz == 0
 
 
-def test_read_only_weights_are_accepted_and_left_alone():
+def test_read_only_weights_are_copied():
     weights = small().weights
     weights.flags.writeable = False
     output_weights = np.ones((40, 1))
@@ -307,11 +304,11 @@ def test_save_and_load(tmp_path, dtype):
     assert np.array_equal(loaded.output_weights, network.output_weights)
     X = sphere(np.random.default_rng(0), 10, 3)
     assert np.array_equal(loaded.predict(X), network.predict(X))
-    loaded.weights[0] += 1  # what was read can be trained
+    loaded.weights[0] += 1  # the loaded weights are writable
     assert [p.name for p in tmp_path.iterdir()] == ["network.safetensors"]
 
 
-def test_arrays_and_description_travel_along(tmp_path):
+def test_further_arrays_and_description(tmp_path):
     path = tmp_path / "network.safetensors"
     small().save(path, {"task": "demo"}, mean=np.arange(3.0))
     network, arrays, description = ShiftedReLUNetwork.from_file(path)
@@ -323,31 +320,31 @@ def test_arrays_and_description_travel_along(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"), [("weights", "weights must be finite"), ("output_weights", "output_weights must be finite")]
 )
-def test_load_refuses_numbers_that_no_network_has(tmp_path, spoil, message):
+def test_load_raises_for_values_that_are_not_finite(tmp_path, spoil, message):
     network = small()
     path = tmp_path / "network.safetensors"
     getattr(network, spoil)[0, 0] = np.nan
     network.save(path)
-    with pytest.raises(InputError, match=rf"network.safetensors is damaged: {message}$"):
+    with pytest.raises(InputError, match=f"network.safetensors.*{message}"):
         ShiftedReLUNetwork.load(path)
 
 
-def test_load_refuses_what_is_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"^no such model file: .*nothing$"):
+def test_load_raises_for_missing_and_foreign_files(tmp_path):
+    with pytest.raises(InputError, match=r"no such model file.*nothing"):
         ShiftedReLUNetwork.load(tmp_path / "nothing")
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(InputError, match="text is not a fireset model, or is damaged"):
+    with pytest.raises(InputError, match="text is not a fireset model"):
         ShiftedReLUNetwork.load(tmp_path / "text")
 
 
 @pytest.mark.parametrize("case", hard_cases())
-def test_prediction_by_search_is_prediction(case, monkeypatch):
-    """A half-space index over the weights finds who fires; the sum over them is the same, up to its order."""
+def test_prediction_by_search(case, monkeypatch):
+    """Predictions with a half-space index over the weights are equal up to the order of the sums."""
     problem = hard_cases()[case]
     network = problem.network()
     expected = network.predict(problem.X)
     monkeypatch.setattr("fireset.network.pays_to_search", lambda *_: True)
-    monkeypatch.setattr("fireset.network.TILE_PAIRS", 1000)  # several blocks of rows
+    monkeypatch.setattr("fireset.network.TILE_PAIRS", 1000)  # several chunks of rows
     np.testing.assert_allclose(
         network.predict(problem.X), expected, rtol=0, atol=1e-12 * max(1, np.abs(expected).max())
     )
@@ -359,4 +356,4 @@ def test_search_is_chosen_where_it_pays():
     assert pays_to_search(100_000, 3, 5_000, 1600)
     assert not pays_to_search(100_000, 3, 10, 1600)  # too few rows to build an index for
     assert not pays_to_search(100_000, 64, 5_000, 1600)
-    assert not pays_to_search(100_000, 3, 5_000, 50_000)  # half of them fire
+    assert not pays_to_search(100_000, 3, 5_000, 50_000)  # half of the pairs are active

@@ -1,4 +1,4 @@
-"""Train very wide two-layer shifted-ReLU networks exactly, paying only for the neurons that fire."""
+"""Exact training of very wide two-layer shifted-ReLU networks at the cost of their active pairs."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -33,8 +33,8 @@ __all__ = [
     "train",
 ]
 
-# Loaded when first asked for: `import fireset` and `fireset --help` answer at once, without numba and scikit-learn.
-_WHERE = {
+# Imported on first access, so that `import fireset` and `fireset --help` need neither numba nor scikit-learn.
+_MODULES = {
     "CertificateError": "_util.errors",
     "Checkpoints": "training.checkpoint",
     "InputError": "_util.errors",
@@ -53,8 +53,8 @@ _PACKAGES = {"engines", "hsr", "quantum", "theory"}
 def __getattr__(name: str):
     if name in _PACKAGES:
         return import_module(f"fireset.{name}")
-    if name in _WHERE:
-        return getattr(import_module(f"fireset.{_WHERE[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"fireset.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'fireset' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Who fires for whom, as sparse arrays: S_{i,fire} by sample, S̃_{r,fire} by neuron."""
+"""Fire sets as sparse arrays: S_{i,fire} by row, S̃_{r,fire} by neuron."""
 
 from typing import TYPE_CHECKING
 
@@ -8,27 +8,30 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-PAIR_BYTES = 17  # that ``fire_sets_of_pairs`` and whoever collects the pairs for it take for each
+BYTES_PER_ACTIVE_PAIR = 17  # peak of ``fire_sets_of_pairs`` and of collecting its arguments
 
 
 def fire_sets_by_sample(indptr: np.ndarray, neurons: np.ndarray, width: int) -> "csr_array":
-    """Boolean n × m array whose row i holds ``neurons[indptr[i]:indptr[i+1]]``, in the order given."""
+    """Return a boolean (n, m) array from lists by row, ``neurons[indptr[i]:indptr[i+1]]``, in the given order."""
     from scipy.sparse import csr_array
 
-    if indptr[-1] < 2**31:  # else SciPy would turn all neurons into 64 bits as well
+    if indptr[-1] < 2**31:  # otherwise SciPy converts the neurons to 64 bits as well
         indptr = indptr.astype(np.int32)
     return csr_array((np.ones(len(neurons), bool), neurons, indptr), shape=(len(indptr) - 1, width))
 
 
 def fire_sets_by_neuron(indptr: np.ndarray, samples: np.ndarray, n_samples: int) -> "csr_array":
-    """The same from lists by neuron, ``samples[indptr[r]:indptr[r+1]]``: n × m, rows sorted. Cost O(pairs + n)."""
-    return fire_sets_by_sample(*transposed(indptr, samples, n_samples), len(indptr) - 1)
+    """Return a boolean (n, m) array, rows sorted, from lists by neuron, ``samples[indptr[r]:indptr[r+1]]``.
+
+    Cost O(pairs + n).
+    """
+    return fire_sets_by_sample(*transpose_lists(indptr, samples, n_samples), len(indptr) - 1)
 
 
-def transposed(indptr: np.ndarray, ids: np.ndarray, n_ids: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lists ``ids[indptr[k]:indptr[k+1]]`` the other way round: for each id below ``n_ids`` the k that have it.
+def transpose_lists(indptr: np.ndarray, ids: np.ndarray, n_ids: int) -> tuple[np.ndarray, np.ndarray]:
+    """Transpose lists ``ids[indptr[k]:indptr[k+1]]``: return for each id below ``n_ids`` the lists k that contain it.
 
-    Cost O(pairs + n_ids), memory 4 bytes for each pair.
+    Cost O(pairs + n_ids), memory 4 bytes per pair.
     """
     from fireset.kernels.fire_sets import count_ids, transpose
 
@@ -41,7 +44,7 @@ def transposed(indptr: np.ndarray, ids: np.ndarray, n_ids: int) -> tuple[np.ndar
 
 
 def fire_sets_of_pairs(samples: np.ndarray, neurons: np.ndarray, shape: tuple[int, int]) -> "csr_array":
-    """The same from single pairs, in any order, each given once."""
+    """Return a boolean (n, m) array, rows sorted, from distinct pairs in any order."""
     from scipy.sparse import coo_array
 
     active = coo_array((np.ones(len(neurons), bool), (samples, neurons)), shape=shape).tocsr()
@@ -50,5 +53,5 @@ def fire_sets_of_pairs(samples: np.ndarray, neurons: np.ndarray, shape: tuple[in
 
 
 def list_offsets(counts: np.ndarray) -> np.ndarray:
-    """Where lists of these lengths begin and end when they follow one another: 0, counts[0], counts[0] + counts[1] …"""
+    """Return the offsets of concatenated lists of these lengths: 0, counts[0], counts[0] + counts[1] …"""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])

@@ -1,44 +1,45 @@
 """Weights at initialization (the paper's Definition "weights at initialization"), drawn neuron by neuron.
 
-``w_r ~ N(0, I_d)`` and ``a_r`` uniform in ``{−1, +1}`` come from Philox, a counter-based generator: neuron ``r`` owns a
-fixed range of counters, so any block of neurons can be drawn on its own and the network depends on the seed alone, not
-on how it was cut into blocks. Normals are made by the inverse distribution function because it takes exactly one word
-per number; the ziggurat of ``Generator.standard_normal`` takes a varying number and would break the addressing.
+``w_r ~ N(0, I_d)`` and ``a_r`` uniform in ``{−1, +1}`` come from Philox, a counter-based generator. Neuron ``r`` has a
+fixed range of counters, so any range of neurons can be drawn on its own, and the network depends on the seed alone.
+Normals are computed by the inverse distribution function because it takes exactly one word per number; the ziggurat of
+``Generator.standard_normal`` takes a varying number of words.
 """
 
 import numpy as np
 
 from fireset._util.parallel import parallel_map
 
-_WORDS_PER_COUNTER = 4  # Philox 4x64 gives four 64-bit words for each value of its counter
+_WORDS_PER_COUNTER = 4  # Philox 4x64 returns four 64-bit words per counter value
 _SIGNS_PER_COUNTER = 64 * _WORDS_PER_COUNTER
 _WEIGHT_STREAM, _SIGN_STREAM = 0, 1
 _NEURONS_PER_TASK = 4096
 
 
 def draw_weights(seed: int, n_features: int, start: int, stop: int, dtype=np.float64) -> np.ndarray:
-    """Rows ``start … stop−1`` of the initial weight matrix, shape ``(stop − start, n_features)``.
+    """Draw rows ``start … stop−1`` of the initial weight matrix, shape ``(stop − start, n_features)``.
 
-    Float32 weights are the float64 ones, rounded. Cost: about 20 ns a number and core.
+    Float32 weights are the float64 weights, rounded. Cost: about 20 ns per number and core.
     """
     from scipy.special import ndtri
 
     weights = np.empty((stop - start, n_features), dtype)
     counters = -(-n_features // _WORDS_PER_COUNTER)
 
-    def draw(block: tuple[int, int]) -> None:
-        lo, hi = block
+    def draw(span: tuple[int, int]) -> None:
+        lo, hi = span
         words = _words(seed, _WEIGHT_STREAM, lo, hi, counters)[:, :n_features]
-        # 53 random bits, centred in their cell: strictly between 0 and 1, symmetric about 1/2.
+        # 53 random bits, centered in their cell: strictly between 0 and 1, symmetric about 1/2.
         uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
         weights[lo - start : hi - start] = ndtri(uniform)
 
-    parallel_map(draw, _blocks(start, stop))
+    spans = [(lo, min(lo + _NEURONS_PER_TASK, stop)) for lo in range(start, stop, _NEURONS_PER_TASK)]
+    parallel_map(draw, spans)
     return weights
 
 
 def draw_output_weights(seed: int, n_outputs: int, start: int, stop: int, dtype=np.float64) -> np.ndarray:
-    """Rows ``start … stop−1`` of the output weights, ±1, shape ``(stop − start, n_outputs)``."""
+    """Draw rows ``start … stop−1`` of the output weights, ±1, shape ``(stop − start, n_outputs)``."""
     counters = -(-n_outputs // _SIGNS_PER_COUNTER)
     words = _words(seed, _SIGN_STREAM, start, stop, counters)
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=n_outputs, bitorder="little")
@@ -46,18 +47,8 @@ def draw_output_weights(seed: int, n_outputs: int, start: int, stop: int, dtype=
 
 
 def _words(seed: int, stream: int, start: int, stop: int, counters: int) -> np.ndarray:
+    """Return the random words of neurons ``start … stop−1``, each with the given number of counters."""
     generator = np.random.Philox(key=np.array([seed, stream], np.uint64))
     generator.advance(start * counters)
     words = generator.random_raw((stop - start) * counters * _WORDS_PER_COUNTER)
     return words.reshape(stop - start, counters * _WORDS_PER_COUNTER)
-
-
-def _blocks(start: int, stop: int) -> list[tuple[int, int]]:
-    return [(lo, min(lo + _NEURONS_PER_TASK, stop)) for lo in range(start, stop, _NEURONS_PER_TASK)]
-
-
-def split_at(start: int, stop: int, middle: int) -> list[tuple[int, int]]:
-    """``start … stop−1`` as one range, or two where it reaches over ``middle``."""
-    if start < middle < stop:
-        return [(start, middle), (middle, stop)]
-    return [(start, stop)]

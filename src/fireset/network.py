@@ -18,22 +18,22 @@ from fireset._util.shard_files import joined_shards, own_shards, remove_shards
 from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import build
 from fireset.hsr.cost import pays_to_search
-from fireset.initialization import draw_output_weights, draw_weights, split_at
-from fireset.sparse_rows import Rows, SparseRows, first_not_finite, is_sparse, kernel_rows
+from fireset.initialization import draw_output_weights, draw_weights
+from fireset.sparse_rows import Rows, SparseRows, first_nonfinite, is_sparse, kernel_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-TILE_PAIRS = 1 << 19  # pairs in one tile of pre-activations: 2 MB in float32, near the size of an L2 cache
-_TILE_SAMPLES = 8192
-_FEW_PAIRS = 1 << 17  # up to which a prediction is made in one piece
+TILE_PAIRS = 1 << 19  # of pre-activations: 2 MB in float32, about the size of an L2 cache
+_MAX_ROWS_PER_TILE = 8192
+_MAX_UNTILED_PAIRS = 1 << 17  # up to which a prediction is one matrix product
 _MAX_THRESHOLD = 1e150
-_MAX_OUTPUT_SCALE = 1e12  # beyond it float64 weights do not resolve the movement that training needs
-_WIDEST = 2**31 - 1  # neurons are counted in 32 bits where many of them are listed
+_MAX_OUTPUT_SCALE = 1e12  # beyond it float64 weights do not resolve the steps of training
+_MAX_WIDTH = 2**31 - 1  # lists of neurons are int32
 
 
 class Tile(NamedTuple):
-    """``activations[r − neurons.start, i − samples.start] = σ_b(⟨w_r, x_i⟩)``; positive exactly where r fires for i."""
+    """``activations[r − neurons.start, i − samples.start] = σ_b(⟨w_r, x_i⟩)``; positive exactly for active pairs."""
 
     neurons: slice
     samples: slice
@@ -48,11 +48,11 @@ class ShiftedReLUNetwork:
     weights : (m, d) array
         w_r, trained in place.
     output_weights : (m, c) array
-        a_r = ±1, one for each neuron and output; any real numbers once the output layer is trained as well.
+        a_r, one for each neuron and output: ±1, or real numbers once the output weights are trained.
     threshold : float
         b. Neuron r *fires* for x when ⟨w_r, x⟩ > b. Representable in the weights' precision.
     output_scale : float
-        κ; 1 is the paper's. Training moves the weights 1/κ as far, so that fewer neurons flip.
+        κ; 1 in the paper. Training moves the weights by 1/κ as much, so that fewer pairs change state.
     """
 
     def __init__(self, weights: np.ndarray, output_weights: np.ndarray, threshold: float, output_scale: float = 1.0):
@@ -68,15 +68,16 @@ class ShiftedReLUNetwork:
         if not np.isfinite(weights).all():
             raise InputError("weights must be finite")
         if output_weights.dtype.kind in "iub" and not np.isin(output_weights, (-1, 1)).all():
-            raise InputError("output_weights must be −1 or +1; output weights are float32 or float64")
+            raise InputError(
+                "output_weights of an integer type must be −1 or +1; use float32 or float64 for other values"
+            )
         if not np.isfinite(output_weights).all():
             raise InputError("output_weights must be finite")
         if not isfinite(threshold) or abs(threshold) > float(np.finfo(weights.dtype).max):
             raise InputError(f"threshold must be a finite number in {weights.dtype}, got {threshold}")
         if abs(threshold) > _MAX_THRESHOLD:
             raise InputError(
-                f"threshold must be at most {_MAX_THRESHOLD:g} in size, got {threshold:g}: bounds are made of its "
-                "square, which would overflow"
+                f"threshold must be at most {_MAX_THRESHOLD:g} in size, got {threshold:g}: its square would overflow"
             )
         if not is_number(output_scale) or not 1 / _MAX_OUTPUT_SCALE <= output_scale <= _MAX_OUTPUT_SCALE:
             limits = f"{1 / _MAX_OUTPUT_SCALE:g} to {_MAX_OUTPUT_SCALE:g}"
@@ -103,8 +104,8 @@ class ShiftedReLUNetwork:
     ) -> "ShiftedReLUNetwork":
         """Draw a network: w_r ~ N(0, I_d), a_r = ±1 at random (Definition "weights at initialization").
 
-        The same seed gives the same network in both precisions up to rounding, and any block of its neurons can be
-        drawn on its own (``fireset.initialization``).
+        A seed gives the same network in both precisions up to rounding, and any range of its neurons can be drawn on
+        its own (``fireset.initialization``).
 
         Parameters
         ----------
@@ -113,18 +114,18 @@ class ShiftedReLUNetwork:
         threshold : "paper" or float
             b; "paper" is √(0.4 ln m).
         alpha : float, optional
-            Sets b = √(0.5 (1 − α) ln m) instead; the paper's is α = 0.2. Fewer neurons fire the smaller α is.
+            Set b = √(0.5 (1 − α) ln m) instead; α = 0.2 in the paper. The smaller α, the fewer pairs are active.
         start : "paper" or "antisymmetric"
-            "antisymmetric" draws half of the neurons, and gives the other half the same weights with opposite signs: f
-            is 0 everywhere before training. ``width`` must then be even.
+            "antisymmetric" draws half of the neurons; the other half has equal weights and opposite output weights, so
+            that f is 0 before training. ``width`` must then be even.
         output_scale : float
             κ.
         neurons : (start, stop), optional
-            Draw these of the m neurons only.
+            Draw only this range of the m neurons.
         """
         width = whole_number("width", width, 2)
-        if width > _WIDEST:
-            raise InputError(f"width must be at most {_WIDEST:,}, got {width:,}")
+        if width > _MAX_WIDTH:
+            raise InputError(f"width must be at most {_MAX_WIDTH:,}, got {width:,}")
         n_features, n_outputs = whole_number("n_features", n_features, 1), whole_number("n_outputs", n_outputs, 1)
         seed = whole_number("seed", seed, 0)
         if seed >= 2**64:
@@ -139,19 +140,18 @@ class ShiftedReLUNetwork:
             raise InputError(f"start must be 'paper' or 'antisymmetric', got {start!r}")
         if start == "antisymmetric" and width % 2:
             raise InputError(f"width must be even for start='antisymmetric', got {width}")
-        own = width // 2 if start == "antisymmetric" else width  # the others have their weights
-        parts = split_at(*(neurons or (0, width)), own)
-        weights = [draw_weights(seed, n_features, lo % own, lo % own + hi - lo, dtype) for lo, hi in parts]
+        drawn = width // 2 if start == "antisymmetric" else width  # the others are copies of these
+        first, stop = neurons or (0, width)
+        parts = [(first, drawn), (drawn, stop)] if first < drawn < stop else [(first, stop)]
+        weights = [draw_weights(seed, n_features, lo % drawn, lo % drawn + hi - lo, dtype) for lo, hi in parts]
         output_weights = [
-            draw_output_weights(seed, n_outputs, lo % own, lo % own + hi - lo, dtype) * (1 if lo < own else -1)
+            draw_output_weights(seed, n_outputs, lo % drawn, lo % drawn + hi - lo, dtype) * (1 if lo < drawn else -1)
             for lo, hi in parts
         ]
         b = choose_threshold(width, threshold, alpha)
-        whole = aligned_empty(
-            sum(map(len, weights)), n_features, dtype
-        )  # where rows fill cache lines, they begin at one
-        drawn = np.concatenate(weights, out=whole if whole.shape[1] == n_features else None)
-        return cls(drawn, np.concatenate(output_weights), b, output_scale)
+        aligned = aligned_empty(stop - first, n_features, dtype)
+        out = aligned if aligned.shape[1] == n_features else None  # aligned only if rows fill whole cache lines
+        return cls(np.concatenate(weights, out=out), np.concatenate(output_weights), b, output_scale)
 
     @property
     def width(self) -> int:
@@ -171,32 +171,32 @@ class ShiftedReLUNetwork:
 
     @property
     def divisor(self) -> float:
-        """√m / κ: what sums over the neurons are divided by."""
+        """√m / κ, the divisor of sums over the neurons."""
         return sqrt(self.width) / self.output_scale
 
     @property
     def squared_divisor(self) -> float:
-        """m / κ²: the same for products with J Jᵀ."""
+        """m / κ², the divisor of products with J Jᵀ."""
         return self.width / self.output_scale**2
 
     def part(self, neurons) -> "ShiftedReLUNetwork":
-        """Some of the neurons as a network of their own width; for a slice, on the same memory."""
+        """Return the network of some of the neurons, of their own width. A slice gives views."""
         return ShiftedReLUNetwork(
             self.weights[neurons], self.output_weights[neurons], self.threshold, self.output_scale
         )
 
     def copy(self) -> "ShiftedReLUNetwork":
-        """A network that can be trained apart from this one."""
+        """Return a copy with its own memory."""
         return ShiftedReLUNetwork(self.weights.copy(), self.output_weights.copy(), self.threshold, self.output_scale)
 
     @property
-    def has_signs(self) -> bool:
-        """Whether all a_r are ±1, as the paper has them, and not trained."""
+    def has_sign_outputs(self) -> bool:
+        """Whether all output weights are ±1, as in the paper, and thus not trained."""
         return bool((np.abs(self.output_weights) == 1).all())
 
-    def stored_outputs(self) -> np.ndarray:
-        """``output_weights`` as files have them: a byte each, as long as they are output_weights."""
-        return self.output_weights.astype(np.int8) if self.has_signs else self.output_weights
+    def stored_output_weights(self) -> np.ndarray:
+        """Return ``output_weights`` in the type that files use: int8 if all are ±1."""
+        return self.output_weights.astype(np.int8) if self.has_sign_outputs else self.output_weights
 
     def __repr__(self) -> str:
         scale = f"output_scale={self.output_scale:g}, " if self.output_scale != 1.0 else ""
@@ -206,14 +206,14 @@ class ShiftedReLUNetwork:
         )
 
     def predict(self, X) -> np.ndarray:
-        """f(x_i) for every row of a matrix, NumPy's or a sparse one of SciPy; shape (n, c), float64.
+        """Return f(x_i) for every row of a NumPy matrix or a sparse matrix of SciPy; shape (n, c), float64.
 
-        In high dimension every pair is looked at, 2·n·m·d operations, in tiles. In low dimension, and with enough rows
-        to make up for building it, a half-space index over the weights finds the neurons that fire.
+        In high dimension every pair is computed, 2·n·m·d operations, in tiles. In low dimension, and with enough rows
+        to compensate for building it, a half-space index over the weights finds the active pairs.
         """
         X = self.check_rows(X)
-        if len(X) * self.width <= _FEW_PAIRS:
-            return self._predict_few(X)
+        if len(X) * self.width <= _MAX_UNTILED_PAIRS:
+            return self._predict_untiled(X)
         if isinstance(X, np.ndarray) and pays_to_search(self.width, self.n_features, len(X), self._expected_output()):
             return self._predict_by_search(X)
 
@@ -225,8 +225,8 @@ class ShiftedReLUNetwork:
 
         return np.sum(parallel_map(span_sum, ranges(self.width), uses_blas=True), axis=0) / self.divisor
 
-    def _predict_few(self, X: Rows) -> np.ndarray:
-        """All pairs in one piece, for rows so few that sharing the work out would take longer than doing it."""
+    def _predict_untiled(self, X: Rows) -> np.ndarray:
+        """Predict with one matrix product, for so few pairs that distributing the work would take longer."""
         with np.errstate(over="ignore", invalid="ignore"):
             activations = X @ self.weights.T
             activations -= self.dtype.type(self.threshold)
@@ -234,11 +234,11 @@ class ShiftedReLUNetwork:
             total = (activations @ self.output_weights).astype(np.float64)
         if self.dtype == np.float32 and not np.isfinite(total).all():  # a sum overflowed
             wide = (self.weights.astype(np.float64), self.output_weights.astype(np.float64))
-            return ShiftedReLUNetwork(*wide, self.threshold, self.output_scale)._predict_few(X.astype(np.float64))
+            return ShiftedReLUNetwork(*wide, self.threshold, self.output_scale)._predict_untiled(X.astype(np.float64))
         return total / self.divisor
 
     def _expected_output(self) -> float:
-        """Neurons that fire for a row of norm 1, if the weights are what they were drawn from."""
+        """Return the expected number of active neurons of a row of norm 1 at initialization."""
         return self.width * upper_tail(self.threshold)
 
     def _predict_by_search(self, X: np.ndarray) -> np.ndarray:
@@ -256,13 +256,13 @@ class ShiftedReLUNetwork:
         return total / self.divisor
 
     def fire_sets(self, X) -> "csr_array":
-        """Who fires for whom: a boolean n × m sparse array, row i holding the paper's S_{i,fire}."""
+        """Return the active pairs as a boolean CSR array of shape (n, m); row i is the paper's S_{i,fire}."""
         X = self.check_rows(X)
 
         def span_pairs(span: tuple[int, int]) -> list[tuple[np.ndarray, np.ndarray]]:
             found = []
             for tile in self.tiles(X, *span):
-                neurons, samples = (places.astype(np.int32) for places in np.nonzero(tile.activations > 0))
+                neurons, samples = (positions.astype(np.int32) for positions in np.nonzero(tile.activations > 0))
                 found.append((neurons + np.int32(tile.neurons.start), samples + np.int32(tile.samples.start)))
             return found
 
@@ -272,76 +272,79 @@ class ShiftedReLUNetwork:
         return fire_sets_of_pairs(samples, neurons, (len(X), self.width))
 
     def tiles(self, X: Rows, start: int, stop: int) -> Iterator[Tile]:
-        """Activations of neurons ``start … stop−1`` on the rows of X, tile by tile; never an n × m array."""
+        """Yield the activations of neurons ``start … stop−1`` on the rows of X, tile by tile."""
         from fireset.kernels.firing import activate
 
         threshold = self.dtype.type(self.threshold)
-        decides = self.dtype == np.float64  # else the computed value does, unless it may overflow
+        refines = self.dtype == np.float64  # in float32 the computed value decides, unless it may overflow
         sample_norm = float(row_norms(X).max(initial=0.0))
         for neurons, samples in self.tile_slices(len(X), start, stop):
             W, rows = self.weights[neurons], X[samples]
-            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again below
+            with np.errstate(over="ignore", invalid="ignore"):  # ``activate`` computes what overflows again
                 H = W @ rows.T
-            norms = row_norms(W) if decides else np.full(len(W), _norm_bound(W))
+            norms = row_norms(W) if refines else np.full(len(W), _norm_bound(W))
             bands = deciding_band(self.n_features, self.dtype, norms, sample_norm)
             activate(H, W, kernel_rows(rows), threshold, bands)
             yield Tile(neurons, samples, H)
 
     @staticmethod
     def tile_slices(n_samples: int, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
-        """How ``tiles`` cuts n samples × neurons ``start … stop−1``."""
-        per_tile = max(1, min(n_samples, _TILE_SAMPLES))
+        """Yield the slices of neurons and rows of the tiles of ``tiles``."""
+        per_tile = max(1, min(n_samples, _MAX_ROWS_PER_TILE))
         neurons_per_tile = max(1, TILE_PAIRS // per_tile)
         for lo in range(start, stop, neurons_per_tile):
             for i in range(0, n_samples, per_tile):
                 yield slice(lo, min(lo + neurons_per_tile, stop)), slice(i, min(i + per_tile, n_samples))
 
     def check_rows(self, X, name: str = "X") -> Any:
-        """X in the network's precision, or an InputError that says what is wrong with it.
+        """Return X in the network's precision as a C-contiguous matrix, or ``SparseRows`` for a sparse matrix of SciPy.
 
-        A C-contiguous matrix; of a sparse one of SciPy, ``SparseRows``.
+        Raise ``InputError`` if it is not a finite matrix with ``n_features`` columns.
         """
         try:
             if isinstance(X, SparseRows):
                 X = X.astype(self.dtype, copy=False)
             elif is_sparse(X):
-                X = SparseRows.of(X, self.dtype, name)
+                X = SparseRows.from_scipy(X, self.dtype, name)
             else:
-                X = np.require(X, self.dtype, ["C", "A", "W"])  # a read-only array would be another type to the kernels
+                X = np.require(X, self.dtype, ["C", "A", "W"])  # a read-only array has another type in numba
         except InputError:
             raise
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must be a matrix of numbers: {error}") from None
         if len(X.shape) != 2 or X.shape[1] != self.n_features:
             raise InputError(f"{name} must have shape (n, {self.n_features}), got {X.shape}")
-        wrong = first_not_finite(X)
+        wrong = first_nonfinite(X)
         if wrong is not None:
             row, column, value = wrong
             raise InputError(f"{name} holds {value} in row {row}, column {column}; remove or impute it")
         return X
 
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
-        """Write a safetensors file, atomically. Further arrays and a JSON-able description may go with the network.
+        """Write a safetensors file, atomically, with further arrays and a description that JSON can represent.
 
-        If ``path`` was a model of several files, those that it named are removed at the end.
+        If ``path`` was a model of several files, its shards are removed at the end.
         """
-        own, old = {"weights": self.weights, "output_weights": self.stored_outputs()}, own_shards(write_target(path))
+        own, old = (
+            {"weights": self.weights, "output_weights": self.stored_output_weights()},
+            own_shards(write_target(path)),
+        )
         write_model(path, {**arrays, **own}, {**(description or {}), **self.scalars()})
         remove_shards(old)
 
     def scalars(self) -> dict[str, float]:
-        """What of a network is no array, for its file; files without a scale are of the paper's."""
+        """Return the numbers of the network that its file stores besides arrays; ``output_scale`` if it is not 1."""
         scale = {"output_scale": self.output_scale} if self.output_scale != 1.0 else {}
         return {"threshold": self.threshold, **scale}
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ShiftedReLUNetwork":
-        """Read a network that ``save`` (or the command line) wrote."""
+        """Read a network that ``save`` or the command line wrote."""
         return cls.from_file(path)[0]
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> tuple["ShiftedReLUNetwork", dict[str, np.ndarray], dict[str, Any]]:
-        """The network of a model file, with the other arrays and the description stored beside it."""
+        """Return the network of a model file, the other arrays, and the description stored with it."""
         arrays, description = read_model(path)
         if "shards" in description:
             arrays |= joined_shards(path, description)
@@ -350,19 +353,19 @@ class ShiftedReLUNetwork:
             threshold, scale = description.pop("threshold"), description.pop("output_scale", 1.0)
             network = cls(weights, output_weights, float(threshold), float(scale))
         except KeyError as error:
-            raise InputError(f"{path} is damaged: it has no {error.args[0]}") from error
+            raise InputError(f"{path} is damaged: {error.args[0]} is missing") from error
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
         return network, arrays, description
 
 
 def _norm_bound(W: np.ndarray) -> float:
-    """√d max |w_rj|, at least the norm of every row, in one fast pass."""
+    """Return √d max |w_rj|, an upper bound on the norm of every row, in one fast pass."""
     return sqrt(W.shape[1]) * max(float(W.max(initial=0.0)), -float(W.min(initial=0.0)))
 
 
 def choose_threshold(width: int, threshold: float | str = "paper", alpha: float | None = None) -> float:
-    """b from the user's words: "paper" is √(0.4 ln m), α gives √(0.5 (1 − α) ln m), a number is itself."""
+    """Return b for the arguments of ``initialize``: "paper" is √(0.4 ln m), α gives √(0.5 (1 − α) ln m)."""
     if alpha is not None:
         if not is_number(alpha) or not 0.0 <= alpha <= 1.0:
             raise InputError(f"alpha must be between 0 and 1, got {alpha!r}")

@@ -102,7 +102,7 @@ def draw_engine(name: str, m: int, d: int, rng: np.random.Generator) -> Engine:
             suited = [kind for kind in suited if index_class(kind).dynamic]
         options["index"] = str(rng.choice(["auto", *suited]))
     elif name == "rows":
-        options["remembers"] = bool(rng.random() < 0.5)
+        options["keep_rows"] = bool(rng.random() < 0.5)
     elif name == "correlation":
         options["layout"] = str(rng.choice(("data", "weights")))
     elif name == "hashing":

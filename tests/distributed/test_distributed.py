@@ -1,7 +1,8 @@
-"""One network on several workers, for real: torchrun on loopback. Alone, no torch is ever imported."""
+"""One network on several workers started by torchrun on loopback; a single process does not import torch."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,14 +15,14 @@ import pytest
 from fireset import InputError, ShiftedReLUNetwork, train
 from fireset._util.errors import WorkerLostError
 from fireset._util.files import file_digest, write_model
-from fireset.distributed.agreement import check_same, describe, failing_together
+from fireset.distributed.agreement import check_same, describe, raise_on_all_workers
 from fireset.distributed.process_group import (
     SINGLE_PROCESS,
     TorchProcessGroup,
     current_group,
     joined_group,
-    launched,
-    restarted,
+    launched_by_torchrun,
+    restarted_by_torchrun,
 )
 from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import current_grid
@@ -35,7 +36,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> Path:
-    """The folder of what four workers wrote, in groups of one to four."""
+    """Return the folder with the files of four workers, in groups of one to four."""
     out = tmp_path_factory.mktemp("workers")
     script = Path(workers.__file__)
     finished = subprocess.run(
@@ -51,7 +52,7 @@ def facts(done: Path, name: str):
 
 @pytest.fixture(scope="module")
 def alone():
-    """The same training in this process."""
+    """Return the network and result of the run in this process."""
     one = workers.network()
     X, y = workers.problem()
     return one, train(one, X, y, **workers.SETTINGS)
@@ -60,7 +61,7 @@ def alone():
 @pytest.mark.slow
 class TestTogether:
     @pytest.mark.parametrize("size", [1, 2, 3, 4])
-    def test_same_weights(self, done, alone, size):
+    def test_weights_equal_those_of_one_process(self, done, alone, size):
         expected = alone[0].weights
         for rank in range(size):
             found = np.load(done / f"weights.{size}.{rank}.npy")
@@ -70,7 +71,7 @@ class TestTogether:
 
     @pytest.mark.parametrize("size", [1, 3])
     def test_rounds_of_gauss_newton(self, done, size):
-        """The kernel is counted by all, factored by one; the weights are those of one process, the same bits on all."""
+        """Weights equal those of one process up to rounding, and have the same bits on all workers."""
         one = workers.network()
         result = train(one, *workers.problem(), solver=GaussNewton(), max_iter=6, tol=0)
         found = [np.load(done / f"rounds.{size}.{rank}.npy") for rank in range(size)]
@@ -79,7 +80,7 @@ class TestTogether:
         np.testing.assert_allclose(found[0], one.weights, rtol=0, atol=1e-6)
 
     def test_rounds_are_resumed(self, done):
-        """Three workers that stopped after three rounds end where three that went on did."""
+        """Three workers that stop after three rounds and resume reach the weights of an uninterrupted run."""
         for rank in range(3):
             expected, begun, found = (np.load(done / f"rounds {k}.{rank}.npy") for k in ("whole", "begun", "resumed"))
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
@@ -90,19 +91,19 @@ class TestTogether:
         first = (done / f"weights.{size}.0.npy").read_bytes()
         assert all((done / f"weights.{size}.{rank}.npy").read_bytes() == first for rank in range(size))
 
-    def test_work_is_shared_out(self, done):
+    def test_workers_have_equal_work(self, done):
         shares = [facts(done, f"facts.4.{rank}")["work"] for rank in range(4)]
         assert max(shares) <= 1.1 * sum(shares) / 4
         assert min(shares) >= 0.9 * sum(shares) / 4
 
     @pytest.mark.parametrize("size", [1, 2, 3, 4])
-    def test_bytes_exchanged_are_those_of_the_plan(self, done, size):
-        """n·c numbers and five counts to be added, one to agree on a scale and one on whether to stop, 8 bytes each."""
+    def test_bytes_exchanged(self, done, size):
+        """n·c numbers and five counts to add, one number for the scale and one for the stop decision, 8 bytes each."""
         _, y = workers.problem()
         for rank in range(size):
             assert facts(done, f"facts.{size}.{rank}")["bytes"] == [8 * (y.size + 5 + 1 + 1)]
 
-    def test_the_history_counts_everybody(self, done, alone):
+    def test_the_history_counts_all_workers(self, done, alone):
         result = alone[1]
         total = sum(result.history.column("inner_products").tolist())
         for size in (1, 2, 3, 4):
@@ -116,17 +117,17 @@ class TestTogether:
             found = np.load(done / f"resumed.{rank}.npy")
             assert np.abs(found - alone[0].weights).max() <= 1e-12 * np.abs(alone[0].weights).max()
 
-    def test_different_data_are_refused(self, done):
+    def test_different_data_raise(self, done):
         for rank in range(2):
-            assert facts(done, f"strangers.{rank}").startswith("y must be the same on all workers")
+            assert facts(done, f"strangers.{rank}").startswith("y must be the same")
 
     def test_too_few_neurons(self, done):
-        assert facts(done, "narrow.3") == "width must be at least 2 for each of the 4 workers, got 7"
+        assert re.search("width.*got 7", facts(done, "narrow.3"))
 
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory) -> Path:
-    """The folder of what two workers wrote that were given different settings."""
+    """Return the folder with the files of two workers with different settings."""
     out = tmp_path_factory.mktemp("options")
     X = np.random.default_rng(0).standard_normal((60, 2))
     pl.DataFrame(X, schema=["a", "b"]).with_columns(y=pl.Series(np.sin(X[:, 0]))).write_csv(out / "table.csv")
@@ -144,7 +145,7 @@ def refused(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 class TestDifferentSettings:
-    """Each worker raises, and names the setting with the values and ranks of both."""
+    """Each worker raises an error that names the setting, both values and both ranks."""
 
     @pytest.mark.parametrize("option", option_workers.OPTIONS)
     def test_options(self, refused, option):
@@ -156,7 +157,7 @@ class TestDifferentSettings:
                 found = message.partition(f" on worker {worker}")[0].split()[-1]
                 assert found.strip("'").removesuffix(".0") == value.removesuffix(".0")
 
-    def test_options_that_one_worker_has(self, refused):
+    def test_options_of_one_worker_only(self, refused):
         for rank in range(2):
             for option in ("--eval", "--explain"):
                 code, message = facts(refused, f"{option}.{rank}")
@@ -166,7 +167,7 @@ class TestDifferentSettings:
             assert code == 2
             assert "--explain" in message
 
-    def test_what_may_differ(self, refused):
+    def test_options_that_may_differ(self, refused):
         assert facts(refused, "own.0")[0] == facts(refused, "own.1")[0] == 0
         assert Model.load(refused / "own.safetensors").task == "regression"
 
@@ -185,7 +186,7 @@ class TestDifferentSettings:
 
 @pytest.mark.slow
 class TestShards:
-    def test_are_read_as_one_model(self, done):
+    def test_shards_are_read_as_one_model(self, done):
         X, y = workers.problem()
         expected = workers.fit(X, y)
         found = ShiftedReLUNetwork.load(done / "shards.safetensors")
@@ -206,10 +207,10 @@ class TestShards:
         shard = next(tmp_path.glob("shards.2-of-4.*"))
         content = shard.read_bytes()
         shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        with pytest.raises(InputError, match=r"2-of-4.* is damaged, or does not belong to .*: its checksum differs$"):
+        with pytest.raises(InputError, match=r"2-of-4.*checksum"):
             ShiftedReLUNetwork.load(path)
         shard.unlink()
-        with pytest.raises(InputError, match=r"^no such model file: .*2-of-4"):
+        with pytest.raises(InputError, match=r"no such model file.*2-of-4"):
             ShiftedReLUNetwork.load(path)
         index = path.read_bytes()
         name = shard.name.encode()
@@ -218,8 +219,8 @@ class TestShards:
             ShiftedReLUNetwork.load(path)
 
 
-def test_an_index_that_names_a_shard_again_and_again(tmp_path):
-    """150 times 20 MB would be 3 GB of memory; links to one file count as one, too."""
+def test_an_index_with_a_repeated_shard_raises(tmp_path):
+    """150 times 20 MB would take 3 GB of memory. Hard links to one file are detected as well."""
     network = ShiftedReLUNetwork.initialize(4, 2)
     arrays = {"weights": network.weights, "output_weights": network.output_weights.astype(np.int8)}
     for copies in (["a", "a"], ["a", "b"]):
@@ -227,14 +228,14 @@ def test_an_index_that_names_a_shard_again_and_again(tmp_path):
         os.link(tmp_path / "a", tmp_path / "b")
         shards = [{"file": name, "checksum": file_digest(tmp_path / "a").hex()} for name in copies]
         write_model(tmp_path / "index", {}, {**network.scalars(), "shards": shards})
-        with pytest.raises(InputError, match=r"index is damaged: .*more than once"):
+        with pytest.raises(InputError, match=r"index is damaged"):
             ShiftedReLUNetwork.load(tmp_path / "index")
         (tmp_path / "b").unlink()
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
-    """kill -9 on one of two workers: torchrun starts both again, and they go on from the last checkpoint."""
+def test_a_killed_worker_is_replaced_and_training_resumes(tmp_path):
+    """After kill -9 on one of two workers torchrun restarts both, and they resume from the last checkpoint."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 3))
     pl.DataFrame(X, schema=["a", "b", "c"]).with_columns(y=pl.Series(np.sin(X[:, 0]))).write_csv(tmp_path / "table.csv")
@@ -253,7 +254,7 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
         os.kill(worker_of(process.pid, rank=1), signal.SIGKILL)
         out, err = process.communicate(timeout=100)
     finally:
-        process.terminate()  # so that torchrun ends its workers, too
+        process.terminate()  # so that torchrun ends its workers
         process.wait(60)
     assert process.returncode == 0, err
     summary = json.loads(out.splitlines()[-1])
@@ -267,11 +268,11 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path):
 
 
 class TestSingleProcess:
-    def test_nothing_is_exchanged(self, monkeypatch):
+    def test_group_and_shard(self, monkeypatch):
         monkeypatch.delenv("RANK", raising=False)
         assert current_group() is SINGLE_PROCESS
-        assert not launched()
-        assert not restarted()
+        assert not launched_by_torchrun()
+        assert not restarted_by_torchrun()
         one = ShiftedReLUNetwork.initialize(10, 3)
         shard = NetworkShard.of(one, current_grid())
         assert shard.local is one
@@ -282,48 +283,47 @@ class TestSingleProcess:
     @pytest.mark.parametrize(
         ("environment", "message"),
         [
-            ({}, "MASTER_ADDR must be set where RANK and WORLD_SIZE are"),
-            (
-                {"MASTER_ADDR": "localhost"},
-                "MASTER_PORT must be a whole number where RANK and WORLD_SIZE are set, got ''",
-            ),
-            (
-                {"MASTER_ADDR": "localhost", "MASTER_PORT": "http"},
-                "MASTER_PORT must be a whole number where RANK and WORLD_SIZE are set, got 'http'",
-            ),
-            ({"RANK": "first"}, "RANK must be a whole number where RANK and WORLD_SIZE are set, got 'first'"),
-            ({"WORLD_SIZE": "²"}, "WORLD_SIZE must be a whole number where RANK and WORLD_SIZE are set, got '²'"),
-            (
-                {"LOCAL_WORLD_SIZE": "abc"},
-                "LOCAL_WORLD_SIZE must be a whole number where RANK and WORLD_SIZE are set, got 'abc'",
-            ),
-            (
-                {"RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
-                "RANK must be below WORLD_SIZE = 2, got 2",
-            ),
-            (
-                {"WORLD_SIZE": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
-                "RANK must be below WORLD_SIZE = 0, got 0",
-            ),
+            ({}, "^MASTER_ADDR"),
+            ({"MASTER_ADDR": "localhost"}, "^MASTER_PORT.*got ''"),
+            ({"MASTER_ADDR": "localhost", "MASTER_PORT": "http"}, "^MASTER_PORT.*got 'http'"),
+            ({"RANK": "first"}, "^RANK.*got 'first'"),
+            ({"WORLD_SIZE": "²"}, "^WORLD_SIZE.*got '²'"),
+            ({"LOCAL_WORLD_SIZE": "abc"}, "^LOCAL_WORLD_SIZE.*got 'abc'"),
+            ({"RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}, "^RANK.*WORLD_SIZE = 2, got 2"),
+            ({"WORLD_SIZE": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}, "^RANK.*WORLD_SIZE = 0, got 0"),
         ],
     )
-    def test_an_environment_that_is_not_torchruns_is_refused(self, monkeypatch, environment, message):
+    def test_an_environment_that_is_not_that_of_torchrun_raises(self, monkeypatch, environment, message):
         for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "LOCAL_RANK"):
             monkeypatch.delenv(name, raising=False)
         for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | environment).items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(InputError) as caught, joined_group():
+        with pytest.raises(InputError, match=message), joined_group():
             pass
-        assert str(caught.value) == f"{message}; start the workers with torchrun, or unset RANK and WORLD_SIZE"
 
-    def test_no_torch_in_sight(self):
+    def test_torch_is_not_imported(self):
         code = "import sys; from fireset.training import plan; plan.current_grid(); print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == "False\n"
 
 
+def test_batches_in_a_process_group_of_one(tmp_path):
+    """torchrun with one process: the engine is not wrapped, since only single processes train on batches."""
+    import torch.distributed
+
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        found, expected = workers.network(), workers.network()
+        train(found, *workers.problem(), batch_size=10, max_iter=3, tol=0)
+    finally:
+        torch.distributed.destroy_process_group()
+    train(expected, *workers.problem(), batch_size=10, max_iter=3, tol=0)
+    assert np.array_equal(found.weights, expected.weights)
+
+
 class OneWorker:
-    """Stands in for torch.distributed with a group of one: what is reduced stays as it is."""
+    """A substitute for torch.distributed in which a reduction returns the values of this worker."""
 
     class ReduceOp:
         MAX = SUM = None
@@ -343,36 +343,34 @@ class OneWorker:
 class TestSums:
     @pytest.mark.parametrize("scale", [5e-324, 1e-300, 1.0, 3e17, 1e308])
     @pytest.mark.parametrize("size", [1, 3, 1000])
-    def test_whole_multiples_of_a_power_of_two(self, scale, size):
-        """The others have nothing to add: a share comes back, rounded to 2^−(61 − log₂ P) of the largest."""
-        share = scale * np.random.default_rng(0).uniform(-1, 1, (50, 2))
-        total, counts = TorchProcessGroup(OneWorker(size)).all_reduce_exact(share, [3, 2**60])
+    def test_values_are_rounded_to_multiples_of_a_power_of_two(self, scale, size):
+        """If the others add 0, the sum is the values rounded to 2^−(61 − log₂ P) of the largest."""
+        values = scale * np.random.default_rng(0).uniform(-1, 1, (50, 2))
+        total, counts = TorchProcessGroup(OneWorker(size)).all_reduce_exact(values, [3, 2**60])
         assert counts == [3, 2**60]
-        assert np.abs(total - share).max() <= np.abs(share).max() * 2.0 ** -(61 - (size - 1).bit_length())
+        assert np.abs(total - values).max() <= np.abs(values).max() * 2.0 ** -(61 - (size - 1).bit_length())
 
-    def test_nothing_and_zeros(self):
+    def test_empty_arrays_and_zeros(self):
         group = TorchProcessGroup(OneWorker())
         assert group.all_reduce_exact(np.empty((0, 2)))[0].shape == (0, 2)
         assert not group.all_reduce_exact(np.zeros((3, 1)))[0].any()
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    def test_what_is_not_finite_anywhere_is_nan_everywhere(self, value):
+    def test_a_value_that_is_not_finite_makes_all_sums_nan(self, value):
         total, counts = TorchProcessGroup(OneWorker()).all_reduce_exact(np.array([[1.0], [value]]), [5])
         assert np.isnan(total).all()
         assert counts == [5]
 
-    def test_a_worker_that_is_gone_is_told_in_one_line(self):
+    def test_a_lost_worker_raises_with_the_last_line_of_torch(self):
         class Gone(OneWorker):
             def all_reduce(self, tensor, op) -> None:  # noqa: ARG002
                 raise RuntimeError("backtrace\nConnection closed by peer")
 
-        with pytest.raises(
-            WorkerLostError, match=r"^another worker is gone or does not answer \(Connection closed by p"
-        ):
+        with pytest.raises(WorkerLostError, match="Connection closed by peer"):
             TorchProcessGroup(Gone()).all_reduce_sum(1)
 
 
-class TestDescribedSettings:
+class TestAgreement:
     @pytest.mark.parametrize(
         ("value", "equal", "other"),
         [
@@ -390,7 +388,7 @@ class TestDescribedSettings:
     def test_equal_texts_for_equal_values(self, value, equal, other):
         assert describe(value) == describe(equal) != describe(other)
 
-    def test_one_process_is_not_asked(self):
+    def test_one_process_always_agrees(self):
         check_same(SINGLE_PROCESS, {"learning_rate": 0.1})
-        with pytest.raises(InputError, match="no"), failing_together(SINGLE_PROCESS):
+        with pytest.raises(InputError, match="no"), raise_on_all_workers(SINGLE_PROCESS):
             raise InputError("no")

@@ -1,4 +1,4 @@
-"""A grid of workers, neurons × rows: threads of this process here, torchrun on loopback in the slow tests."""
+"""Grids of workers, neurons × rows: threads of this process, and torchrun on loopback in the slow tests."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from support.thread_group import grids, groups, run_all
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
-ROWS, WIDTH, FEATURES = 41, 301, 5  # none of them even
+ROWS, WIDTH, FEATURES = 41, 301, 5  # all odd
 
 
 def problem(seed: int = 5, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +43,7 @@ def network() -> ShiftedReLUNetwork:
 
 
 def on_grid(neurons: int, rows: int, engine=lambda: "data", **settings):
-    """Train on a grid of threads; gives the trainers' results and the shards, in the order of the ranks."""
+    """Train on a grid of threads; return the results and the shards in the order of the ranks."""
     laid_out = grids(neurons, rows)
     shards = [NetworkShard.of(network(), one) for one in laid_out]
     results: list = [None] * len(shards)
@@ -60,13 +60,13 @@ SLOW_ENGINES = [pytest.param(name, marks=pytest.mark.slow) for name in ("blocks"
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, *SLOW_ENGINES])
-def test_the_weights_are_those_of_one_process(engine):
-    """Uneven widths and row counts; momentum, several outputs, sample weights, validation rows."""
+def test_weights_equal_those_of_one_process(engine):
+    """Odd numbers of neurons and rows; momentum, several outputs, sample weights, validation rows."""
     make = (lambda: BlockEngine(3)) if engine == "blocks" else (lambda: create(engine))
     weight = np.random.default_rng(1).uniform(0, 2, ROWS)
     settings = {"momentum": 0.9, "nesterov": True, "max_iter": 30, "tol": 0, "sample_weight": weight}
     settings |= {"validation": problem(6, 7), "patience": 100}
-    if engine == "blocks":  # it chooses its rate by some of the neurons, where there are no shares of the rows
+    if engine == "blocks":  # "auto" uses some of the neurons only, unless the rows are divided
         settings["learning_rate"] = 0.05
     one = network()
     expected = train(one, *problem(), engine=make(), **settings)
@@ -82,7 +82,7 @@ def test_the_weights_are_those_of_one_process(engine):
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1)])
-def test_in_float32_they_agree_as_two_orders_of_a_sum_do(shape):
+def test_float32_weights_agree_up_to_rounding(shape):
     X, y = problem()
     settings = {"momentum": 0.9, "max_iter": 20, "tol": 0, "engine": "data", "learning_rate": 0.1}
     one = ShiftedReLUNetwork.initialize(WIDTH, FEATURES, 2, seed=7)
@@ -101,9 +101,9 @@ def checked(**more) -> TrainingProblem:
 
 
 class TestRows:
-    """What a worker keeps of a problem."""
+    """The part of a problem that a worker keeps."""
 
-    def test_each_has_its_part_of_the_training_rows_and_of_the_validation_rows(self):
+    def test_training_and_validation_rows_are_divided(self):
         X, y = problem()
         whole = TrainingProblem.check(network(), X, y, SquaredError(), validation=problem(6, 5))
         shares = [whole.share(group) for group in groups(3)]
@@ -114,16 +114,16 @@ class TestRows:
             trained = [part[share.held_out == 0] for part, share in zip(parts, shares, strict=True)]
             held = [part[share.held_out == 1] for part, share in zip(parts, shares, strict=True)]
             assert np.array_equal(np.concatenate([*trained, *held]), getattr(whole, name))
-            assert all(part.base is None for part in parts), "a view would keep the whole array"
+            assert all(part.base is None for part in parts), "a view would keep the whole array in memory"
         assert all(share.n_rows == whole.n_rows == 46 and share.has_validation for share in shares)
         assert all(share.fingerprints() == whole.fingerprints() for share in shares)
 
-    def test_a_share_without_validation_rows_knows_that_there_are_some(self):
+    def test_has_validation_is_that_of_all_rows(self):
         shares = [checked(validation=problem(6, 1)).share(group) for group in groups(2)]
         assert not shares[0].held_out.any()
         assert shares[0].has_validation
 
-    def test_sums_are_those_of_all_rows(self):
+    def test_sums_over_all_rows(self):
         whole = checked()
         shares, found = [whole.share(group) for group in groups(3)], {}
 
@@ -137,23 +137,23 @@ class TestRows:
 
 
 class TestFiles:
-    def test_one_row_group_writes_the_model(self, tmp_path):
+    def test_one_group_of_rows_writes_the_model(self, tmp_path):
         one = network()
         shards = [NetworkShard.of(network(), k) for k in grids(2, 2)]
         run_all(lambda rank: shards[rank].save(tmp_path / "model.safetensors"), 4)
         assert len(list(tmp_path.iterdir())) == 1 + 2
         assert np.array_equal(ShiftedReLUNetwork.load(tmp_path / "model.safetensors").weights, one.weights)
 
-    def test_where_a_worker_cannot_write_all_refuse(self, tmp_path):
-        shards, refused = [NetworkShard.of(network(), k) for k in grids(2, 2)], {}
+    def test_a_write_error_raises_on_all_workers(self, tmp_path):
+        shards, errors = [NetworkShard.of(network(), k) for k in grids(2, 2)], {}
 
         def save(rank: int) -> None:
             with pytest.raises(InputError) as caught:
                 shards[rank].save(tmp_path / "no" / "model.safetensors")
-            refused[rank] = str(caught.value)
+            errors[rank] = str(caught.value)
 
         run_all(save, 4)
-        assert len(refused) == 4
+        assert len(errors) == 4
 
     def test_a_checkpoint_of_one_grid_is_resumed_by_another(self, tmp_path):
         settings = {"momentum": 0.9, "max_iter": 40, "tol": 0}
@@ -169,26 +169,25 @@ class TestFiles:
             np.testing.assert_allclose(shard.local.weights, expected, rtol=0, atol=1e-12)
 
 
-class TestWords:
-    def test_are_numbers_of_shares(self):
+class TestGrid:
+    def test_parse_grid(self):
         assert parse_grid("4x2") == parse_grid(" 4 × 2 ") == {"neurons": 4, "rows": 2}
 
     @pytest.mark.parametrize("text", ["4", "x2", "0x4", "2x-2", "2x2x2", ""])
-    def test_others_are_refused(self, text):
-        with pytest.raises(InputError, match=r"^grid must be shares of neurons x shares of rows, such as 4x2, got "):
+    def test_parse_grid_raises(self, text):
+        with pytest.raises(InputError, match=f"grid must be.*got {text!r}"):
             parse_grid(text)
 
     def test_a_grid_must_have_as_many_workers(self):
-        message = r"^a grid of 2x3 is for 6 workers, got 1; start as many with torchrun, or give another grid$"
-        with pytest.raises(InputError, match=message), grid(neurons=2, rows=3):
+        with pytest.raises(InputError, match=r"2x3.*got 1"), grid(neurons=2, rows=3):
             pass
 
-    def test_alone_there_is_a_grid_of_one(self):
+    def test_a_single_process_has_a_grid_of_1x1(self):
         with grid(neurons=1, rows=1) as one:
             assert str(one) == "1x1"
             assert current_grid() is one
             with (
-                pytest.raises(InputError, match=r"^this process is in a grid of 1x1 already; leave it first$"),
+                pytest.raises(InputError, match="grid of 1x1"),
                 grid(neurons=1, rows=1),
             ):
                 pass
@@ -197,15 +196,15 @@ class TestWords:
     def test_on_the_command_line(self, run):
         code, _, err = run("train", "table.csv", "--target", "y", "--grid", "banana")
         assert code == 2
-        assert "grid must be shares of neurons x shares of rows, such as 4x2, got 'banana'" in err
+        assert re.search("grid must be.*got 'banana'", err)
         code, _, err = run("train", "table.csv", "--target", "y", "--grid", "2x2")
         assert code == 2
-        assert "a grid of 2x2 is for 4 workers, got 1" in err
+        assert re.search("2x2.*got 1", err)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> Path:
-    """The folder of what four workers wrote."""
+    """Return the folder with the files of four workers."""
     out = tmp_path_factory.mktemp("grid")
     command = torchrun(Path(grid_workers.__file__), out, processes=4)
     finished = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
@@ -224,10 +223,10 @@ def weights(done: Path, name: str) -> list[np.ndarray]:
 @pytest.mark.slow
 @needs_torch
 class TestTorchrun:
-    """Four processes. Rows 121 and 7 held out, 2,001 neurons: none of them even."""
+    """Four processes; 121 rows, 7 validation rows and 2,001 neurons, all odd."""
 
     @pytest.mark.parametrize("name", ["2x2.plain", "2x2.momentum", "1x4.momentum"])
-    def test_100_iterations_are_those_of_one_process(self, done, name):
+    def test_100_iterations_equal_those_of_one_process(self, done, name):
         one = grid_workers.network()
         settings = {**grid_workers.RUNS[name[4:]], **grid_workers.arguments()}
         expected = train(one, *grid_workers.problem(), **settings)
@@ -248,8 +247,8 @@ class TestTorchrun:
             assert [one[name] for one in held] == [60 + 3, 60 + 3, 61 + 4, 61 + 4]
         assert [one["held"]["rows"] for one in facts(done, "1x4.momentum")] == [30 + 1, 30 + 2, 30 + 2, 31 + 2]
 
-    def test_work_is_shared_out(self, done):
-        """Fired pairs and inner products of the four are those of the history, a quarter each, nearly."""
+    def test_workers_have_equal_work(self, done):
+        """Active pairs and inner products of the four add up to those of the history, about a quarter each."""
         found = facts(done, "2x2.momentum")
         assert sum(one["own_active_pairs"] for one in found) == found[0]["active_pairs"][-1]
         shares = [one["own_inner_products"] for one in found]
@@ -259,8 +258,8 @@ class TestTorchrun:
         )
         assert sum(found[0]["inner_products"]) <= 1.1 * one.history.column("inner_products").sum()
 
-    def test_bytes_exchanged_are_those_of_the_plan(self, done):
-        """Predictions of its rows, gradients of its neurons, two losses, counts twice, 4 scales, whether to stop."""
+    def test_bytes_exchanged(self, done):
+        """Predictions of the rows, gradients of the neurons, two losses, counts twice, 4 scales, the stop decision."""
         for name in ("2x2.plain", "2x2.momentum", "1x4.momentum"):
             for one in facts(done, name):
                 rows, neurons = one["held"]["rows"], one["held"]["neurons"]
@@ -296,7 +295,7 @@ class TestTorchrun:
             np.testing.assert_allclose(predictions, expected.predict(X), rtol=0, atol=1e-12)
 
     def test_the_command(self, done):
-        """Every worker reads the table and trains on its rows; held-out rows are scored by all."""
+        """Every worker reads the table and trains on its rows; all compute the score of the hold-out rows."""
         told = facts(done, "command")
         assert {(one["workers"], one["grid"], one["rows"], one["solver"]) for one in told} == {
             (4, "2x2", 96, "gradient")
@@ -312,14 +311,16 @@ class TestTorchrun:
         )
         np.testing.assert_allclose(found.weights, one.weights, rtol=0, atol=1e-12)
 
-    def test_what_is_refused_is_refused_on_all(self, done):
+    def test_errors_are_raised_on_all_workers(self, done):
         messages = {
-            "gauss-newton": "solver 'gauss-newton' needs all rows on every worker, got a grid of 2x2; use "
-            "solver='gradient', or a grid of 4x1",
-            "theory": "learning_rate='theory' needs all rows on every worker; use 'auto' or a number",
-            "few rows": "X must have a row for each of the 2 shares of the rows, got 1",
+            "gauss-newton": "solver 'gauss-newton'.*got a grid of 2x2",
+            "theory": "learning_rate='theory'",
+            "few rows": "X must have.*got 1",
         }
-        assert {name: facts(done, name) for name in messages} == {name: [text] * 4 for name, text in messages.items()}
+        for name, message in messages.items():
+            found = facts(done, name)
+            assert found == [found[0]] * 4
+            assert re.search(message, found[0])
         strangers = facts(done, "strangers")
         assert len(set(strangers)) == 1
         assert strangers[0].startswith("y must be the same on all workers, got ")
@@ -328,9 +329,9 @@ class TestTorchrun:
 @pytest.mark.slow
 @needs_torch
 def test_a_killed_worker_ends_all(tmp_path, run):
-    """kill -9 on worker 3 of `fireset train --grid 2x2`, with which worker 0 shares no group: all say so and end.
+    """After kill -9 on worker 3 of `fireset train --grid 2x2` all workers print an error and exit.
 
-    A single process goes on from the checkpoint.
+    Worker 0 shares no subgroup with worker 3. A single process resumes from the checkpoint.
     """
     X, y = problem(rows=61)
     file = tmp_path / "table.csv"
@@ -351,7 +352,7 @@ def test_a_killed_worker_ends_all(tmp_path, run):
         os.kill(worker_of(process.pid, rank=3), signal.SIGKILL)
         _, err = process.communicate(timeout=100)
     finally:
-        process.terminate()  # so that torchrun ends its workers, too
+        process.terminate()  # so that torchrun ends its workers
         process.wait(60)
     assert process.returncode == 1
     assert len(re.findall(r"fireset(?:, worker \d)?: error: another worker is gone or does not answer \(", err)) == 3
@@ -362,7 +363,7 @@ def test_a_killed_worker_ends_all(tmp_path, run):
 
 
 class TestSettingsThatDiffer:
-    """Workers that were given different settings all raise, and name the setting and the values of both ranks."""
+    """Workers with different settings all raise an error that names the setting, both values and both ranks."""
 
     DIFFERENT = (
         ("engine", "data", "dense"),
@@ -381,7 +382,7 @@ class TestSettingsThatDiffer:
     )
 
     @staticmethod
-    def refusals(shards: list, settings: list[dict], data: list) -> list[str]:
+    def errors_of(shards: list, settings: list[dict], data: list) -> list[str]:
         found: list[str] = [""] * len(shards)
 
         def work(rank: int) -> None:
@@ -396,13 +397,13 @@ class TestSettingsThatDiffer:
     @pytest.mark.parametrize(("name", "first", "other"), DIFFERENT)
     def test_a_setting_of_train(self, name, first, other):
         shards = [NetworkShard.of(network(), one) for one in grids(2, 1)]
-        for message in self.refusals(shards, [{name: first}, {name: other}], [problem()] * 2):
+        for message in self.errors_of(shards, [{name: first}, {name: other}], [problem()] * 2):
             assert name in message
             assert f"{first!r} on worker 0" in message
             assert f"{other!r} on worker 1" in message
 
     def test_objects(self):
-        """By their classes, and by the arguments of their constructors that they keep."""
+        """Objects are compared by their classes and by the constructor arguments that they store."""
         objects = [
             ("engine", [create("data"), create("data"), create("dense")], ["DataSearchEngine(", "DenseEngine()"]),
             ("solver", [GaussNewton(tol=tol) for tol in (0.5, 0.5, 0.25)], ["tol=0.5", "tol=0.25"]),
@@ -410,7 +411,7 @@ class TestSettingsThatDiffer:
         ]
         for name, given, parts in objects:
             shards = [NetworkShard.of(network(), one) for one in grids(3, 1)]
-            for message in self.refusals(shards, [{name: one} for one in given], [problem()] * 3):
+            for message in self.errors_of(shards, [{name: one} for one in given], [problem()] * 3):
                 assert message.startswith(f"{name} must be the same on all workers")
                 assert all(part in message for part in [*parts, "on worker 0", "on worker 2"])
 
@@ -432,7 +433,7 @@ class TestSettingsThatDiffer:
             NetworkShard.of(ShiftedReLUNetwork.initialize(**drawn), laid_out[0]),
             NetworkShard.of(ShiftedReLUNetwork.initialize(**{**drawn, **options}), laid_out[1]),
         ]
-        for message in self.refusals(shards, [{}, {}], [problem()] * 2):
+        for message in self.errors_of(shards, [{}, {}], [problem()] * 2):
             assert name in message
             assert str(options[name]) in message
 
@@ -440,14 +441,14 @@ class TestSettingsThatDiffer:
         X, y = problem()
         for data, names in [((X, y + 1), ["y"]), ((X[:-1], y[:-1]), ["rows", "X", "y"]), ((-X, y), ["X"])]:
             shards = [NetworkShard.of(network(), one) for one in grids(1, 2)]
-            for message in self.refusals(shards, [{}, {}], [(X, y), data]):
+            for message in self.errors_of(shards, [{}, {}], [(X, y), data]):
                 assert all(re.search(rf"\b{name} must be the same", message) for name in names)
 
-    def test_data_that_one_worker_refuses(self):
-        """The others raise, too, with the reason of the one that refused."""
+    def test_wrong_data_on_one_worker(self):
+        """All workers raise the error of that worker."""
         X, y = problem()
         shards = [NetworkShard.of(network(), one) for one in grids(2, 1)]
-        messages = self.refusals(shards, [{}, {}], [(X, y), (X, np.full_like(y, np.nan))])
+        messages = self.errors_of(shards, [{}, {}], [(X, y), (X, np.full_like(y, np.nan))])
         assert "y must be finite" in messages[1]
         assert messages[0].startswith("worker 1: ")
         assert "y must be finite" in messages[0]

@@ -1,6 +1,6 @@
-"""One network on three hosts, and what happens to it when they fail: network namespaces and torchrun, for real.
+"""One network on three hosts, and failures of hosts: network namespaces and torchrun.
 
-Those that take long are left to ``make test-hosts``.
+``make test-hosts`` runs the tests that take long.
 """
 
 import json
@@ -29,7 +29,7 @@ TRAIN = (
     "train table.csv --target y --width 300 --dtype float64 --tol 0 --holdout 0 --bias 1 --engine data --quiet --json"
 )
 TRAIN += " --solver gradient --max-iter 600 --every 20"
-PATIENCE = 240.0  # for what takes seconds on a machine with nothing else to do
+TIMEOUT_SECONDS = 240.0  # for operations that take seconds on an idle machine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,8 +46,8 @@ def write_table(folder: Path) -> None:
 @pytest.fixture
 def three(tmp_path):
     write_table(tmp_path)
-    with Hosts(COUNT, tmp_path) as those:
-        yield those
+    with Hosts(COUNT, tmp_path) as hosts_in_use:
+        yield hosts_in_use
 
 
 def start(three: Hosts, *more, which=range(1, COUNT + 1), **options) -> None:
@@ -65,18 +65,18 @@ def wait_for_checkpoint(three: Hosts, after: int = 0) -> None:
         assert not ended, f"host {ended} ended\n{three.logs()}"
         return max(checkpoints(three), default=0) > after
 
-    wait_until(is_there, PATIENCE, "a checkpoint")
+    wait_until(is_there, TIMEOUT_SECONDS, "a checkpoint")
 
 
 def alive(process: int) -> bool:
-    """Whether it runs; one that has ended may be waited for, by a torchrun that waits for another machine itself."""
+    """Return whether a process runs. An ended one may remain as a zombie while its torchrun waits for another host."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def ended(three: Hosts, within: float = PATIENCE) -> list[int]:
+def ended(three: Hosts, within: float = TIMEOUT_SECONDS) -> list[int]:
     until = time.monotonic() + within
     try:
         return [three.ends(k, max(0.1, until - time.monotonic())) for k in range(1, COUNT + 1)]
@@ -85,21 +85,21 @@ def ended(three: Hosts, within: float = PATIENCE) -> list[int]:
 
 
 def finish(three: Hosts) -> np.ndarray:
-    """Wait for the end of a run that ends well; gives its weights."""
+    """Wait for a successful end of the run; return its weights."""
     codes = ended(three)
     assert codes == [0] * COUNT, three.logs()
     return ShiftedReLUNetwork.load(three.folder / "table.safetensors").weights
 
 
 def summary(three: Hosts) -> dict:
-    """Of the worker 0, on whichever host it was."""
+    """Return the summary of worker 0, on whichever host it ran."""
     lines = [line for k in range(1, COUNT + 1) for line in three.log(k).read_text().splitlines()]
     return json.loads(next(line for line in lines if line.startswith('{"task"')))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> np.ndarray:
-    """The weights after a run on three hosts that nothing happened to."""
+    """Return the weights of a run on three hosts without failures."""
     folder = tmp_path_factory.mktemp("undisturbed")
     write_table(folder)
     with Hosts(COUNT, folder) as three:
@@ -112,14 +112,14 @@ def undisturbed(tmp_path_factory) -> np.ndarray:
 def test_three_hosts_and_one_process(undisturbed, tmp_path):
     write_table(tmp_path)
     command = [sys.executable, "-m", "fireset", *TRAIN.split()]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=PATIENCE, capture_output=True)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=TIMEOUT_SECONDS, capture_output=True)
     alone = ShiftedReLUNetwork.load(tmp_path / "table.safetensors").weights
     np.testing.assert_allclose(undisturbed, alone, rtol=0, atol=1e-9)
 
 
 @takes_long
 def test_a_worker_is_killed(three, undisturbed):
-    """The others end at once, torchrun starts all of them again, and they go on from the last checkpoint."""
+    """The others exit at once, torchrun restarts all of them, and they resume from the last checkpoint."""
     start(three, restarts=2)
     wait_for_checkpoint(three)
     os.kill(three.worker(3), signal.SIGKILL)
@@ -129,7 +129,7 @@ def test_a_worker_is_killed(three, undisturbed):
 
 @takes_long
 def test_a_partition(three, undisturbed):
-    """A cable is pulled: all end within the time asked for, say why in one line, and can be resumed."""
+    """A cable is pulled: all workers exit within the timeout with a one-line error, and can be resumed."""
     start(three, "--worker-timeout", "4s")
     wait_for_checkpoint(three)
     three.link(3, "down")
@@ -138,8 +138,8 @@ def test_a_partition(three, undisturbed):
     wait_until(lambda: not any(map(alive, workers)), 60, "the end of all workers")
     assert time.monotonic() - pulled >= 3
     for k in range(1, COUNT + 1):
-        wait_until(lambda k=k: "another worker is gone or does not answer" in three.log(k).read_text(), 30, "a word")
-        # torchrun's own agent has one to print afterwards.
+        wait_until(lambda k=k: "another worker is gone or does not answer" in three.log(k).read_text(), 30, "the error")
+        # torchrun's own agent prints a traceback afterwards.
         assert "Traceback" not in three.log(k).read_text().partition("another worker is gone")[0]
     for k in range(1, COUNT + 1):
         three.signal(k, signal.SIGKILL)
@@ -152,7 +152,7 @@ def test_a_partition(three, undisturbed):
 
 @takes_long
 def test_a_host_is_killed_and_comes_back(three, undisturbed):
-    """Without a word, as when the power fails: the others give it up, and wait with torchrun until it is back."""
+    """As after a power failure: the others time out, and torchrun waits until the host is back."""
     start(three, "--worker-timeout", "10s", restarts=3, join_timeout=300)
     wait_for_checkpoint(three)
     three.link(3, "down")
@@ -169,7 +169,7 @@ def test_a_host_is_killed_and_comes_back(three, undisturbed):
 @takes_long
 @pytest.mark.parametrize("patience", ["60s", "8s"])
 def test_a_host_is_paused_for_25_seconds(three, undisturbed, patience):
-    """Suspended and woken up again: the others wait if they are asked to, and otherwise give it up."""
+    """A suspended and resumed host: the others wait, or exit if the timeout is shorter."""
     start(three, "--worker-timeout", patience)
     wait_for_checkpoint(three)
     three.signal(3, signal.SIGSTOP)
@@ -188,9 +188,9 @@ def test_a_host_is_paused_for_25_seconds(three, undisturbed, patience):
 
 @takes_long
 def test_packets_are_late_and_lost(three, undisturbed):
-    """50 ms and 5 % on one cable, each way: slower, and the same bits."""
+    """50 ms delay and 5 % loss on one cable, each way: slower, with the same bits."""
     if not three.impair(3, loss=0.05, delay=0.05):
-        pytest.skip("late and lost packets need /dev/net/tun")
+        pytest.skip("delayed and lost packets need /dev/net/tun")
     start(three, "--max-iter", "60")
     weights = finish(three)
     assert summary(three)["workers"] == COUNT

@@ -1,4 +1,4 @@
-"""Saving a model in shards: nothing of another model is touched, and index and shards stay together."""
+"""Models in shards: files of other models are not changed, and index and shards stay together."""
 
 import os
 from pathlib import Path
@@ -22,20 +22,20 @@ def network(seed: int = 0) -> ShiftedReLUNetwork:
 
 
 def save(path, one: ShiftedReLUNetwork, workers: int = 2) -> list[str]:
-    """Save from several workers at once; gives what each of them was refused with."""
-    refusals, team = [""] * workers, groups(workers)
+    """Save from several workers at once; return the error message of each."""
+    errors, team = [""] * workers, groups(workers)
 
     def work(rank: int) -> None:
         try:
             NetworkShard.of(one, WorkerGrid.neurons_only(team[rank])).save(path)
         except InputError as error:
-            refusals[rank] = str(error)
+            errors[rank] = str(error)
 
     run_all(work, workers)
-    return refusals
+    return errors
 
 
-def holds(path, one: ShiftedReLUNetwork) -> bool:
+def contains(path, one: ShiftedReLUNetwork) -> bool:
     return np.array_equal(ShiftedReLUNetwork.load(path).weights, one.weights)
 
 
@@ -57,23 +57,23 @@ def test_another_model_keeps_its_shards(tmp_path, first, second):
     save(tmp_path / first, one)
     for _ in range(2):
         assert save(tmp_path / second, other) == ["", ""]
-    assert holds(tmp_path / first, one)
-    assert holds(tmp_path / second, other)
-    assert len(os.listdir(tmp_path)) == 6  # of each model the index and two shards
+    assert contains(tmp_path / first, one)
+    assert contains(tmp_path / second, other)
+    assert len(os.listdir(tmp_path)) == 6  # the index and two shards of each model
 
 
 @pytest.mark.parametrize("name", ["m.safetensors", "m[1].safetensors"])
-def test_the_shards_that_the_old_index_named_are_removed(tmp_path, name):
+def test_the_shards_of_the_previous_model_are_removed(tmp_path, name):
     save(tmp_path / name, network(0), workers=3)
     old = shards(tmp_path)
     assert save(tmp_path / name, network(1)) == ["", ""]
-    assert holds(tmp_path / name, network(1))
+    assert contains(tmp_path / name, network(1))
     assert len(shards(tmp_path)) == 2
     assert not set(old) & set(shards(tmp_path))
 
 
 @pytest.mark.parametrize("through", ["itself", "a link"])
-def test_one_process_in_place_of_several_leaves_no_shards(tmp_path, through):
+def test_a_model_of_one_file_replaces_one_of_several(tmp_path, through):
     model, other = tmp_path / "m.safetensors", tmp_path / "other.safetensors"
     save(model, network(0), workers=3)
     save(other, network(2))
@@ -83,9 +83,9 @@ def test_one_process_in_place_of_several_leaves_no_shards(tmp_path, through):
         path = tmp_path / "links" / "m.safetensors"
         path.symlink_to(model)
     network(1).save(path)
-    assert holds(model, network(1))
-    assert holds(other, network(2))
-    assert len(shards(tmp_path)) == 2  # of the other model
+    assert contains(model, network(1))
+    assert contains(other, network(2))
+    assert len(shards(tmp_path)) == 2  # those of the other model
 
 
 @pytest.mark.parametrize("link", ["absolute", "relative", "dangling"])
@@ -101,14 +101,14 @@ def test_through_a_link_index_and_shards_are_together(tmp_path, link):
     assert os.listdir(here) == ["link.safetensors"]
     assert path.is_symlink()
     assert len(shards(real.parent)) == 2
-    assert holds(real, network(1))
-    assert holds(path, network(1))
+    assert contains(real, network(1))
+    assert contains(path, network(1))
     files = [path, *(real.parent / name for name in shards(real.parent))]
     assert describe_model(path)["bytes"] == sum(file.stat().st_size for file in files)
 
 
 def test_links_to_index_and_shards_in_one_folder_are_read(tmp_path):
-    """As a store keeps them that names files by their contents."""
+    """As in a store that names files by their contents."""
     blobs, names = tmp_path / "blobs", tmp_path / "names"
     blobs.mkdir()
     names.mkdir()
@@ -116,16 +116,16 @@ def test_links_to_index_and_shards_in_one_folder_are_read(tmp_path):
     for number, file in enumerate(sorted(blobs.iterdir())):
         file.rename(blobs / str(number))
         (names / file.name).symlink_to(blobs / str(number))
-    assert holds(names / "m.safetensors", network())
+    assert contains(names / "m.safetensors", network())
 
 
-class TestOldIndex:
-    """What lay at the place before, and must not lead to the removal of anything."""
+class TestPreviousFile:
+    """A previous file at the path that is not a valid index: no other file may be removed."""
 
     def check(self, path: Path) -> None:
         before = set(os.listdir(path.parent))
         assert save(path, network(1)) == ["", ""]
-        assert holds(path, network(1))
+        assert contains(path, network(1))
         assert before <= set(os.listdir(path.parent))
 
     @pytest.mark.parametrize("content", [b"", b"not a model", b"\xff" * 100])
@@ -147,7 +147,7 @@ class TestOldIndex:
         self.check(path)
 
     @pytest.mark.parametrize("listed", ["other.safetensors", "../other", "m.safetensors", "m.1-of-2.txt", 3, None])
-    def test_names_what_is_no_shard_of_it(self, tmp_path, listed):
+    def test_an_index_with_other_file_names(self, tmp_path, listed):
         (tmp_path / "other").write_text("mine")
         folder = tmp_path / "folder"
         folder.mkdir()
@@ -159,16 +159,16 @@ class TestOldIndex:
         self.check(folder / "m.safetensors")
         assert (tmp_path / "other").exists()
 
-    def test_a_copy_of_another_models_index(self, tmp_path):
+    def test_a_copy_of_the_index_of_another_model(self, tmp_path):
         save(tmp_path / "m.safetensors", network())
         (tmp_path / "copy.safetensors").write_bytes((tmp_path / "m.safetensors").read_bytes())
         self.check(tmp_path / "copy.safetensors")
-        assert holds(tmp_path / "m.safetensors", network())
+        assert contains(tmp_path / "m.safetensors", network())
 
 
 class TestFailure:
     @pytest.mark.parametrize("fails", ["shard", "index"])
-    def test_the_old_model_stays_and_nothing_is_left(self, tmp_path, monkeypatch, fails):
+    def test_the_previous_model_is_kept_and_no_files_are_left(self, tmp_path, monkeypatch, fails):
         path = tmp_path / "m.safetensors"
         save(path, network())
         before = sorted(os.listdir(tmp_path))
@@ -180,14 +180,14 @@ class TestFailure:
             save_as(place, arrays, description)
 
         monkeypatch.setattr("fireset.distributed.shard.write_model", full)
-        refusals = save(path, network(1))
-        assert all("cannot write" in refusal for refusal in refusals)
-        assert all("No space left on device" in refusal for refusal in refusals)
+        errors = save(path, network(1))
+        assert all("cannot write" in error for error in errors)
+        assert all("No space left on device" in error for error in errors)
         assert sorted(os.listdir(tmp_path)) == before
-        assert holds(path, network())
+        assert contains(path, network())
 
-    def test_an_index_that_is_in_its_place_keeps_its_shards(self, tmp_path, monkeypatch):
-        """The system may fail after the renaming: what it says is told, and the new model is whole."""
+    def test_an_error_after_the_index_was_replaced(self, tmp_path, monkeypatch):
+        """The error is raised, and the new model is complete."""
         path = tmp_path / "m.safetensors"
         save(path, network())
         save_as = write_model
@@ -199,9 +199,9 @@ class TestFailure:
 
         monkeypatch.setattr("fireset.distributed.shard.write_model", fails_late)
         assert save(path, network(1))[0] == f"cannot write {path}: Input/output error"
-        assert holds(path, network(1))
+        assert contains(path, network(1))
 
-    def test_an_old_shard_that_cannot_be_removed_is_told(self, tmp_path, monkeypatch):
+    def test_a_previous_shard_that_cannot_be_removed_warns(self, tmp_path, monkeypatch):
         path = tmp_path / "m.safetensors"
         save(path, network())
         old = shards(tmp_path)
@@ -212,13 +212,13 @@ class TestFailure:
             os.unlink(self) if self.exists() or not missing_ok else None
 
         monkeypatch.setattr(Path, "unlink", refuse)
-        with pytest.warns(UserWarning, match=r"^cannot remove .*-of-2.*, a shard .*: Operation not"):
+        with pytest.warns(UserWarning, match=r"cannot remove .*-of-2.*Operation not permitted"):
             assert save(path, network(1)) == ["", ""]
-        assert holds(path, network(1))
+        assert contains(path, network(1))
 
-    def test_a_place_that_cannot_be_is_refused_on_all_workers(self, tmp_path):
+    def test_a_path_that_cannot_be_written_raises_on_all_workers(self, tmp_path):
         (tmp_path / "circle").symlink_to("circle")
-        assert all(refusal.startswith("cannot write ") for refusal in save(tmp_path / "circle", network()))
+        assert all(error.startswith("cannot write ") for error in save(tmp_path / "circle", network()))
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -236,7 +236,7 @@ def test_workers_rescue_their_model_together(tmp_path, monkeypatch, workers):
     run_all(work, workers)
     assert {place for place, _ in found} == {tmp_path / "m-2.safetensors"}
     assert all(problem and "gone" in problem for _, problem in found)
-    assert holds(tmp_path / "m-2.safetensors", one)
+    assert contains(tmp_path / "m-2.safetensors", one)
     assert Path("m.safetensors").read_text() == "precious"
     assert len(os.listdir()) == 2 + workers
 

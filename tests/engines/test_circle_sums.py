@@ -1,4 +1,4 @@
-"""The engine ``sums`` on a circle: arcs instead of trees, held against the dense engine."""
+"""The engine ``sums`` on a circle: arcs instead of trees, compared with the dense engine."""
 
 import numpy as np
 import pytest
@@ -61,8 +61,8 @@ def test_arcs_agree_with_dense_on_random_problems(angles, threshold, width, twic
     run_side_by_side(Problem(X, targets(len(X)), width, threshold), create("sums"), 20, {})
 
 
-def test_samples_on_the_boundary_are_asked_one_by_one():
-    """Weights made so that ⟨w, x⟩ is the threshold or a neighbour of it for some sample."""
+def test_rows_on_the_boundary():
+    """Weights with ⟨w, x⟩ equal to the threshold, or to the next number, for some row."""
     X = circle(EVEN)
     rng = np.random.default_rng(3)
     network = Problem(X, targets(64), 128, 0.75).network()
@@ -79,7 +79,7 @@ def test_samples_on_the_boundary_are_asked_one_by_one():
 
 
 def unequal(exponent: float, outputs: int = 1, threshold: float = 0.6):
-    """A problem on the circle with eight neurons on one side that are up to 10^exponent times as long as the others."""
+    """Return a problem on the circle with eight neurons of norms up to 10^exponent times those of the others."""
     problem = Problem(
         circle(np.random.default_rng(5).uniform(-np.pi, np.pi, 200)), targets(200, outputs), 300, threshold
     )
@@ -89,14 +89,14 @@ def unequal(exponent: float, outputs: int = 1, threshold: float = 0.6):
 
 
 def active_scales(network, X: np.ndarray) -> np.ndarray:
-    """Σ_r fired |⟨w_r, x_i⟩ − b|/√m: what the predictions are made of, sample by sample."""
+    """Return Σ_{r active} |⟨w_r, x_i⟩ − b|/√m, the scale of the rounding errors of a prediction, for every row."""
     return np.maximum(X @ network.weights.T - network.threshold, 0).sum(axis=1)[:, None] / network.divisor
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("threshold", [0.6, 0.0, -0.4])
 @pytest.mark.parametrize("exponent", [3, 9, 15])
-def test_a_long_neuron_leaves_the_samples_alone_that_it_does_not_fire_for(exponent, threshold, outputs):
+def test_large_neurons_cause_no_errors_in_rows_that_they_are_not_active_for(exponent, threshold, outputs):
     problem, network = unequal(exponent, outputs, threshold)
     engine, dense = create("sums"), create("dense")
     for each in (engine, dense):
@@ -105,10 +105,10 @@ def test_a_long_neuron_leaves_the_samples_alone_that_it_does_not_fire_for(expone
     scales = active_scales(network, problem.X)
     assert scales.min() < 10.0 ** (2 - exponent) * scales.max()
     assert (np.abs(v - u) <= 1e-12 * scales).all()
-    # Residuals are as unequal: each neuron's gradient is made of those of its own samples.
+    # Residuals have different scales as well: the errors of a gradient depend on its own rows only.
     rows, expected = engine.gradient(u - problem.y).rows, dense.gradient(u - problem.y).rows
-    made_of = network.fire_sets(problem.X).T @ np.abs(u - problem.y).sum(axis=1) / network.divisor
-    assert (np.abs(rows - expected) <= 1e-12 * made_of[:, None]).all()
+    scales = network.fire_sets(problem.X).T @ np.abs(u - problem.y).sum(axis=1) / network.divisor
+    assert (np.abs(rows - expected) <= 1e-12 * scales[:, None]).all()
     direction = (u - problem.y) * 1e-3
     J = [network.fire_sets(problem.X).toarray() * network.output_weights[:, c] for c in range(outputs)]
     pulled = sum(J[c].T @ (direction[:, [c]] * problem.X) for c in range(outputs)) / network.divisor
@@ -119,8 +119,8 @@ def test_a_long_neuron_leaves_the_samples_alone_that_it_does_not_fire_for(expone
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("exponent", [9, 15])
-def test_fire_sets_are_those_of_dense_after_steps_beside_long_neurons(exponent, step):
-    """Only the samples push that no long neuron fires for: the predictions of the others are rounded to 0.1 or so."""
+def test_fire_sets_equal_those_of_dense_after_steps_with_large_neurons(exponent, step):
+    """Uses rows without active large neurons: the predictions of the others have rounding errors of about 0.1."""
     fire_sets, weights = [], []
     for name in ("dense", "sums"):
         problem, network = unequal(exponent)
@@ -137,7 +137,7 @@ def test_fire_sets_are_those_of_dense_after_steps_beside_long_neurons(exponent, 
     assert (np.abs(weights[1] - weights[0]) <= 1e-11 * lengths).all()
 
 
-def test_which_samples_lie_on_a_circle():
+def test_on_a_circle():
     assert on_a_circle(circle(EVEN))
     assert on_a_circle(7.0 * circle(EVEN).astype(np.float32))
     assert not on_a_circle(circle(EVEN) * np.linspace(0.5, 1.0, 64)[:, None])
@@ -146,14 +146,14 @@ def test_which_samples_lie_on_a_circle():
     assert not on_a_circle(np.empty((0, 2)))
 
 
-def test_rows_of_different_norms_are_left_to_the_tree():
+def test_rows_of_different_norms_use_the_tree():
     X = circle(EVEN) * np.linspace(0.5, 1.0, 64)[:, None]
     engine = create("sums")
     run_side_by_side(Problem(X, targets(64), 200, 0.4), engine, 30, {})
     assert isinstance(engine._sums, TreeSums)
 
 
-def test_tangent_product_is_that_of_the_fire_sets():
+def test_tangent_product_equals_that_of_the_fire_sets():
     problem = CASES["several outputs"]
     network, engine = problem.network(), create("sums")
     engine.start(network, problem.X)
@@ -166,7 +166,7 @@ def test_tangent_product_is_that_of_the_fire_sets():
     np.testing.assert_allclose(engine.tangent_product(v), expected / network.width, rtol=0, atol=1e-12)
 
 
-def test_weights_beyond_all_bounds_give_no_number_and_no_error():
+def test_weights_that_overflow_give_nan_without_an_error():
     problem = CASES["random"]
     network, engine = problem.network("float32"), create("sums")
     engine.start(network, problem.X.astype(np.float32))

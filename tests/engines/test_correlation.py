@@ -1,4 +1,4 @@
-"""Correlation trees: the kernels against plain twins, and the engine against the dense one in both layouts."""
+"""Correlation trees: the kernels compared with plain implementations, the engine with the dense one."""
 
 import numpy as np
 import pytest
@@ -19,16 +19,16 @@ LAYOUTS = ["data", "weights"]
 DTYPES = ["float32", "float64"]
 
 
-# Twins
+# Plain implementations
 
 
 def plain_tree(leaves: np.ndarray) -> np.ndarray:
-    """The whole row of a tree over these leaves, level by level."""
+    """Return all nodes of a tree over these leaves, level by level."""
     levels = [leaves]
     while len(levels[-1]) > 1:
         padding = np.full(-len(levels[-1]) % FAN, -np.inf, leaves.dtype)
         levels[-1] = np.concatenate([levels[-1], padding])
-        levels.append(levels[-1].reshape(-1, FAN).max(axis=1))  # NumPy's max passes NaN on
+        levels.append(levels[-1].reshape(-1, FAN).max(axis=1))  # NumPy's max propagates NaN
     return np.concatenate(levels)
 
 
@@ -37,7 +37,7 @@ def plain_above(leaves: np.ndarray, threshold) -> list[int]:
 
 
 def plain_forward(H, output_weights, threshold) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Sums (n, c) and fired samples by neuron, for H[r, i]."""
+    """Return sums (n, c) and the active rows of each neuron, for H[r, i]."""
     excess = H.astype(float) - threshold
     excess[excess <= 0] = 0.0
     return excess.T @ output_weights.astype(float), [np.flatnonzero(row > 0) for row in excess]
@@ -46,8 +46,8 @@ def plain_forward(H, output_weights, threshold) -> tuple[np.ndarray, list[np.nda
 # Kernels
 
 
-def grow(H: np.ndarray) -> np.ndarray:
-    """The forest whose tree t has the leaves H[t]."""
+def make_forest(H: np.ndarray) -> np.ndarray:
+    """Return the forest whose tree t has the leaves H[t]."""
     levels = level_starts(H.shape[1])
     forest = np.full((len(H), levels[-1]), -np.inf, H.dtype)
     leaves = np.arange(H.shape[1])
@@ -57,7 +57,7 @@ def grow(H: np.ndarray) -> np.ndarray:
 
 @st.composite
 def leaf_values(draw, trees=1) -> np.ndarray:
-    """Rows of small whole numbers, so that ties are common, with here and there an infinity or NaN."""
+    """Draw rows of small whole numbers, so that ties are common, and some infinities and NaN."""
     count = draw(st.one_of(st.integers(1, 3 * FAN), st.integers(1, 700)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     values = rng.integers(-9, 9, (trees, count)).astype(draw(st.sampled_from(DTYPES)))
@@ -67,17 +67,17 @@ def leaf_values(draw, trees=1) -> np.ndarray:
 
 
 @given(leaf_values(trees=2))
-def test_trees_are_their_twin(H):
-    forest = grow(H)
+def test_trees_equal_the_plain_ones(H):
+    forest = make_forest(H)
     for tree, leaves in zip(forest, H, strict=True):
         assert np.array_equal(tree, plain_tree(leaves), equal_nan=True)
 
 
 @given(leaf_values(trees=3), st.integers(0, 2**32))
-def test_changed_leaves_leave_a_true_tree(H, seed):
-    """After any sequence of changes the trees are those that would be made afresh."""
+def test_changed_leaves(H, seed):
+    """After any sequence of changes the trees equal new ones."""
     rng = np.random.default_rng(seed)
-    forest, levels = grow(H), level_starts(H.shape[1])
+    forest, levels = make_forest(H), level_starts(H.shape[1])
     for _ in range(4):
         leaves = np.flatnonzero(rng.random(H.shape[1]) < rng.choice([0.02, 0.5, 1.0]))
         trees = np.flatnonzero(rng.random(3) < 0.7)
@@ -104,18 +104,18 @@ def test_nodes_above_are_the_ancestors(count, seed):
 @given(leaf_values(), st.integers(-10, 9))
 def test_a_walk_finds_all_leaves_above(H, threshold):
     levels = level_starts(H.shape[1])
-    room = np.empty((2, levels[-1]), np.int32)
-    found, count, visited = leaves_above(grow(H)[0], levels, H.dtype.type(threshold), *room)
+    buffers = np.empty((2, levels[-1]), np.int32)
+    found, count, visited = leaves_above(make_forest(H)[0], levels, H.dtype.type(threshold), *buffers)
     assert found[:count].tolist() == plain_above(H[0], threshold)
     inner = plain_tree(H[0])[levels[1] :] if H.shape[1] > 1 else np.empty(0)
     assert visited == 1 + FAN * len(plain_above(inner, threshold))
 
 
-def test_a_walk_looks_only_below_nodes_above():
-    """What lies below a node at or below the threshold is not read: it may say what it likes."""
+def test_a_walk_reads_only_below_nodes_above_the_threshold():
+    """Wrong values below other nodes have no effect."""
     leaves = np.zeros(FAN**3)
     leaves[100] = 2.0
-    tree, levels = grow(leaves[None])[0], level_starts(len(leaves))
+    tree, levels = make_forest(leaves[None])[0], level_starts(len(leaves))
     start = 100 - 100 % FAN
     tree[:start] = tree[start + FAN : levels[1]] = 5.0
     found, count, visited = leaves_above(tree, levels, 1.0, *np.empty((2, levels[-1]), np.int32))
@@ -125,8 +125,8 @@ def test_a_walk_looks_only_below_nodes_above():
 
 @settings(max_examples=60)
 @given(leaf_values(trees=5), st.integers(1, 3), st.integers(-10, 9), st.booleans(), st.integers(0, 20))
-def test_forward_is_its_twin(H, outputs, threshold, trees_are_neurons, room):
-    """Also when the lists have to be given more room on the way, and for some of the trees only."""
+def test_forward_equals_the_plain_one(H, outputs, threshold, trees_are_neurons, capacity):
+    """Also if the lists need more memory in between, and for some of the trees only."""
     kind = H.dtype.type
     rng = np.random.default_rng(0)
     output_weights = rng.choice([-1, 1], (len(H) if trees_are_neurons else H.shape[1], outputs)).astype(H.dtype)
@@ -136,12 +136,12 @@ def test_forward_is_its_twin(H, outputs, threshold, trees_are_neurons, room):
     tree, used, visited = 1, 0, 0
     while tree < 4:
         tree, used, more = forward(
-            grow(H),
+            make_forest(H),
             level_starts(H.shape[1]),
             output_weights,
             kind(threshold),
             trees_are_neurons,
-            memory[:room],
+            memory[:capacity],
             starts,
             counts,
             sums,
@@ -150,8 +150,8 @@ def test_forward_is_its_twin(H, outputs, threshold, trees_are_neurons, room):
             4,
         )
         visited += more
-        assert (memory[room:] == -7).all()  # nothing is written where there is no room
-        room += 1 + H.shape[1] // 2
+        assert (memory[capacity:] == -7).all()  # nothing is written beyond the capacity
+        capacity += 1 + H.shape[1] // 2
     with np.errstate(invalid="ignore"):  # ∞ − ∞
         if trees_are_neurons:
             expected, lists = plain_forward(H[1:4], output_weights[1:4], threshold)
@@ -171,21 +171,21 @@ def test_forward_is_its_twin(H, outputs, threshold, trees_are_neurons, room):
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.floats(0, 1), st.integers(0, 2**32))
-def test_turn_is_its_twin(trees, leaves, share, seed):
+def test_lists_by_leaf_equals_the_plain_transpose(trees, leaves, share, seed):
     rng = np.random.default_rng(seed)
     mask = rng.random((trees, leaves)) < share
     counts, active = mask.sum(axis=1).astype(np.int32), np.nonzero(mask)[1].astype(np.int32)
     starts = np.cumsum(counts) - counts
     places = np.cumsum(mask.sum(axis=0)) - mask.sum(axis=0)
-    turned = np.full(len(active), -1, np.int32)
+    transposed = np.full(len(active), -1, np.int32)
     middle = trees // 2
-    lists_by_leaf(active, starts, counts, places, turned, 0, middle)
-    lists_by_leaf(active, starts, counts, places, turned, middle, trees)
-    assert np.array_equal(turned, np.nonzero(mask.T)[1])
+    lists_by_leaf(active, starts, counts, places, transposed, 0, middle)
+    lists_by_leaf(active, starts, counts, places, transposed, middle, trees)
+    assert np.array_equal(transposed, np.nonzero(mask.T)[1])
     assert np.array_equal(places, np.cumsum(mask.sum(axis=0)))
 
 
-# The engine beside the dense one
+# The engine compared with the dense one
 
 
 @pytest.mark.sweep(every=5)
@@ -207,7 +207,7 @@ def test_random_problems_agree_with_dense(problem, layout, step):
     run_side_by_side(problem, CorrelationEngine(layout), 10, STEPS[step])
 
 
-def test_many_samples_in_several_lanes_and_tiles(monkeypatch):
+def test_several_ranges_and_tiles(monkeypatch):
     monkeypatch.setattr("fireset.engines.correlation_trees._TILE_PAIRS", 5000)
     rng = np.random.default_rng(0)
     problem = Problem(sphere(rng, 700, 4), rng.standard_normal((700, 2)), 400, 1.0)
@@ -216,15 +216,15 @@ def test_many_samples_in_several_lanes_and_tiles(monkeypatch):
 
 
 def inner_products(engine: CorrelationEngine) -> np.ndarray:
-    """The leaves, as an m × n array."""
+    """Return the leaves as an (m, n) array."""
     forest = engine._forest
     leaves = forest.trees[:, : forest.n_leaves]
     return leaves if engine._layout == "data" else leaves.T
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_trees_stay_true(layout):
-    """After many steps every leaf is the inner product at the current weights, and every tree that of its leaves."""
+def test_trees_after_many_steps(layout):
+    """Every leaf is the inner product at the current weights, and every tree that of its leaves."""
     problem = hard_cases()["several outputs"]
     network, engine = problem.network(), CorrelationEngine(layout)
     engine.start(network, problem.X)
@@ -238,9 +238,9 @@ def test_trees_stay_true(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_leaves_near_the_threshold_are_the_deciding_values(layout):
-    """To the last bit, which BLAS would leave to chance: for neurons that start there, and for some that come there.
+    """Equal to the last bit, for neurons that start or move there.
 
-    In few dimensions BLAS happens to add up in the deciding order; in 1000 it does not.
+    In few dimensions BLAS happens to add in the order of ``deciding_dot``; in 1000 it does not.
     """
     rng = np.random.default_rng(0)
     problem = Problem(sphere(rng, 40, 1000), rng.standard_normal((40, 1)), 300, 1.3)
@@ -265,26 +265,26 @@ def test_leaves_near_the_threshold_are_the_deciding_values(layout):
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_only_neurons_that_moved_are_recomputed(layout, step):
-    """The residual of two samples moves who fires for them, and with momentum whoever is still rolling."""
+    """A residual on two rows moves their active neurons, and with momentum all that have a velocity."""
     problem = hard_cases()["random"]
     network, engine = problem.network(), CorrelationEngine(layout)
     engine.start(network, problem.X)
     n, m = len(problem.X), network.width
     assert (engine.work.refreshes, engine.work.inner_products) == (m, n * m)
     options = {**STEPS[step], "velocity": np.zeros_like(network.weights)}
-    rolling = np.zeros(m, bool)
+    moving = np.zeros(m, bool)
     for i in range(6):
         residual = np.zeros((n, 1))
         residual[[i, i + 1]] = 0.5
         engine.forward()
-        pushed = engine.fire_sets().toarray()[[i, i + 1]].any(axis=0)
-        rolling = pushed | rolling if "momentum" in options else pushed
+        active = engine.fire_sets().toarray()[[i, i + 1]].any(axis=0)
+        moving = active | moving if "momentum" in options else active
         before, leaves = network.weights.copy(), inner_products(engine).copy()
         recomputed, computed = engine.work.refreshes, engine.work.inner_products
         engine.step(residual, StepRule(0.1, **options))
         moved = (network.weights != before).any(axis=1)
         assert 0 < moved.sum() < m
-        assert np.array_equal(moved, rolling)
+        assert np.array_equal(moved, moving)
         assert engine.work.refreshes - recomputed == moved.sum()
         assert engine.work.inner_products - computed == n * moved.sum()
         assert np.array_equal((inner_products(engine) != leaves).any(axis=1), moved)
@@ -292,7 +292,7 @@ def test_only_neurons_that_moved_are_recomputed(layout, step):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_moves_nothing_is_recomputed(layout):
+def test_without_a_move_nothing_is_recomputed(layout):
     problem = hard_cases()["random"]
     engine = CorrelationEngine(layout)
     engine.start(problem.network(), problem.X)
@@ -307,7 +307,7 @@ def test_nothing_moves_nothing_is_recomputed(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_pass_visits_what_is_above_the_threshold(layout):
-    """Of trees in which nobody fires, the root; of all others, what leads to who fires."""
+    """The root of trees without active leaves; of all others, the paths to the active leaves."""
     for case, problem in hard_cases().items():
         engine = CorrelationEngine(layout)
         engine.start(problem.network(), problem.X)
@@ -337,7 +337,7 @@ def test_results_do_not_depend_on_the_number_of_threads(layout, monkeypatch):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_float32_fires_up_to_rounding(layout):
+def test_float32_is_exact_up_to_rounding(layout):
     problem = hard_cases()["random"]
     network, X = problem.network("float32"), problem.X.astype(np.float32)
     engine = CorrelationEngine(layout)
@@ -351,13 +351,13 @@ def test_float32_fires_up_to_rounding(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_step_without_a_forward_pass_makes_one(layout):
+def test_a_step_runs_a_missing_forward_pass(layout):
     problem = hard_cases()["several outputs"]
     networks = [problem.network(), problem.network()]
-    for network, asks in zip(networks, (True, False), strict=True):
+    for network, calls_forward in zip(networks, (True, False), strict=True):
         engine = CorrelationEngine(layout)
         engine.start(network, problem.X)
-        if asks:
+        if calls_forward:
             engine.forward()
         for _ in range(2):
             engine.step(problem.y, StepRule(0.1))
@@ -365,24 +365,24 @@ def test_a_step_without_a_forward_pass_makes_one(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_momentum_needs_a_velocity_of_the_weights_kind(layout):
+def test_velocity_must_match_the_weights(layout):
     problem = hard_cases()["random"]
     engine = CorrelationEngine(layout)
     engine.start(problem.network(), problem.X)
-    with pytest.raises(InputError, match=r"^velocity must be float64 of shape \(300, 8\) with momentum, got "):
+    with pytest.raises(InputError, match=r"velocity must be float64 of shape \(300, 8\)"):
         engine.step(problem.y, StepRule(0.1, 0.9, velocity=np.zeros((300, 8), np.float32)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_step_beyond_all_bounds_gives_no_number_and_no_error(layout, dtype):
+def test_a_step_that_overflows_gives_nan_without_an_error(layout, dtype):
     problem = hard_cases()["random"]
     network, X = problem.network(dtype), problem.X.astype(dtype)
     engine = CorrelationEngine(layout)
     engine.start(network, X)
     first = engine.forward()
     with np.errstate(all="ignore"):
-        for rate in (1e39, np.inf):  # far away in float64, and then beyond
+        for rate in (1e39, np.inf):  # large in float64, and then infinite
             engine.step(problem.y, StepRule(rate))
             predictions = engine.forward()
             assert np.array_equal(engine.fire_sets().toarray(), network.fire_sets(X).toarray())
@@ -393,8 +393,8 @@ def test_a_step_beyond_all_bounds_gives_no_number_and_no_error(layout, dtype):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_neuron_without_a_number_is_passed_on(layout):
-    """It shows in every prediction, it does not fire, and the others go on as if it were not there."""
+def test_one_neuron_with_nan(layout):
+    """Every prediction is NaN, the neuron is not active, and the others are not affected."""
     problem = hard_cases()["random"]
     network, engine = problem.network(), CorrelationEngine(layout)
     network.weights[17] = np.nan
@@ -406,33 +406,29 @@ def test_one_neuron_without_a_number_is_passed_on(layout):
     assert np.array_equal(engine.fire_sets().toarray(), expected)
 
 
-def test_what_does_not_fit_is_refused():
+def test_trees_beyond_the_limit_raise():
     X = np.ones((60_000, 1), np.float32)
     network = ShiftedReLUNetwork.initialize(33_000, 1)
     for layout in LAYOUTS:
-        with pytest.raises(InputError) as refusal:
+        with pytest.raises(InputError, match=r"9\.1 GB.*60,000.*33,000.*memory_limit = 4\.3 GB"):
             CorrelationEngine(layout).start(network, X)
-        assert str(refusal.value) == (
-            "engine 'correlation' keeps every inner product: about 9.1 GB for 60,000 samples and 33,000 neurons, more "
-            "than memory_limit = 4.3 GB; use engine 'data'"
-        )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_limit_is_what_the_trees_take(layout):
+def test_the_limit_is_the_size_of_the_trees(layout):
     problem = hard_cases()["random"]
     engine = CorrelationEngine(layout)
     engine.start(problem.network(), problem.X)
     taken = engine._forest.trees.nbytes
     assert taken < 1.25 * problem.X.shape[0] * 300 * 8
     CorrelationEngine(layout, memory_limit=taken).start(problem.network(), problem.X)
-    with pytest.raises(InputError, match=r"about 0\.1\d+ MB for 60 samples and 300 neurons, more than memory_limit = "):
+    with pytest.raises(InputError, match=r"0\.1\d+ MB.*memory_limit = "):
         CorrelationEngine(layout, memory_limit=taken - 1).start(problem.network(), problem.X)
 
 
-def test_wrong_options_are_refused():
-    with pytest.raises(InputError, match=r"^layout must be 'data' or 'weights', got 'rows'$"):
+def test_wrong_options_raise():
+    with pytest.raises(InputError, match=r"layout.*got 'rows'"):
         CorrelationEngine("rows")
     for limit in (0, -1, np.nan, True, "4 GB"):
-        with pytest.raises(InputError, match=rf"^memory_limit must be a number of bytes above 0, got {limit!r}$"):
+        with pytest.raises(InputError, match=f"memory_limit.*got {limit!r}"):
             CorrelationEngine(memory_limit=limit)

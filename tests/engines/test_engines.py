@@ -1,11 +1,11 @@
-"""Every exact engine has the dense engine's fire sets at every iteration, and its weights to 1e-9."""
+"""Every exact engine has the fire sets of the dense engine in every iteration, and its weights to 1e-9."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from fireset import CertificateError, InputError, ShiftedReLUNetwork, train
-from fireset.engines import StepRule, create, describe
+from fireset.engines import StepRule, create
 from fireset.engines.candidate_lists import CandidateLists
 from fireset.engines.half_space_sums import order_by_boundary
 from support.checks import sphere
@@ -68,21 +68,21 @@ def test_weights_agree_after_200_iterations(engine, options):
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("case", ["random", "several outputs", "duplicates", "nothing fires", "one sample"])
 @pytest.mark.parametrize(("engine", "options"), [("data", {}), ("data", {"radius": 0}), ("weights", {})], ids=str)
-def test_blocks_of_samples_agree_with_dense(monkeypatch, case, engine, options, step):
-    monkeypatch.setattr("fireset.engines.candidate_lists._BLOCK", 1000)
+def test_chunks_of_rows_agree_with_dense(monkeypatch, case, engine, options, step):
+    monkeypatch.setattr("fireset.engines.list_passes._CHUNK_BYTES", 1000)
     problem = hard_cases()[case]
     each = create(engine, **options)
     run_side_by_side(problem, each, 30, STEPS[step])
-    assert len(each._blocks) > 1 or problem.X.size < 250
+    assert len(each._passes.chunks) > 1 or problem.X.size < 250
 
 
-def test_blocks_of_samples_are_audited(monkeypatch):
-    monkeypatch.setattr("fireset.engines.candidate_lists._BLOCK", 1000)
+def test_chunks_of_rows_are_audited(monkeypatch):
+    monkeypatch.setattr("fireset.engines.list_passes._CHUNK_BYTES", 1000)
     problem, network, engine = started()
-    assert len(engine._blocks) > 1
+    assert len(engine._passes.chunks) > 1
     engine.audit()
     silent = np.flatnonzero(np.bincount(engine.fire_sets().indices, minlength=network.width) == 0)[0]
-    network.weights[silent] = 5 * problem.X[-1]  # of the last block
+    network.weights[silent] = 5 * problem.X[-1]  # a row of the last chunk
     engine.forward()
     with pytest.raises(CertificateError, match=f"neuron {silent} fires for sample"):
         engine.audit()
@@ -90,31 +90,29 @@ def test_blocks_of_samples_are_audited(monkeypatch):
 
 @pytest.mark.parametrize("radius", [0, "auto"])
 @pytest.mark.parametrize(("engine", "index", "d"), [("data", "convex-layers", 2), ("data", "hull-hierarchy", 4)])
-def test_static_kinds_serve_the_data_engine(engine, index, d, radius):
+def test_the_data_engine_with_static_indexes(engine, index, d, radius):
     rng = np.random.default_rng(0)
     problem = Problem(sphere(rng, 80, d), rng.standard_normal((80, 1)), 300, 0.8)
     run_side_by_side(problem, create(engine, index=index, radius=radius), 200, {})
 
 
-def test_algorithm_1_wants_an_index_that_can_be_changed():
-    with pytest.raises(
-        InputError, match=r"^kind must be one that can be changed, auto, scan, partition-tree, cell-tree; got 'conv"
-    ):
+def test_algorithm_1_needs_a_dynamic_index():
+    with pytest.raises(InputError, match=r"kind must be.*got 'convex-layers'"):
         create("weights", index="convex-layers")
 
 
 def test_algorithm_1_moves_every_moved_neuron():
-    """To the letter: one query for each sample, and one deletion and insertion for each neuron that fired."""
+    """As the listing: one query per row, and one deletion and insertion per active neuron."""
     problem = hard_cases()["random"]
     network, engine = problem.network(), create("weights", radius=0, index="partition-tree")
     engine.start(network, problem.X)
     for _ in range(5):
         u = engine.forward()
         moved = len(np.unique(engine.fire_sets().indices))
-        before, asked = engine.work.refreshes, engine._index.work.queries
+        before, queries = engine.work.refreshes, engine._index.work.queries
         engine.step(u - problem.y, StepRule(0.1))
         assert engine.work.refreshes - before == moved
-        assert engine._index.work.queries - asked == len(problem.X)
+        assert engine._index.work.queries - queries == len(problem.X)
 
 
 def test_a_radius_saves_moves_in_algorithm_1():
@@ -130,7 +128,7 @@ def test_a_radius_saves_moves_in_algorithm_1():
 
 
 def test_radius_zero_queries_every_moved_neuron():
-    """The paper's Algorithm 2 to the letter: one query for each neuron that fired for anyone, every iteration."""
+    """As the listing of Algorithm 2: one query per active neuron in every iteration."""
     problem = hard_cases()["random"]
     network, engine = problem.network(), create("data", radius=0)
     engine.start(network, problem.X)
@@ -155,10 +153,10 @@ def test_radius_saves_queries_and_inner_products():
     assert work["auto"].inner_products < 0.5 * work[0].inner_products
 
 
-def test_work_of_a_fixed_run_does_not_slip():
+def test_work_of_a_fixed_run_does_not_grow():
     """Counts do not depend on the machine: 50 steps took 7,503,439 inner products and 24,104 refreshes (2026-11-17).
 
-    Without a limit on radii, which keeps lists within the memory of the first ones, it was 6,850,378 and 20,231.
+    Without the limit on radii, which keeps lists within the memory of the first ones, it was 6,850,378 and 20,231.
     """
     rng = np.random.default_rng(0)
     problem = Problem(sphere(rng, 200, 16), rng.standard_normal((200, 1)), 5000, 1.85)
@@ -187,14 +185,14 @@ def test_dense_step_is_autograd():
     np.testing.assert_allclose(before - network.weights, 0.3 * W.grad.numpy(), rtol=0, atol=1e-10)
 
 
-def test_dense_recomputes_what_it_may_not_keep(monkeypatch):
-    """The dense engine that the other one is held against is the frugal one here."""
+def test_dense_without_stored_active_pairs(monkeypatch):
+    """The dense engine that ``run_side_by_side`` compares with computes the pre-activations twice here."""
     monkeypatch.setattr("fireset.engines.dense._MAX_BITS", 100)
     run_side_by_side(hard_cases()["several outputs"], create("data"), 5, {"momentum": 0.5})
 
 
 @pytest.mark.parametrize("engine", ["dense", "data"])
-def test_float32_fires_up_to_rounding(engine):
+def test_float32_is_exact_up_to_rounding(engine):
     problem = hard_cases()["random"]
     network = problem.network("float32")
     each = create(engine)
@@ -216,40 +214,40 @@ def started(case="random"):
     return problem, network, engine
 
 
-def test_audit_catches_weights_moved_behind_the_engine():
+def test_audit_detects_weights_changed_without_notice():
     problem, network, engine = started()
-    engine.audit()  # sound so far
+    engine.audit()  # no violation yet
     silent = np.flatnonzero(np.bincount(engine.fire_sets().indices, minlength=network.width) == 0)[0]
     network.weights[silent] = 5 * problem.X[0]
     engine.forward()
-    with pytest.raises(CertificateError, match=rf"neuron {silent} fires for sample 0.*start\(\) again"):
+    with pytest.raises(CertificateError, match=f"neuron {silent} fires for sample 0"):
         engine.audit()
     engine.start(network, problem.X)
     engine.forward()
     engine.audit()
 
 
-def test_every_pass_audits_so_that_a_planted_violation_surfaces_by_itself():
+def test_every_pass_audits_some_neurons():
     problem, network, engine = started()
     network.weights[7] = 5 * problem.X[0]
 
-    def go_on():
+    def run_passes():
         for _ in range(network.width):
             engine.forward()
 
     with pytest.raises(CertificateError, match="neuron 7 fires for sample"):
-        go_on()
+        run_passes()
 
 
-def test_a_neuron_beyond_its_radius_is_refused():
+def test_a_drift_beyond_the_radius_raises():
     _, _, engine = started()
     engine._drifts[5] = engine._radii[5] + 0.1
-    with pytest.raises(CertificateError, match="neuron 5 has used"):
+    with pytest.raises(CertificateError, match="neuron 5 has drift"):
         engine.forward()
 
 
 def test_lists_outgrow_their_slots(monkeypatch):
-    """Neurons are drawn to where the samples are: many lists must grow, some of them several times."""
+    """Rows lie close together and attract neurons: many lists must grow, some of them several times."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 6)) * 0.3 + np.eye(6)[0]
     X /= np.linalg.norm(X, axis=1, keepdims=True)
@@ -268,49 +266,40 @@ def test_lists_outgrow_their_slots(monkeypatch):
 
 
 def test_unknown_engine_and_options():
-    with pytest.raises(
-        InputError, match=rf"^engine must be one of auto, {', '.join(str(e['name']) for e in describe())}; got 'fast'$"
-    ):
+    with pytest.raises(InputError, match=r"engine must be.*got 'fast'"):
         create("fast")
-    with pytest.raises(InputError, match=r"^engine 'dense' does not take radius$"):
+    with pytest.raises(InputError, match=r"'dense'.*radius"):
         create("dense", radius=1)
-    with pytest.raises(InputError, match=r"^radius must be 'auto' or a number of at least 0, got -1$"):
+    with pytest.raises(InputError, match=r"radius must be.*got -1"):
         create("data", radius=-1)
 
 
-def test_describe_matches_what_is_created():
-    for entry in describe():
-        engine = create(str(entry["name"]))
-        assert engine.name == entry["name"]
-        assert engine.exact == entry["exact"]
-
-
 @pytest.mark.parametrize("engine", ["dense", "data"])
-def test_a_step_without_a_forward_pass_makes_one(engine):
+def test_a_step_runs_a_missing_forward_pass(engine):
     problem = hard_cases()["several outputs"]
     networks = [problem.network(), problem.network()]
-    for network, asks in zip(networks, (True, False), strict=True):
+    for network, calls_forward in zip(networks, (True, False), strict=True):
         each = create(engine)
         each.start(network, problem.X)
-        if asks:
+        if calls_forward:
             each.forward()
         each.step(problem.y, StepRule(0.1))
     assert np.array_equal(networks[0].weights, networks[1].weights)
 
 
 @pytest.mark.parametrize("engine", ["dense", "data"])
-def test_momentum_needs_a_velocity_of_the_weights_kind(engine):
+def test_velocity_must_match_the_weights(engine):
     problem = hard_cases()["random"]
     each = create(engine)
     each.start(problem.network(), problem.X)
     each.forward()
     for velocity in (np.empty((0, 0)), np.zeros((300, 8), np.float32)):
-        with pytest.raises(InputError, match=r"^velocity must be float64 of shape \(300, 8\) with momentum, got "):
+        with pytest.raises(InputError, match=r"velocity must be float64 of shape \(300, 8\)"):
             each.step(problem.y, StepRule(0.1, 0.9, velocity=velocity))
 
 
 @pytest.mark.parametrize("engine", ["dense", "data"])
-def test_a_step_beyond_all_bounds_gives_no_number_and_no_error(engine):
+def test_a_step_that_overflows_gives_nan_without_an_error(engine):
     problem = hard_cases()["random"]
     network = problem.network("float32")
     each = create(engine)
@@ -328,7 +317,7 @@ LISTS = ["data", "weights", "correlation"]
 
 
 @pytest.mark.parametrize("engine", ["sums", *LISTS])
-def test_a_residual_that_is_no_number_is_passed_on_with_momentum(engine):
+def test_a_nan_residual_propagates_with_momentum(engine):
     problem = hard_cases()["random"]
     networks = []
     for name in ("dense", engine):
@@ -342,7 +331,7 @@ def test_a_residual_that_is_no_number_is_passed_on_with_momentum(engine):
 
 
 @pytest.mark.parametrize("engine", LISTS)
-def test_a_larger_rate_wakes_neurons_at_rest(engine):
+def test_a_larger_rate_moves_neurons_that_were_at_rest(engine):
     problem = hard_cases()["random"]
     networks = []
     for name in ("dense", engine):
@@ -358,8 +347,8 @@ def test_a_larger_rate_wakes_neurons_at_rest(engine):
 @pytest.mark.parametrize("scale", [2.0**-103, 2.0**-600])
 @pytest.mark.parametrize("step", ["heavy ball", "Nesterov"])
 @pytest.mark.parametrize("engine", ["dense", "rows", "sums", *LISTS])
-def test_momentum_knows_no_smallest_gradient(engine, step, scale):
-    """Gradients times a power of two at a rate divided by it: the same bits, coasting neurons included."""
+def test_momentum_does_not_depend_on_the_scale_of_gradients(engine, step, scale):
+    """Gradients times a power of two at a rate divided by it give the same bits, for inactive neurons as well."""
     problem = hard_cases()["random"]
     weights = []
     for factor in (1.0, scale):
@@ -368,14 +357,14 @@ def test_momentum_knows_no_smallest_gradient(engine, step, scale):
         rule = StepRule(2.0 / factor, **STEPS[step])
         for k in range(12):
             residual = each.forward() - problem.y
-            residual[k % 3 :: 3] = 0  # some neurons are pushed now and then
+            residual[k % 3 :: 3] = 0  # some neurons have a gradient only now and then
             each.step(residual * factor, rule)
         weights.append(network.weights)
     assert np.array_equal(*weights)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_velocity_that_decays_comes_to_rest_before_it_is_subnormal(dtype):
+def test_a_decaying_velocity_becomes_0_before_it_is_subnormal(dtype):
     from fireset.kernels.steps import step_rows
 
     smallest = np.finfo(dtype).tiny
@@ -390,7 +379,7 @@ def test_a_velocity_that_decays_comes_to_rest_before_it_is_subnormal(dtype):
     assert not V.any()
 
 
-def test_the_order_of_a_residual_in_memory_does_not_matter():
+def test_the_memory_order_of_the_residual_does_not_matter():
     rng = np.random.default_rng(0)
     X, outputs = sphere(rng, 30, 4).astype(np.float32), 512
     residual = rng.standard_normal((30, outputs))
@@ -405,7 +394,7 @@ def test_the_order_of_a_residual_in_memory_does_not_matter():
     assert np.array_equal(*weights)
 
 
-def test_sums_that_overflow_on_the_way_are_decided_one_by_one():
+def test_partial_sums_that_overflow():
     X = np.full((3, 16), 1e154)
     network = ShiftedReLUNetwork.initialize(40, 16, threshold=-1.0, dtype="float64")
     network.weights[:] = 1.2e154 * np.resize([1.0, -1.0], 16)
@@ -416,10 +405,10 @@ def test_sums_that_overflow_on_the_way_are_decided_one_by_one():
         np.testing.assert_allclose(engine.forward(), expected.forward(), rtol=1e-9)
 
 
-def test_inner_products_that_may_overflow_are_refused_or_end_the_run():
+def test_inner_products_that_may_overflow_raise_or_end_the_run():
     X = sphere(np.random.default_rng(0), 20, 5)
     network = ShiftedReLUNetwork.initialize(300, 5, threshold=1.0, dtype="float64")
-    with pytest.raises(InputError, match=r"^weights and rows must be small enough for their inner products to be fin"):
+    with pytest.raises(InputError, match="inner products"):
         create("data").start(network, X * 1e307)
     network = ShiftedReLUNetwork.initialize(300, 5, threshold=1.0)
     for exponent in (38.2, 38.3, 38.4, 38.5):
@@ -429,7 +418,7 @@ def test_inner_products_that_may_overflow_are_refused_or_end_the_run():
 
 
 @pytest.mark.parametrize("spoil", ["nothing", "equal weights", "weights of 0", "an infinite weight"])
-def test_sums_gives_every_neuron_one_turn(spoil):
+def test_order_by_boundary_is_a_permutation(spoil):
     network = ShiftedReLUNetwork.initialize(700, 3, dtype="float64")
     if spoil == "equal weights":
         network.weights[:] = network.weights[0]
@@ -437,28 +426,28 @@ def test_sums_gives_every_neuron_one_turn(spoil):
         network.weights[5:9] = 0
     elif spoil == "an infinite weight":
         network.weights[3, 1] = np.inf
-    turns = order_by_boundary(network)
-    assert turns.dtype == np.int32
-    assert np.array_equal(np.sort(turns), np.arange(700))
+    order = order_by_boundary(network)
+    assert order.dtype == np.int32
+    assert np.array_equal(np.sort(order), np.arange(700))
 
 
-def test_sums_has_neighbours_take_turns_together():
+def test_order_by_boundary_keeps_similar_neurons_together():
     network = ShiftedReLUNetwork.initialize(5000, 3, threshold=0.0, dtype="float64")
     directions = network.weights / np.linalg.norm(network.weights, axis=1, keepdims=True)
-    ways = np.linalg.norm(np.diff(directions[order_by_boundary(network)], axis=0), axis=1)
-    assert ways.mean() < 0.2 * np.linalg.norm(np.diff(directions, axis=0), axis=1).mean()
+    distances = np.linalg.norm(np.diff(directions[order_by_boundary(network)], axis=0), axis=1)
+    assert distances.mean() < 0.2 * np.linalg.norm(np.diff(directions, axis=0), axis=1).mean()
 
 
 @pytest.mark.parametrize("name", ["data", "weights"])
 def test_without_a_radius_exactly_the_moved_neurons_are_queried(name):
-    """Algorithms 1 and 2 to the letter, also when lists outgrow their slots and the storage has to grow."""
+    """As the listings of Algorithms 1 and 2, also when lists outgrow their slots and the storage has to grow."""
     rng = np.random.default_rng(0)
     X = sphere(rng, 200, 3)
     network = ShiftedReLUNetwork.initialize(10_000, 3, threshold=1.5, dtype="float64", seed=1)
     engine = create(name, radius=0)
     engine.start(network, X)
     pairs = network.fire_sets(X).nnz
-    y = 300 * np.sign(X[:, :1])  # far off, so that neurons move far and lists grow
+    y = 300 * np.sign(X[:, :1])  # large targets, so that neurons move far and lists grow
     moved, queried = [], []
     for _ in range(50):
         before, refreshes = network.weights.copy(), engine.work.refreshes
@@ -469,7 +458,7 @@ def test_without_a_radius_exactly_the_moved_neurons_are_queried(name):
     assert queried == moved
     assert max(moved) > 1000
     found, true = engine.fire_sets(), network.fire_sets(X)
-    assert true.nnz > 2 * pairs  # lists have grown by more than they had to spare
+    assert true.nnz > 2 * pairs  # lists have grown by more than their spare capacity
     np.testing.assert_array_equal(found.indptr, true.indptr)
     np.testing.assert_array_equal(found.indices, true.indices)
     engine.audit()

@@ -1,4 +1,4 @@
-"""The hashing engine: its bucketed neurons are bucket members, its recall is measured, and what it finds is right."""
+"""The hashing engine: candidates are the members of buckets, and recall, predictions and gradients follow from them."""
 
 from math import acos, pi
 
@@ -21,21 +21,21 @@ def started(problem, dtype="float64", **options) -> HashingEngine:
 
 
 def bucket_mates(engine: HashingEngine, network, X) -> np.ndarray:
-    """Who shares a bucket with whom, n × m, by comparing every pair of codes."""
+    """Return which pairs share a bucket, (n, m), by comparing every pair of codes."""
     neurons, samples = engine._hashed(network.weights), engine._hashed(X)
     return (neurons[:, None, :] == samples[:, :, None]).any(axis=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("case", hard_cases())
-def test_fires_are_those_of_bucket_members(case, family):
+def test_active_pairs_are_those_in_common_buckets(case, family):
     problem = hard_cases()[case]
     network, engine = problem.network(), HashingEngine(family, 2, 3, rehash_every=2)
     engine.start(network, problem.X)
     bucketed = np.empty(0)
     for step in range(5):
         u = engine.forward()
-        if step % 2 == 0:  # just hashed: the waits are 2 and round(2.2)
+        if step % 2 == 0:  # just hashed: the intervals are 2 and round(2.2)
             bucketed = bucket_mates(engine, network, problem.X)
         true = network.fire_sets(problem.X).toarray()
         active = engine.fire_sets().toarray()
@@ -48,8 +48,8 @@ def test_fires_are_those_of_bucket_members(case, family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_with_one_bucket_it_is_the_dense_engine(family):
-    """No hyperplane tells apart what is compared with itself: one table, one code."""
+def test_with_one_bucket_it_equals_the_dense_engine(family):
+    """In one dimension all positive vectors have one code."""
     problem = hard_cases()["one dimension"]
     problem.X = np.abs(problem.X)
     network, twin = problem.network(), problem.network()
@@ -65,7 +65,7 @@ def test_with_one_bucket_it_is_the_dense_engine(family):
     np.testing.assert_allclose(network.weights, twin.weights, rtol=0, atol=1e-12)
 
 
-def test_simhash_collides_as_its_theory_says():
+def test_simhash_collision_probability():
     """(1 − θ/π)^K in one table: 20,000 tables of two hashes, angles from 30° to 120°."""
     x = np.zeros((1, 2))
     x[0, 0] = 1.0
@@ -78,7 +78,7 @@ def test_simhash_collides_as_its_theory_says():
     np.testing.assert_allclose(same, [(1 - acos(np.cos(a)) / pi) ** 2 for a in angles], atol=0.02)
 
 
-def test_winners_are_those_of_argmax():
+def test_winner_take_all_codes_are_argmax():
     problem = hard_cases()["random"]
     engine = started(problem, family="winner-take-all", hashes=2, tables=5)
     windows = engine._windows
@@ -126,28 +126,27 @@ def test_float32_and_training():
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_missing_neurons_changes_what_is_learnt():
-    """The engine's loss is that of the network it believes in; the whole network's is another."""
+def test_missed_pairs_change_the_predictions():
     problem = hard_cases()["random"]
     engine = started(problem, hashes=8, tables=2)
     assert engine.recall() < 0.5
-    believed = engine.forward()
+    found = engine.forward()
     true = engine.network.predict(problem.X)
-    assert np.abs(believed - true).max() > 0.1
+    assert np.abs(found - true).max() > 0.1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"family": "md5"}, "family must be one of simhash, winner-take-all; got 'md5'"),
-        ({"hashes": 0}, "hashes must be a whole number of at least 1, got 0"),
-        ({"hashes": 63}, "hashes must make at most 5e+18 codes with simhash, got 63"),
-        ({"family": "winner-take-all", "hashes": 21}, "hashes must make at most 5e+18 codes with winner-take-all"),
-        ({"tables": 1.5}, "tables must be a whole number of at least 1, got 1.5"),
-        ({"rehash_every": True}, "rehash_every must be a whole number of at least 1, got True"),
-        ({"rehash_growth": 0.5}, "rehash_growth must be a number of at least 1, got 0.5"),
+        ({"family": "md5"}, "family.*got 'md5'"),
+        ({"hashes": 0}, "hashes.*got 0"),
+        ({"hashes": 63}, "hashes.*got 63"),
+        ({"family": "winner-take-all", "hashes": 21}, "hashes.*got 21"),
+        ({"tables": 1.5}, "tables.*got 1.5"),
+        ({"rehash_every": True}, "rehash_every.*got True"),
+        ({"rehash_growth": 0.5}, "rehash_growth.*got 0.5"),
     ],
 )
-def test_refusals(options, message):
-    with pytest.raises(InputError, match=message.replace("+", r"\+")):
+def test_wrong_options_raise(options, message):
+    with pytest.raises(InputError, match=message):
         create("hashing", **options)

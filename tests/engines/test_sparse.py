@@ -1,4 +1,4 @@
-"""Sparse rows: the fire sets and weights of the same rows with their zeros, in every iteration, and no dense table."""
+"""Sparse rows: fire sets and weights equal those of dense rows in every iteration, without a dense table."""
 
 import pickle
 import subprocess
@@ -17,7 +17,7 @@ from fireset.engines.blocks import BlockEngine
 from fireset.engines.step_rule import StepRule
 from fireset.estimators.stored_fit import _sphere_arrays, _sphere_map
 from fireset.kernels.firing import refine_near_threshold
-from fireset.sparse_rows import SparseRows, kernel_rows, same_rows
+from fireset.sparse_rows import SparseRows, equal_rows, kernel_rows
 from fireset.tables.columns import ColumnMap
 from fireset.tables.settings import choose_settings
 from fireset.tables.sphere import SphereMap
@@ -36,7 +36,7 @@ SOLVERS = {
 
 
 def untidy(X: np.ndarray, rng) -> sp.csr_array:
-    """X as CSR rows with unsorted columns, explicit zeros, and entries that come in three parts."""
+    """Return X as CSR rows with unsorted columns, explicit zeros, and each entry as the sum of three."""
     found = sp.coo_array(X)
     zeros = rng.integers(0, X.shape[0], 5), rng.integers(0, X.shape[1], 5)
     rows = np.concatenate([*[found.row] * 3, zeros[0]])
@@ -56,7 +56,7 @@ def sparse_problems(draw) -> tuple[sp.csr_array, Problem]:
     X = np.where(rng.random((n, d)) < draw(st.floats(0, 1)), rng.standard_normal((n, d)), 0.0)
     if draw(st.booleans()):
         X = X[rng.integers(0, n, n)]  # the same row several times
-    X = np.hstack([X, np.ones((n, 1))])  # what is left of an empty row
+    X = np.hstack([X, np.ones((n, 1))])  # so that no row is empty
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     sparse = untidy(X, rng) if draw(st.booleans()) else sp.csr_array(X)
     outputs, threshold = draw(st.integers(1, 3)), draw(st.floats(-1.0, 2.5, allow_subnormal=False))
@@ -72,8 +72,8 @@ def assert_same_runs(problem: Problem, sparse, engine, iterations=6, **options) 
     ]
     close = 1e-12
     if options.get("solver") == "gauss-newton":
-        # Its systems multiply rounding by their condition; and where nothing is left to be gained, rounding alone
-        # decides whether a round is kept.
+        # Linear solves multiply rounding errors by their condition number; and at the minimum, rounding decides
+        # whether a round is accepted.
         close, iterations = 1e-7, 2
     for _ in range(iterations):
         weights = [run.engine.network.weights for run in runs]
@@ -83,7 +83,7 @@ def assert_same_runs(problem: Problem, sparse, engine, iterations=6, **options) 
         margins = np.abs(np.einsum("ij,ij->i", problem.X[samples], weights[0][neurons]) - problem.threshold)
         assert (margins <= (close if (weights[0] != weights[1]).any() else 0.0)).all()
         if len(samples):
-            return  # a pair within rounding of the threshold: from here on these are different runs
+            return  # a pair within rounding of the threshold: from here on the runs differ
         losses = [run.step().loss for run in runs]
         assert losses[1] == pytest.approx(losses[0], rel=close)
     assert runs[0].engine.work.active_pairs == runs[1].engine.work.active_pairs
@@ -93,12 +93,12 @@ def assert_same_runs(problem: Problem, sparse, engine, iterations=6, **options) 
 
 
 @given(sparse_problems())
-def test_rows_are_those_of_the_matrix(found):
+def test_rows_equal_those_of_the_matrix(found):
     sparse, problem = found
     before = sparse.copy()
-    rows, X = SparseRows.of(sparse, np.float64), problem.X
+    rows, X = SparseRows.from_scipy(sparse, np.float64), problem.X
     assert (rows.indices.dtype, rows.indptr.dtype) == (np.int32, np.int64)
-    assert rows.numbers.all()
+    assert rows.values.all()
     for name in ("data", "indices", "indptr"):
         assert np.array_equal(getattr(sparse, name), getattr(before, name))
     rng = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def test_the_deciding_dot_has_the_same_bits(found):
     sparse, problem = found
     W = problem.network().weights
     decided = []
-    for rows in (problem.X, kernel_rows(SparseRows.of(sparse, np.float64))):
+    for rows in (problem.X, kernel_rows(SparseRows.from_scipy(sparse, np.float64))):
         H = np.zeros((len(W), len(problem.X)))
         refine_near_threshold(H, W, rows, np.zeros(len(W)), np.full(len(W), np.inf))  # all are near
         decided.append(H)
@@ -132,7 +132,7 @@ def test_the_deciding_dot_has_the_same_bits(found):
 
 @settings(max_examples=60)
 @given(sparse_problems(), st.sampled_from(["dense", "data"]), st.sampled_from(sorted(SOLVERS)))
-def test_runs_are_those_on_the_matrix(found, engine, solver):
+def test_runs_equal_those_on_the_matrix(found, engine, solver):
     sparse, problem = found
     assert_same_runs(problem, sparse, engine, **SOLVERS[solver])
 
@@ -190,7 +190,7 @@ def test_float32_validation_and_batches():
             found.append((result.loss, network.predict(rows)))
         assert found[1][0] == pytest.approx(found[0][0], rel=1e-3)
         np.testing.assert_allclose(found[1][1], found[0][1], atol=1e-3)
-    assert result.engine == "dense"  # the engine "rows" is for dense ones
+    assert result.engine == "dense"  # the engine "rows" does not support sparse rows
 
 
 def test_many_predictions_at_once():
@@ -206,56 +206,56 @@ def test_auto_chooses_between_dense_and_data():
     X = sp.csr_array(sphere(rng, 50, 2))
     network = ShiftedReLUNetwork.initialize(500, 2, threshold=0.0)
     assert set(expected_costs(network, 50, 10)) == {"dense", "data", "sums"}
-    assert set(expected_costs(network, 50, 10, stored=2)) == {"dense", "data"}
+    assert set(expected_costs(network, 50, 10, entries_per_row=2)) == {"dense", "data"}
     assert train(network, X, rng.standard_normal(50), max_iter=2).engine in ("dense", "data")
 
 
 def test_memory_does_not_count_zeros():
     network = ShiftedReLUNetwork.initialize(10, 5000)
     dense, sparse = create("data"), create("data")
-    sparse.expect(SparseRows.of(sp.csr_array((1000, 5000)), np.float32))
+    sparse.check_input(SparseRows.from_scipy(sp.csr_array((1000, 5000)), np.float32))
     assert sparse.memory_bytes(network, 1000) < 1e6
     assert dense.memory_bytes(network, 1000) > 1000 * 5000 * 4
 
 
-def test_rows_are_told_apart():
-    rows = SparseRows.of(sp.csr_array(np.eye(3)), np.float64)
-    other = SparseRows.of(sp.csr_array(np.eye(3)[::-1]), np.float64)
-    assert same_rows(rows, rows[np.arange(3)])
-    assert not same_rows(rows, other)
-    assert not same_rows(rows, np.eye(3))
+def test_equal_rows_and_fingerprints():
+    rows = SparseRows.from_scipy(sp.csr_array(np.eye(3)), np.float64)
+    other = SparseRows.from_scipy(sp.csr_array(np.eye(3)[::-1]), np.float64)
+    assert equal_rows(rows, rows[np.arange(3)])
+    assert not equal_rows(rows, other)
+    assert not equal_rows(rows, np.eye(3))
     assert fingerprint(rows) == fingerprint(rows[np.arange(3)]) != fingerprint(other)
 
 
-# Refusals
+# Errors
 
 OTHERS = [str(engine["name"]) for engine in describe() if engine["name"] not in ("dense", "data")]
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-def test_other_engines_refuse(engine):
+def test_other_engines_raise(engine):
     network = ShiftedReLUNetwork.initialize(10, 3)
-    with pytest.raises(InputError, match=f"^engine '{engine}' needs dense rows; for sparse ones use 'dense', 'data'"):
+    with pytest.raises(InputError, match=f"engine must be.*sparse rows, got '{engine}'"):
         train(network, sp.csr_array(np.eye(3)), np.ones(3), engine=engine)
 
 
-def test_refusals():
+def test_wrong_arguments_raise():
     network, X = ShiftedReLUNetwork.initialize(10, 3), sp.csr_array(np.eye(3))
     with_nan = sp.csr_array(np.array([[0, 1.0, 0], [0, 0, np.nan]]))
     out_of_range = sp.csr_array((np.ones(1), [0], [0, 1]), shape=(1, 3))
     out_of_range.indices[0] = 7
-    refused = [
+    wrong = [
         ((with_nan, [0, 1]), {}, "X holds nan in row 1, column 2"),
         ((sp.csr_array((2, 5)), [0, 1]), {}, r"X must have shape \(n, 3\), got \(2, 5\)"),
         ((sp.csr_array(np.eye(3) * 1j), [0, 1, 2]), {}, "X must be a matrix of numbers, got complex128"),
-        ((out_of_range, [0]), {}, "X is no proper CSR matrix"),
+        ((out_of_range, [0]), {}, "X must be a valid CSR matrix"),
         ((sp.csr_array((2, 3)), [0, 1]), {}, "rows of X must have norm 1, row 0 has 0"),
         ((X, np.ones(3)), {"validation": (np.eye(3), np.ones(3))}, "must both be sparse, or both be dense"),
         ((X, np.ones(3)), {"engine": create("data", index="partition-tree")}, "index must be 'auto' or 'scan'"),
-        ((X, np.ones(3)), {"learning_rate": "theory"}, "sparse rows cannot be used here"),
-        ((X, np.ones(3)), {"callbacks": [Certificate()]}, "sparse rows cannot be used here"),
+        ((X, np.ones(3)), {"learning_rate": "theory"}, "X must be dense"),
+        ((X, np.ones(3)), {"callbacks": [Certificate()]}, "X must be dense"),
     ]
-    for arguments, options, message in refused:
+    for arguments, options, message in wrong:
         with pytest.raises(InputError, match=message):
             train(network, *arguments, **options)
 
@@ -290,7 +290,7 @@ def test_the_map_to_the_sphere_keeps_zeros():
     assert np.array_equal(again(X).data, mapped.data)
 
 
-def test_settings_are_those_of_the_matrix():
+def test_settings_equal_those_of_the_matrix():
     rng = np.random.default_rng(6)
     X, y = sparse_table(rng)
     weight = np.ones(len(y))
@@ -305,7 +305,7 @@ def test_settings_are_those_of_the_matrix():
     assert set(np.argsort(found[1].importances)[-3:]) == {0, 1, 2}
 
 
-def test_columns_that_were_not_seen_count_as_the_others_do():
+def test_scales_of_columns_without_entries():
     rng = np.random.default_rng(7)
     X, y = sparse_table(rng)
     wide = sp.csr_array(sp.hstack([X, sp.csr_array((X.shape[0], 60))]))
@@ -338,20 +338,20 @@ def test_estimators_and_batches_of_sparse_rows():
     for lo in range(0, 300, 100):
         model.partial_fit(X[lo : lo + 100], y[lo : lo + 100])
     before = np.square(model.predict(X) - y).mean()
-    model.partial_fit(X.toarray(), y)  # the same estimator goes on with dense rows
+    model.partial_fit(X.toarray(), y)  # the estimator continues with dense rows
     assert np.square(model.predict(X) - y).mean() < before
     fitted = ShiftedReLURegressor(width=300, batch_size=50, max_iter=30, random_state=0).fit(X, y)
     assert fitted.result_.engine == "dense"
     assert fitted.score(X, y) > 0.5
 
 
-def test_estimators_refuse():
+def test_estimators_raise():
     rng = np.random.default_rng(10)
     X, y = sparse_table(rng)
     dense = ShiftedReLURegressor(width=300, random_state=0).fit(X.toarray(), y)
     with pytest.raises(InputError, match=r"map was learned from dense rows, whose columns it centres; pass X\.toarray"):
         dense.predict(X)
-    with pytest.raises(InputError, match="engine 'sums' needs dense rows"):
+    with pytest.raises(InputError, match=r"engine must be.*got 'sums'"):
         ShiftedReLURegressor(width=300, engine="sums").fit(X, y)
     X.data[3] = np.nan
     with pytest.raises(ValueError, match="NaN"):
@@ -374,7 +374,7 @@ _MAX_PEAK = 1.6e9  # the table with its zeros takes 4 GB in float32, 8 GB in flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "solver"), [("data", "gauss-newton"), ("dense", "gradient")])
-def test_a_table_that_does_not_fit(engine, solver):
+def test_a_table_that_would_not_fit_as_dense_rows(engine, solver):
     script = _LARGE_FIT.format(engine=engine, solver=solver)
     found = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
     assert int(found.stdout) < _MAX_PEAK

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csc_array
 
-from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transposed
+from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transpose_lists
 from fireset.kernels.fire_sets import tangent_product
 from fireset.kernels.firing import activate, deciding_dot, refine_near_threshold
 from fireset.kernels.scanning import collect_above, count_above
@@ -210,10 +210,10 @@ def test_transposed_lists(lists):
     """List k has id j if and only if the transposed list j has k; ascending, in 32 bits."""
     indptr = list_offsets(np.array([len(one) for one in lists], np.int64))
     ids = np.array([j for one in lists for j in sorted(one, reverse=True)], np.int32)
-    turned = transposed(indptr, ids, 7)
+    turned = transpose_lists(indptr, ids, 7)
     expected = [[k for k, one in enumerate(lists) if j in one] for j in range(7)]
     assert [part.tolist() for part in np.split(turned[1], turned[0][1:-1])] == expected
-    again = transposed(*turned, len(lists))
+    again = transpose_lists(*turned, len(lists))
     np.testing.assert_array_equal(again[0], indptr)
     assert again[1].tolist() == [j for one in lists for j in sorted(one)]
     active = fire_sets_by_neuron(*turned, len(lists))

@@ -1,4 +1,4 @@
-"""The layer for PyTorch: the same numbers as a plain implementation, whatever the optimizer does."""
+"""The layer for PyTorch: outputs, gradients and training runs equal those of a plain implementation."""
 
 import copy
 import io
@@ -25,8 +25,8 @@ DOUBLE = torch.float64
 GENERATOR = torch.Generator().manual_seed(3)
 
 
-def rows(n: int, d: int, dtype=DOUBLE):
-    return functional.normalize(torch.randn(n, d, dtype=dtype, generator=GENERATOR))
+def rows(n: int, d: int, dtype=DOUBLE, generator=GENERATOR):
+    return functional.normalize(torch.randn(n, d, dtype=dtype, generator=generator))
 
 
 def table_of(layer: ShiftedReLU):
@@ -41,7 +41,7 @@ def lists_of(layer: ShiftedReLU) -> RowLists:
 
 
 class Plain(nn.Module):
-    """The same function by ``torch.nn.Linear``."""
+    """The function of the layer with ``torch.nn.Linear``."""
 
     def __init__(self, layer: ShiftedReLU):
         super().__init__()
@@ -133,7 +133,7 @@ class TestGradients:
         torch.testing.assert_close(found.to_dense(), dense.weight.grad, rtol=0, atol=0)
 
     def test_two_passes_before_one_backward(self):
-        """Each remembers its own fired pairs."""
+        """Each pass keeps its own active pairs."""
         layer = ShiftedReLU(6, 300, dtype=DOUBLE, threshold=1.0).attach(rows(20, 6))
         plain = Plain(layer)
         X = table_of(layer)
@@ -144,17 +144,17 @@ class TestGradients:
 
 
 class TestSecondDerivatives:
-    """Gradient penalties, Hessian-vector products: those of the plain implementation."""
+    """Gradient penalties and Hessian-vector products equal those of the plain implementation."""
 
     @staticmethod
     def penalty(f, x, parameters):
-        """|∂f/∂x|², and its derivatives by the parameters and x."""
+        """Return the derivatives of |∂f/∂x|² by the parameters and x."""
         gradient = torch.autograd.grad(f(x).sum(), x, create_graph=True)[0]
         return torch.autograd.grad(gradient.square().sum(), [*parameters, x], allow_unused=True)
 
     @pytest.mark.parametrize("trained", [False, True])
     def test_gradient_penalty_of_a_linear_functional(self, trained):
-        """∂L/∂f is constant here, and nothing but the layer itself can carry the second derivative."""
+        """∂L/∂f is constant, so that the second derivative comes from the layer alone."""
         layer = ShiftedReLU(5, 300, 2, threshold=0.6, trained_outputs=trained, seed=2, dtype=DOUBLE)
         plain = Plain(layer)
         x = torch.randn(7, 5, dtype=DOUBLE, generator=GENERATOR, requires_grad=True)
@@ -261,7 +261,7 @@ class TestInitialization:
             with pytest.raises(InputError, match="to_dense"):
                 ShiftedReLU(4, 50, device=device)
 
-    def test_moving_to_another_device_is_refused_at_once(self):
+    def test_moving_to_another_device_raises(self):
         layer = ShiftedReLU(4, 50)
         with pytest.raises(InputError, match="to_dense"):
             nn.Sequential(layer).to("meta")
@@ -287,7 +287,7 @@ class TestPrecision:
         for p in model.parameters():
             assert p.grad is not None
             assert p.grad.dtype == torch.float32
-        with pytest.raises(InputError, match="bfloat16"):  # outside of autocast the mismatch is an error, as ever
+        with pytest.raises(InputError, match="bfloat16"):  # outside of autocast the mismatch is an error
             wide(before)
 
     @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e17, 1e19, 1e25, 1e37, 1e38])
@@ -377,7 +377,7 @@ class TestDense:
 
 
 def test_compiled_models_run_the_layer_between_graphs():
-    """Results and gradients of the model as it is; ``fullgraph=True`` raises PyTorch's own error."""
+    """Results and gradients equal those of the model; ``fullgraph=True`` raises PyTorch's own error."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), ShiftedReLU(8, 200, 3, threshold=0.5), nn.Tanh())
     x = torch.randn(6, 4)
@@ -397,7 +397,7 @@ def test_compiled_models_run_the_layer_between_graphs():
 
 class TestThreads:
     def test_an_attached_layer_used_by_several(self):
-        """Every output is right, and the lists are sound afterwards."""
+        """Every output is correct, during and after concurrent passes."""
         X = rows(60, 6)
         for trial in range(6):
             layer = ShiftedReLU(6, 400, threshold=0.8, seed=trial, dtype=DOUBLE).attach(X)
@@ -414,8 +414,8 @@ class TestThreads:
                 list(pool.map(use, range(6)))
             with torch.no_grad():
                 torch.testing.assert_close(layer(rows=range(60)), expected, rtol=0, atol=1e-11)
-            assert lists_of(layer).begun == 1
-            assert lists_of(layer).listed == 60
+            assert lists_of(layer).rebuilds == 1
+            assert lists_of(layer).n_listed == 60
 
     def test_copies_have_locks_of_their_own(self):
         layer = ShiftedReLU(6, 100, seed=0).attach(rows(10, 6, torch.float32))
@@ -441,18 +441,22 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize(
     ("optimizer", "batch"),
-    [(name, batch) for name in OPTIMIZERS for batch in (None, 16) if name != "lbfgs" or not batch],  # that wants all
+    [(name, batch) for name in OPTIMIZERS for batch in (None, 16) if name != "lbfgs" or not batch],
 )
 def test_a_hundred_steps(optimizer, batch, attached):
-    """The weights of a plain implementation to 1e-9, under every optimizer."""
-    X = rows(60, 7)
+    """The weights of a plain implementation to 1e-9, under every optimizer.
+
+    The rows have a seed of their own: L-BFGS amplifies rounding, by far more than 1e-9 for about one seed in 40, so
+    that they must not depend on the tests that ran before.
+    """
+    X = rows(60, 7, generator=torch.Generator().manual_seed(3))
     y = torch.sin(3 * X[:, :2])
     layer = ShiftedReLU(7, 200, 2, threshold=1.0, trained_outputs=True, seed=1, dtype=DOUBLE)
     plain = Plain(layer)
     if attached:
         layer.attach(X)
-    ours = OPTIMIZERS[optimizer](list(layer.parameters()))
-    theirs = OPTIMIZERS[optimizer](list(plain.parameters()))
+    own = OPTIMIZERS[optimizer](list(layer.parameters()))
+    reference = OPTIMIZERS[optimizer](list(plain.parameters()))
     order = np.random.default_rng(0)
     for _ in range(100):
         index = torch.from_numpy(order.permutation(60)[:batch] if batch else np.arange(60))
@@ -466,14 +470,14 @@ def test_a_hundred_steps(optimizer, batch, attached):
 
             return run
 
-        ours.step(closure(ours, (lambda k: layer(rows=k)) if attached else (lambda k: layer(X[k]))))
-        theirs.step(closure(theirs, lambda k: plain(X[k])))
+        own.step(closure(own, (lambda k: layer(rows=k)) if attached else (lambda k: layer(X[k]))))
+        reference.step(closure(reference, lambda k: plain(X[k])))
     assert (layer.weight - ShiftedReLU(7, 200, 2, threshold=1.0, seed=1, dtype=DOUBLE).weight).abs().max() > 0.05
     assert_same_parameters(layer, plain)
 
 
-def test_lists_are_begun_anew_as_weights_move():
-    """Large steps wear the lists out; nothing is missed, and the lists are made for longer ways."""
+def test_lists_are_rebuilt_as_weights_move():
+    """After large steps the lists are rebuilt, and no pair is missed."""
     X = rows(50, 6)
     layer = ShiftedReLU(6, 500, threshold=1.0, dtype=DOUBLE).attach(X)
     generator = torch.Generator().manual_seed(0)
@@ -481,45 +485,44 @@ def test_lists_are_begun_anew_as_weights_move():
         with torch.no_grad():
             layer.weight += 0.05 * torch.randn(layer.weight.shape, dtype=DOUBLE, generator=generator)
         torch.testing.assert_close(layer(rows=range(50)), Plain(layer)(X), rtol=0, atol=1e-12)
-    assert lists_of(layer).begun > 3
-    with torch.no_grad():  # one neuron runs away: it is looked at for all rows, and the lists stay
-        before = lists_of(layer).begun
+    assert lists_of(layer).rebuilds > 3
+    with torch.no_grad():  # one neuron moves far: it is tested for all rows, and the lists are kept
+        before = lists_of(layer).rebuilds
         layer.weight[7] *= 30.0
     torch.testing.assert_close(layer(rows=range(50)), Plain(layer)(X), rtol=0, atol=1e-11)
-    assert lists_of(layer).begun == before
+    assert lists_of(layer).rebuilds == before
 
 
 @pytest.mark.parametrize("features", [5, 64, 512, 784])
-def test_nothing_is_kept_on_the_memory_of_others(features):
-    """Lists are held against copies of weights and rows, also where long rows need not be laid out anew."""
+def test_references_are_copies(features):
+    """Lists refer to copies of weights and rows, also if long rows need no aligned copy."""
     X = rows(12, features, torch.float32)
     layer = ShiftedReLU(features, 300, threshold=1.0).attach(X)
     layer(rows=range(12))
     with torch.no_grad():
         layer.weight.copy_(torch.randn(layer.weight.shape, generator=GENERATOR))
     torch.testing.assert_close(layer(rows=range(12)), Plain(layer)(X), rtol=0, atol=1e-5)
-    assert lists_of(layer).begun == 2
+    assert lists_of(layer).rebuilds == 2
     X[3] *= 1.5
-    with pytest.raises(InputError, match="the attached X has changed"):
+    with pytest.raises(InputError, match="attached X has changed"):
         layer(rows=[3])
 
 
-def test_behind_and_before_other_layers():
-    """Features learned before it, and a head behind it."""
+def test_between_other_layers():
     torch.manual_seed(0)
     wide = ShiftedReLU(8, 400, 5, threshold=1.0, dtype=DOUBLE)
     before, head = nn.Linear(4, 8, dtype=DOUBLE), nn.Linear(5, 3, dtype=DOUBLE)
-    ours = nn.Sequential(before, wide, nn.Tanh(), head)
-    theirs = nn.Sequential(copy.deepcopy(before), Plain(wide), nn.Tanh(), copy.deepcopy(head))
+    model_with_layer = nn.Sequential(before, wide, nn.Tanh(), head)
+    reference = nn.Sequential(copy.deepcopy(before), Plain(wide), nn.Tanh(), copy.deepcopy(head))
     x, classes = torch.randn(30, 4, dtype=DOUBLE), torch.arange(30) % 3
-    for model in (ours, theirs):
+    for model in (model_with_layer, reference):
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for _ in range(30):
             optimizer.zero_grad()
             functional.cross_entropy(model(x), classes).backward()
             optimizer.step()
-    torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-9)
-    assert functional.cross_entropy(ours(x), classes) < 0.9
+    torch.testing.assert_close(model_with_layer(x), reference(x), rtol=0, atol=1e-9)
+    assert functional.cross_entropy(model_with_layer(x), classes) < 0.9
 
 
 class TestMemory:
@@ -554,8 +557,8 @@ class TestMemory:
         X = table_of(layer)
         torch.testing.assert_close(fresh(X), layer(X), rtol=0, atol=0)
 
-    def test_loaded_weights_are_followed(self):
-        """Nothing stale is used after load_state_dict, .data, or another precision."""
+    def test_changed_weights_threshold_and_precision(self):
+        """Outputs are those of the new weights after load_state_dict, .data, or another precision."""
         X = rows(12, 5)
         layer = ShiftedReLU(5, 80, dtype=DOUBLE).attach(X)
         layer(rows=range(12))
@@ -569,31 +572,31 @@ class TestMemory:
         torch.testing.assert_close(layer(rows=range(12)), Plain(layer)(X.float()), rtol=0, atol=1e-5)
 
 
-class TestMistakes:
+class TestErrors:
     layer = ShiftedReLU(5, 80).attach(rows(6, 5, torch.float32))
 
     @pytest.mark.parametrize(
         ("call", "message"),
         [
-            (lambda layer: layer(), "give either x, or rows"),
-            (lambda layer: layer(torch.zeros(2, 5), rows=[0]), "give either x, or rows"),
+            (lambda layer: layer(), "either x or rows"),
+            (lambda layer: layer(torch.zeros(2, 5), rows=[0]), "either x or rows"),
             (lambda layer: layer(torch.zeros(2, 4)), r"x must have 5 columns, got shape \(2, 4\)"),
-            (lambda layer: layer(torch.zeros(2, 5, dtype=DOUBLE)), r"x is torch.float64 and the layer torch.float32"),
+            (lambda layer: layer(torch.zeros(2, 5, dtype=DOUBLE)), "x must be torch.float32, got torch.float64"),
             (lambda layer: layer(np.zeros((2, 5))), "x must be a tensor, got ndarray"),
             (lambda layer: layer(torch.full((2, 5), torch.nan)), "x must be finite"),
             (lambda layer: layer(rows=[0, 6]), "rows must be from 0 to 5, got 6"),
             (lambda layer: layer(rows=[-1]), "rows must be from 0 to 5, got -1"),
             (lambda layer: layer(rows=[0.5]), "rows must be whole numbers, got float64"),
-            (lambda layer: layer(rows=np.ones(3, bool)), r"a mask of rows must have shape \(6,\), got \(3,\)"),
+            (lambda layer: layer(rows=np.ones(3, bool)), r"rows.*\(6,\).*got \(3,\)"),
             (lambda layer: layer.attach(torch.zeros(5)), r"X must have shape \(n, 5\), got \(5,\)"),
             (lambda layer: layer.attach(torch.full((1, 5), torch.nan)), "X must be finite"),
-            (lambda _: ShiftedReLU(5, 80)(rows=[0]), r"call attach\(X\) first"),
+            (lambda _: ShiftedReLU(5, 80)(rows=[0]), "rows.*attach"),
             (lambda _: ShiftedReLU(5, 80, dtype=torch.float16), "dtype must be torch.float32 or torch.float64"),
             (lambda _: ShiftedReLU(5, 80).half()(torch.zeros(1, 5).half()), r"use layer.float\(\)"),
             (lambda layer: layer(torch.zeros(1, 5, device="meta")), "must be 'cpu'"),
         ],
     )
-    def test_are_told(self, call, message):
+    def test_wrong_arguments(self, call, message):
         with pytest.raises(InputError, match=message):
             call(self.layer)
 
@@ -602,25 +605,24 @@ class TestMistakes:
         layer = ShiftedReLU(5, 80).attach(X)
         layer(rows=[1])
         X[1] += 0.5
-        with pytest.raises(InputError, match=r"the attached X has changed; call attach\(X\) again"):
+        with pytest.raises(InputError, match="attached X has changed"):
             layer(rows=[0, 1])
         layer(rows=[0])
 
-    def test_lists_that_lie(self):
-        """If something is wrong with the lists themselves, an audit says so before long."""
+    def test_an_audit_detects_wrong_lists(self):
         layer = ShiftedReLU(5, 80, threshold=0.0).attach(rows(6, 5, torch.float32))
         layer(rows=range(6))
         lists_of(layer)._lists.cuts[:] = 0
 
-        def go_on():
+        def run_passes():
             for _ in range(80):
                 layer(rows=range(6))
 
-        with pytest.raises(CertificateError, match="Attach it again"):
-            go_on()
+        with pytest.raises(CertificateError, match="neuron"):
+            run_passes()
 
     def test_weights_changed_before_backward(self):
-        """PyTorch's own refusal."""
+        """PyTorch raises its own error."""
         loss = self.layer(rows=[0, 1]).sum()
         with torch.no_grad():
             self.layer.weight += 1.0
@@ -628,7 +630,7 @@ class TestMistakes:
             loss.backward()
 
     def test_weights_that_are_not_finite(self):
-        """Outputs that are not numbers, as from the plain implementation."""
+        """Outputs are NaN, as those of the plain implementation."""
         layer = ShiftedReLU(5, 80).attach(rows(6, 5, torch.float32))
         layer(rows=[0])
         with torch.no_grad():
@@ -638,7 +640,7 @@ class TestMistakes:
 
 
 def test_rows_by_number():
-    """Lists, tensors of any shape, slices, masks."""
+    """Rows as lists, tensors of any shape, slices and masks."""
     layer = ShiftedReLU(5, 80).attach(rows(6, 5, torch.float32))
     expected = layer(table_of(layer))
     for index in ([4, 0], torch.tensor([[4, 0], [1, 1]]), slice(1, 5), np.arange(6) % 2 == 0, 3):
@@ -647,7 +649,7 @@ def test_rows_by_number():
     assert "threshold=" in repr(layer)
 
 
-def test_without_pytorch_the_remedy_is_told():
+def test_without_pytorch_the_error_names_the_extra():
     code = "import sys\nsys.modules['torch'] = None\ntry:\n import fireset.nn\nexcept ImportError as e: print(e)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told == "fireset.nn needs PyTorch, which is missing; install it with pip install 'fireset[torch]'\n"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'fireset[torch]'" in printed

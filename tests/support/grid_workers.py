@@ -63,13 +63,13 @@ def table(out: Path, rank: int) -> Path:
 
 
 def main(out: Path) -> None:
-    with joined_group() as everybody:
+    with joined_group() as workers:
         with grid(neurons=2, rows=2):
             for name, settings in RUNS.items():
-                together(out, f"2x2.{name}", everybody.rank, settings)
-            in_a_square(out, everybody.rank)
+                together(out, f"2x2.{name}", workers.rank, settings)
+            in_a_square(out, workers.rank)
         with grid(neurons=1, rows=4):
-            together(out, "1x4.momentum", everybody.rank, RUNS["momentum"])
+            together(out, "1x4.momentum", workers.rank, RUNS["momentum"])
 
 
 def in_a_square(out: Path, rank: int) -> None:
@@ -106,7 +106,7 @@ def in_a_square(out: Path, rank: int) -> None:
 def together(out: Path, name: str, rank: int, settings: dict) -> None:
     """Train, and write down the whole network, the history, and what this worker held, did and exchanged."""
     laid_out, seen, held = current_grid(), [], {}
-    groups = {id(group): group for group in (laid_out.everybody, laid_out.same_rows, laid_out.same_neurons)}
+    groups = {id(group): group for group in (laid_out.all_workers, laid_out.same_rows, laid_out.same_neurons)}
 
     def look(progress) -> None:
         engine = progress.engine

@@ -1,4 +1,4 @@
-"""An engine and the dense one on the same network: what every exact engine is held to."""
+"""Compare an engine with the dense one on equal networks."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ STEPS = {
 
 @one_blas_thread()  # as in training: entered for every pass, it would take most of the time
 def run_side_by_side(problem: Problem, engine, iterations: int, step_options: dict, dtype="float64") -> None:
-    """Train with ``engine`` and the dense engine from the same network; compare at every iteration."""
+    """Train with ``engine`` and the dense engine from equal networks, and compare them in every iteration."""
     networks = [problem.network(dtype), problem.network(dtype)]
     X = problem.X.astype(dtype)
     top = largest_eigenvalue(X, networks[0].output_weights, networks[0].fire_sets(X))
@@ -38,10 +38,10 @@ def run_side_by_side(problem: Problem, engine, iterations: int, step_options: di
 
 
 def _step(trainer: Trainer):
-    """One iteration; gives the predictions, the engine's fire sets and true ones before the weights moved.
+    """Run one iteration. Return the predictions, the engine's fire sets and the true ones before the step.
 
-    The true ones are those of the engine's own weights: weights of the dense run differ in the last bits, and these
-    decide about a neuron that has come to rest on the threshold.
+    The true ones are those of the engine's own weights: the weights of the dense run differ in the last bits, which
+    decide for a neuron exactly at the threshold.
     """
     seen = []
 

@@ -1,4 +1,4 @@
-"""Workers that are threads of this process: a group, and a grid of them, without torch."""
+"""Process groups and grids whose workers are threads of this process, without torch."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from fireset.distributed.worker_grid import SINGLE_PROCESS, WorkerGrid
 
 
 class ThreadGroup(ProcessGroup):
-    """One of the threads that exchange by a board, and wait for each other at a barrier."""
+    """A worker that is a thread; threads exchange data through a shared list and wait at a barrier."""
 
     def __init__(self, rank: int, size: int, barrier: threading.Barrier, board: list):
         self.rank, self.size, self._barrier, self._board = rank, size, barrier, board
@@ -29,14 +29,22 @@ class ThreadGroup(ProcessGroup):
     def all_reduce_sum(self, number):
         return sum(self.all_gather(number))
 
-    def all_reduce_exact(self, shares, counts=()):
-        self.numbers_exchanged += shares.size
-        gathered = self.all_gather((shares.copy(), tuple(counts)))
-        total = np.sum([theirs for theirs, _ in gathered], axis=0)
+    def all_reduce_exact(self, values, counts=()):
+        self.numbers_exchanged += values.size
+        gathered = self.all_gather((values.copy(), tuple(counts)))
+        total = np.sum([one for one, _ in gathered], axis=0)
         return total, [sum(column) for column in zip(*(counts for _, counts in gathered), strict=True)]
 
     def broadcast(self, array, source):
         array[...] = self.all_gather(array.copy())[source]
+
+    def subgroup(self, ranks):
+        made = groups(len(ranks)) if self.rank == ranks[0] else None
+        found = self.all_gather(made)[ranks[0]]
+        return found[ranks.index(self.rank)] if self.rank in ranks else None
+
+    def leave(self):
+        pass
 
 
 def groups(size: int) -> list[ThreadGroup]:
@@ -45,7 +53,7 @@ def groups(size: int) -> list[ThreadGroup]:
 
 
 def grids(neurons: int, rows: int) -> list[WorkerGrid]:
-    """As ``fireset.distributed.worker_grid.grid`` lays workers out."""
+    """Return the grids of all workers, arranged as by ``fireset.distributed.worker_grid.grid``."""
     by_rows = [groups(neurons) if neurons > 1 else [SINGLE_PROCESS] for _ in range(rows)]
     by_neurons = [groups(rows) if rows > 1 else [SINGLE_PROCESS] for _ in range(neurons)]
     return [
@@ -55,7 +63,7 @@ def grids(neurons: int, rows: int) -> list[WorkerGrid]:
 
 
 def run_all(work: Callable[[int], None], size: int) -> None:
-    """``work(rank)`` on all threads at once."""
+    """Run ``work(rank)`` on all threads at once."""
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()

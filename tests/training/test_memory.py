@@ -60,9 +60,9 @@ class TestListsThatOutgrowTheirPlaces:
     @pytest.fixture(autouse=True)
     def made(self, monkeypatch) -> list[int]:
         """Nothing to spare, and how often all lists were made anew for want of places."""
-        monkeypatch.setattr("fireset.engines.candidate_lists.SPARE", 0)
-        monkeypatch.setattr("fireset.engines.candidate_lists.SPARE_SHARE", 10**9)
-        monkeypatch.setattr("fireset.engines.candidate_lists._END", 10**9)
+        monkeypatch.setattr("fireset.engines.candidate_lists.SPARE_PER_SLOT", 0)
+        monkeypatch.setattr("fireset.engines.candidate_lists.USED_PER_SPARE", 10**9)
+        monkeypatch.setattr("fireset.engines.candidate_lists._USED_PER_TAIL", 10**9)
         times, make = [], DataSearchEngine._rebuild_lists_in_place
 
         def noting(engine):
@@ -164,23 +164,23 @@ class TestWithin:
     def test_radii_shrink_before_there_are_blocks(self, problem, monkeypatch):
         network, X = problem
         engine, thrifty = create("data"), create("data")
-        thrifty.largest_radius = 0.2
+        thrifty.max_radius = 0.2
         enough = 1.1 * (thrifty.memory_bytes(network, len(X)) + network.weights.nbytes)
         monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: enough)  # noqa: ARG005
         engine = within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None)
         assert isinstance(engine, DataSearchEngine)
-        assert 0.15 < engine.largest_radius < 0.3
+        assert 0.15 < engine.max_radius < 0.3
         engine.start(network, X)
         for _ in range(4):
             engine.step(5.0 * (engine.forward() - X[:, :1]), StepRule(5.0))
-        assert engine._radii.max() <= engine.largest_radius + 1e-4
+        assert engine._radii.max() <= engine.max_radius + 1e-4
 
     def test_the_callers_engine_stays_as_it_is(self, problem, monkeypatch):
         network, X = problem
         engine = create("data")
         monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
         assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None) is not engine
-        assert engine.largest_radius == 1.5
+        assert engine.max_radius == 1.5
 
     def test_no_memory_is_no_memory_whatever_fires(self, problem):
         _, X = problem
@@ -193,7 +193,7 @@ class TestWithin:
         engine = create("data", radius=0.7)
         monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
         assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None) is not engine
-        assert engine.largest_radius == 0.7
+        assert engine.max_radius == 0.7
 
 
 class TestWords:

@@ -146,7 +146,7 @@ class TestTrainedOutputs:
         train(one, X, Y, trained_outputs=True, max_iter=5, tol=0)
         one.save(tmp_path / "model.safetensors")
         again = ShiftedReLUNetwork.load(tmp_path / "model.safetensors")
-        assert not again.has_signs
+        assert not again.has_sign_outputs
         assert np.array_equal(again.output_weights, one.output_weights)
         np.testing.assert_array_equal(again.predict(X), one.predict(X))
         with pytest.raises(InputError, match="needs outputs of ±1"):
@@ -176,8 +176,8 @@ def test_partial_fit_knows_its_rows():
             model.partial_fit(table[rows], y[rows])
     assert model.n_iter_ == 18
     _, trainer = model._batches
-    assert trainer.engine.known_rows == 60
-    assert trainer.engine._lists.listed == 60
+    assert trainer.engine.kept_rows == 60
+    assert trainer.engine._lists.n_listed == 60
     assert model.score(table, y) > 0.3
 
 

@@ -147,7 +147,7 @@ def train(
     """Train on a table and write a model file; with torchrun, on several workers."""
     from fireset.commands.train import train_table
     from fireset.distributed.agreement import check_same
-    from fireset.distributed.process_group import joined_group, restarted
+    from fireset.distributed.process_group import joined_group, restarted_by_torchrun
     from fireset.distributed.worker_grid import grid as laid_out
     from fireset.distributed.worker_grid import parse_grid
     from fireset.training.checkpoint import Checkpoints
@@ -197,7 +197,7 @@ def train(
         if shape:
             stack.enter_context(laid_out(**shape))
         again = (
-            resume or group.all_reduce_max(int(restarted())) > 0
+            resume or group.all_reduce_max(int(restarted_by_torchrun())) > 0
         )  # torchrun counts restarts on each machine by itself
         summary = train_table(
             file,

@@ -1,7 +1,6 @@
-"""Neurons in shards over several processes, joined by torch.distributed; or a single process, with no torch at all.
+"""Training on several processes with torch.distributed, or on a single process without torch.
 
-A network is a sum over neurons. Every worker keeps a range of them, their lists and their index, sees all samples, and
-takes its own gradient steps; what joins them is one sum of n × c predictions in every iteration. In a grid
-(``worker_grid.py``) a worker sees a part of the samples, and a sum of the gradients of its neurons joins it with those
-that see the others.
+A network is a sum over neurons. Every worker has a range of the neurons, their candidate lists and index, and all rows,
+and takes the gradient steps of its neurons. The workers exchange one sum of n × c predictions per iteration. In a grid
+(``worker_grid.py``) a worker has a part of the rows, and the workers with the same neurons also sum their gradients.
 """

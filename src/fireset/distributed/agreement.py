@@ -1,7 +1,7 @@
-"""Check that all workers were given the same settings, before an exchange that would wait for the others.
+"""Check that all workers have the same settings, and raise errors on all workers.
 
 Workers train one network only if they run the same program on the same data. A worker with another learning rate
-computes steps of another run; one with another solver makes other exchanges, and the workers wait for each other.
+computes steps of another run; one with another solver makes other exchanges, and all workers wait for ever.
 """
 
 import hashlib
@@ -16,21 +16,21 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.distributed.process_group import ProcessGroup
 
-_MAX_TEXT = 200  # characters of a value in a message
-_PLAIN = (str, int, float, complex, bool, type(None))
+_MAX_CHARACTERS = 200  # of a value in a message
+_SCALAR_TYPES = (str, int, float, complex, bool, type(None))
 
 
 def check_same(group: ProcessGroup, settings: Mapping[str, Any]) -> None:
     """Raise ``InputError`` on all workers unless ``settings`` are equal on all of them.
 
-    The message names each setting that differs, with the values and ranks of two workers. Two exchanges; the texts of
-    the settings are what is sent.
+    The message names each setting that differs, with the values and ranks of two workers. Takes two exchanges of the
+    settings as text.
     """
     if group.size == 1:
         return
     own = {name: describe(value) for name, value in settings.items()}
     workers = [json.loads(text) for text in all_gather_texts(group, json.dumps(own))]
-    names = {name: None for worker in workers for name in worker}  # in order, each once
+    names = {name: None for worker in workers for name in worker}  # ordered and distinct
     differences = filter(None, (_difference(name, [worker.get(name) for worker in workers]) for name in names))
     message = "; ".join(differences)
     if message:
@@ -38,8 +38,8 @@ def check_same(group: ProcessGroup, settings: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def failing_together(group: ProcessGroup) -> Iterator[None]:
-    """Raise an ``InputError`` of one worker's block on all workers."""
+def raise_on_all_workers(group: ProcessGroup) -> Iterator[None]:
+    """Raise ``InputError`` on all workers if this block raises it on one of them."""
     failure: InputError | None = None
     try:
         yield
@@ -60,10 +60,10 @@ def failing_together(group: ProcessGroup) -> Iterator[None]:
 
 
 def describe(value: Any) -> str:
-    """Text that is equal for equal settings, on any worker."""
+    """Return a text that is equal for equal settings on all workers."""
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _SCALAR_TYPES):
         return repr(value)
     if isinstance(value, np.ndarray):
         return f"{value.dtype} array of shape {value.shape}, digest {_array_digest(value)}"
@@ -82,13 +82,16 @@ def describe(value: Any) -> str:
 
 
 def _arguments(value: Any) -> dict[str, Any]:
-    """Arguments of an object's constructor, as far as attributes of that name hold them."""
+    """Return the constructor arguments of an object that it stores in attributes of the same name."""
     names = signature(type(value)).parameters
     stored = {name: getattr(value, name, getattr(value, f"_{name}", value)) for name in names}
-    return {name: found for name, found in stored.items() if isinstance(found, (*_PLAIN, np.generic, np.ndarray))}
+    return {
+        name: found for name, found in stored.items() if isinstance(found, (*_SCALAR_TYPES, np.generic, np.ndarray))
+    }
 
 
 def _difference(name: str, values: list[str | None]) -> str:
+    """Return a message if the values differ, else an empty string."""
     other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
     if other is None:
         return ""
@@ -99,14 +102,14 @@ def _difference(name: str, values: list[str | None]) -> str:
 def _shortened(value: str | None) -> str:
     if value is None:
         return "nothing"
-    return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…"
+    return value if len(value) <= _MAX_CHARACTERS else value[:_MAX_CHARACTERS] + "…"
 
 
 def all_gather_texts(group: ProcessGroup, text: str) -> list[str]:
-    """The texts of all workers, in the order of their ranks. They may differ in length, and must be ASCII."""
+    """Return the texts of all workers in the order of their ranks. They must be ASCII; lengths may differ."""
     block = text.encode("ascii")
     longest = group.all_reduce_max(len(block))
-    return [theirs.rstrip(b"\0").decode("ascii") for theirs in group.all_gather(block.ljust(longest, b"\0"))]
+    return [received.rstrip(b"\0").decode("ascii") for received in group.all_gather(block.ljust(longest, b"\0"))]
 
 
 def _array_digest(array: np.ndarray) -> str:

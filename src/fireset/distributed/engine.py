@@ -1,7 +1,7 @@
-"""An engine on this worker's neurons and rows, and the sums that make it one of the whole network and all rows.
+"""Engines on one worker's neurons and rows that sum their results over all workers.
 
-``DistributedEngine`` adds up over the workers with the same rows, ``RowSharesEngine`` over those with the same neurons;
-on a grid the one is inside the other, and inside both is the engine that finds the fire sets.
+``NeuronShardEngine`` sums over the workers with the same rows, ``RowShardEngine`` over those with the same neurons. On
+a grid the second wraps the first, which wraps the engine that finds the active pairs.
 """
 
 from dataclasses import asdict
@@ -11,40 +11,51 @@ import numpy as np
 from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
-from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.engines.tangent import FireSetColumns, TangentOperator
+from fireset.engines.step_rule import NeuronGradients, StepRule
+from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns, TangentOperator
 
-_NUMBERS_AT_ONCE = 1 << 22
+_NUMBERS_PER_EXCHANGE = 1 << 22
+_CAPABILITIES = (
+    "exact",
+    "preprocesses",
+    "simulated",
+    "supports_sparse",
+    "supports_output_training",
+    "can_reduce_memory",
+    "compiled_dimensions",
+    "blocks",
+)
 
 
-class _WrappingEngine(Engine):
-    """What is the same whatever is added up: it prepares, speaks of fire sets and takes memory as the inner one does.
+class _ShardedEngine(Engine):
+    """Delegate to an inner engine what needs no sum, or only a sum of counts.
 
-    ``work`` is that of all workers of the group together.
+    ``fire_sets`` and ``active_by_neuron`` are those of this worker's neurons and rows. ``work`` is the sum over the
+    workers of the group. Methods whose result depends on the width of the network or on the number of rows are
+    abstract in ``Engine``, so that each subclass has to define them.
     """
 
     summary = "any other engine, on several workers"
-    takes_sparse = True  # the inner engine says whether it does
 
     def __init__(self, inner: Engine, group: ProcessGroup):
         super().__init__()
         self.name = inner.name
-        self.exact = inner.exact
-        self.blocks = inner.blocks
+        for capability in _CAPABILITIES:
+            setattr(self, capability, getattr(inner, capability))
         self.inner = inner
         self._group = group
         self._started = False
 
     def _prepare(self) -> None:
         self.inner.start(self.network, self.X)
-        if not self._started:  # for the counts: preprocessing is work, too
-            self._added(np.empty(0))
+        if not self._started:  # add the counts of the preprocessing
+            self._sum(np.empty(0))
         self._started = True
 
-    def _added(self, share: np.ndarray) -> np.ndarray:
-        """The sum of all workers' shares; what they have done so far is added up on the way."""
+    def _sum(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of ``values`` over all workers; add up the work counts in the same exchange."""
         done = {name: count for name, count in asdict(self.inner.work).items() if count is not None}
-        total, counts = self._group.all_reduce_exact(share, tuple(done.values()))
+        total, counts = self._group.all_reduce_exact(values, tuple(done.values()))
         for name, count in zip(done, counts, strict=True):
             setattr(self.work, name, count)
         return total
@@ -52,8 +63,14 @@ class _WrappingEngine(Engine):
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
         self.inner.weights_moved(neurons, distances)
 
+    def outputs_moved(self) -> None:
+        self.inner.outputs_moved()
+
     def fire_sets(self):
         return self.inner.fire_sets()
+
+    def active_by_neuron(self) -> ActiveByNeuron:
+        return self.inner.active_by_neuron()
 
     def recall_counts(self, rows: np.ndarray) -> tuple[int, int]:
         found, active = self.inner.recall_counts(rows)
@@ -66,11 +83,11 @@ class _WrappingEngine(Engine):
         return self.inner.memory_bytes(network, n_samples)
 
 
-class DistributedEngine(_WrappingEngine):
-    """Adds up over all workers what the inner engine finds on this worker's neurons.
+class NeuronShardEngine(_ShardedEngine):
+    """Sum the results of the inner engine on this worker's neurons over all workers.
 
-    The inner engine divides by the √width of its shard; here shares and residuals are scaled to √m of the whole.
-    ``gradient``, ``weights_moved`` and ``fire_sets`` speak of this worker's neurons.
+    The inner engine divides by the √width of its shard; here results and residuals are scaled to √m of the network.
+    ``gradient``, ``output_gradient``, ``weights_moved`` and ``fire_sets`` refer to this worker's neurons.
     """
 
     def __init__(self, inner: Engine, shard: NetworkShard):
@@ -78,92 +95,114 @@ class DistributedEngine(_WrappingEngine):
         self.shard = shard
 
     def forward(self) -> np.ndarray:
-        return self._added(self.inner.forward() * self.shard.scale)
+        return self._sum(self.inner.forward() * self.shard.scale)
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
         self.inner.step(residual * self.shard.scale, rule)
 
-    def gradient(self, residual: np.ndarray) -> RowGradients:
+    def gradient(self, residual: np.ndarray) -> NeuronGradients:
         return self.inner.gradient(residual * self.shard.scale)
 
+    def output_gradient(self, residual: np.ndarray) -> np.ndarray:
+        return self.inner.output_gradient(residual * self.shard.scale)
+
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
-        return self._added(self.inner.jacobian_product(directions) * self.shard.scale)
+        return self._sum(self.inner.jacobian_product(directions) * self.shard.scale)
 
     def tangent_operator(self) -> TangentOperator:
-        return self._scaled(self.inner.tangent_operator())
+        return self._summed_operator(self.inner.tangent_operator())
 
     def approximate_tangent_operator(self) -> TangentOperator:
-        return self._scaled(self.inner.approximate_tangent_operator())
+        return self._summed_operator(self.inner.approximate_tangent_operator())
 
-    def _scaled(self, product: TangentOperator) -> TangentOperator:
-        return lambda direction: self._added(product(direction) * self.shard.scale**2)
+    def _summed_operator(self, product: TangentOperator) -> TangentOperator:
+        return lambda direction: self._sum(product(direction) * self.shard.scale**2)
 
     def common_counts(self, dtype=np.float64) -> np.ndarray:
-        """Of all workers' neurons: one exchange of n² counts, some rows at a time."""
-        table = self.inner.common_counts(dtype)
-        return _summed(table, self.shard.group)
+        """Exchanges n² counts, some rows at a time; otherwise as ``Engine.common_counts``."""
+        return _sum_in_place(self.inner.common_counts(dtype), self._group)
 
-    def count_columns(self) -> "DistributedColumns":
-        return DistributedColumns(self.inner.count_columns(), self.shard.group)
+    def common_count_columns(self) -> "ShardedCountColumns":
+        return ShardedCountColumns(self.inner.common_count_columns(), self._group)
 
     @property
     def tangent_scale(self) -> float:
         return self.inner.tangent_scale * self.shard.scale**2
 
 
-class RowSharesEngine(_WrappingEngine):
-    """Adds up over the workers with the same neurons what the inner engine finds on this worker's rows.
+class RowShardEngine(_ShardedEngine):
+    """Sum the gradients of the inner engine on this worker's rows over the workers with the same neurons.
 
     Predictions, residuals and directions, (n_j, c), are those of this worker's rows, as are ``X`` and ``fire_sets``;
     ``gradient`` is that of all rows. A step exchanges the gradient, m_i · d numbers, and all workers with these neurons
-    take it alike.
+    take the same step. The tangent kernel is available as an operator only: its entries need pairs of rows that are on
+    different workers.
     """
 
     def forward(self) -> np.ndarray:
         predictions = self.inner.forward()
-        self._added(np.empty(0))
+        self._sum(np.empty(0))
         return predictions
 
-    def gradient(self, residual: np.ndarray) -> RowGradients:
-        total = self._all_gradients(residual)
-        neurons = np.flatnonzero(total.any(axis=1))
-        return RowGradients(neurons, total[neurons])
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        self.weights_moved(*rule.apply(self.network.weights, self.gradient(residual)))
 
-    def _all_gradients(self, residual: np.ndarray) -> np.ndarray:
-        """Of all neurons, (m_i, d), whether they fire or not: with many rows to a worker hardly one does not."""
+    def gradient(self, residual: np.ndarray) -> NeuronGradients:
+        total = self._summed_gradients(residual)
+        neurons = np.flatnonzero(total.any(axis=1))
+        return NeuronGradients(neurons, total[neurons])
+
+    def output_gradient(self, residual: np.ndarray) -> np.ndarray:
+        return _sum_in_place(self.inner.output_gradient(residual), self._group)
+
+    def _summed_gradients(self, residual: np.ndarray) -> np.ndarray:
+        """Return the gradients of all neurons, (m_i, d). With many rows per worker almost all neurons are active."""
         neurons, rows = self.inner.gradient(residual)
         total = np.zeros_like(self.network.weights)
         total[neurons] = rows
-        return _summed(total, self._group)
+        return _sum_in_place(total, self._group)
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
         return self.inner.jacobian_product(directions)
 
     def tangent_operator(self) -> TangentOperator:
-        """J (Jᵀ v): the sum over rows comes between the two."""
-        return lambda direction: self.jacobian_product(self._all_gradients(direction))
+        """Return v ↦ J (Jᵀ v), with the sum over rows between the two products."""
+        return lambda direction: self.jacobian_product(self._summed_gradients(direction))
+
+    def approximate_tangent_operator(self) -> TangentOperator:
+        return self.tangent_operator()
+
+    def common_counts(self, dtype=np.float64) -> np.ndarray:
+        raise NotImplementedError("common_counts needs all rows on every worker")
+
+    def common_count_columns(self) -> CommonCountColumns:
+        raise NotImplementedError("common_count_columns needs all rows on every worker")
+
+    @property
+    def tangent_scale(self) -> float:
+        return self.inner.tangent_scale
 
 
-class DistributedColumns(FireSetColumns):
-    """Counts of some columns, summed over all workers, who must ask for the same ones."""
+class ShardedCountColumns(CommonCountColumns):
+    """Columns of ``common_counts``, summed over all workers. All workers must request the same columns."""
 
-    def __init__(self, inner: FireSetColumns, group: ProcessGroup):
+    def __init__(self, inner: CommonCountColumns, group: ProcessGroup):
         self._inner, self._group = inner, group
 
     def diagonal(self) -> np.ndarray:
-        return _summed(self._inner.diagonal(), self._group)
+        return _sum_in_place(self._inner.diagonal(), self._group)
 
     def table(self, samples: np.ndarray) -> np.ndarray:
-        return _summed(self._inner.table(samples), self._group)
+        return _sum_in_place(self._inner.table(samples), self._group)
 
     def counts(self, samples: np.ndarray) -> np.ndarray:
-        return _summed(self._inner.counts(samples), self._group)
+        return _sum_in_place(self._inner.counts(samples), self._group)
 
 
-def _summed(table: np.ndarray, group: ProcessGroup) -> np.ndarray:
-    """Numbers of all workers added up, in place, some at a time: what travels may be four times as long."""
+def _sum_in_place(table: np.ndarray, group: ProcessGroup) -> np.ndarray:
+    """Replace ``table`` by its sum over all workers, in parts: the exchanged numbers may take four times its memory."""
     flat = table.reshape(-1)
-    for lo in range(0, len(flat), _NUMBERS_AT_ONCE):
-        some = slice(lo, lo + _NUMBERS_AT_ONCE)
+    for lo in range(0, len(flat), _NUMBERS_PER_EXCHANGE):
+        some = slice(lo, lo + _NUMBERS_PER_EXCHANGE)
         flat[some] = group.all_reduce_exact(flat[some].astype(np.float64))[0]
     return table

@@ -1,11 +1,11 @@
-"""The processes that train together: a single one, or the workers of an initialized process group of torch.distributed.
+"""Process groups: a single process, or the workers of an initialized process group of torch.distributed.
 
-Whoever trains asks ``current_group`` and need not know which of the two it is.
+``current_group`` returns one of the two; calling code treats both alike.
 
-Sums over workers are exact, so that they do not depend on the order in which a network of machines adds: all workers
-agree on a power of two, round their shares to whole multiples of it, and add integers. With P workers a share is
-rounded to 2^−(61 − log₂ P) of the largest one, finer than float64 has it for all P up to 256. Decisions (when to stop,
-what rate) are functions of these sums, and therefore the same everywhere.
+Sums over workers are exact, so that they do not depend on the order of the additions: all workers agree on a power of
+two, round their values to multiples of it, and add integers. With P workers a value is rounded to 2^−(61 − log₂ P) of
+the largest one, which is finer than float64 for P up to 256. Decisions, such as when to stop, depend on these sums
+only, and are therefore the same on all workers.
 """
 
 import os
@@ -22,24 +22,23 @@ import numpy as np
 
 from fireset._util.errors import WORKER_LOST, InputError, WorkerLostError
 
-# How long workers wait for each other in one exchange unless asked otherwise, and to begin with. A worker that died is
-# noticed at once, by its closed connection; only a machine that vanished without a word is waited for.
+# Default timeout of an exchange, and of joining the group. A worker that died is detected at once by its closed
+# connection; the timeout is for machines that lost their connection without closing it.
 TIMEOUT = timedelta(minutes=10)
-_exchange_timeout = TIMEOUT  # of the workers that were joined, who have one group in a process, as torch has
+_exchange_timeout = TIMEOUT  # of the joined group; torch also has one default group per process
 
-
-_BITS = 62  # of an int64, less the sign and one for rounding
+_SUM_BITS = 62  # of an int64, without the sign and one bit for rounding
 
 
 class ProcessGroup(ABC):
-    """Some processes and what they can tell each other. Every method must be called by all of them.
+    """Some processes and their exchanges. Every method but ``neuron_range`` must be called by all of them.
 
     Attributes
     ----------
     rank : int
-        Number of this process, from 0.
+        Rank of this process, from 0.
     size : int
-        How many there are.
+        Number of processes.
     """
 
     rank: int
@@ -47,37 +46,45 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def all_reduce_max(self, number: int) -> int:
-        """The largest number that a worker has."""
+        """Return the largest number of all workers."""
 
     @abstractmethod
     def all_reduce_sum(self, number: int) -> int:
-        """The sum of all workers' numbers."""
+        """Return the sum of the numbers of all workers."""
 
     @abstractmethod
     def all_gather(self, block: bytes) -> list[bytes]:
-        """The bytes of every worker, as many from each, in the order of their ranks."""
+        """Return the bytes of all workers in the order of their ranks. Lengths must be equal."""
 
     @abstractmethod
-    def all_reduce_exact(self, shares: np.ndarray, counts: Sequence[int] = ()) -> tuple[np.ndarray, list[int]]:
-        """Sum of the float64 ``shares`` of all workers, and of some counts that travel with them."""
+    def all_reduce_exact(self, values: np.ndarray, counts: Sequence[int] = ()) -> tuple[np.ndarray, list[int]]:
+        """Return the exact sum of float64 arrays over all workers, and of some counts in the same exchange."""
 
     @abstractmethod
     def broadcast(self, array: np.ndarray, source: int) -> None:
-        """Write what worker ``source`` has in ``array`` into everybody's."""
+        """Overwrite ``array`` on all workers by that of worker ``source``."""
+
+    @abstractmethod
+    def subgroup(self, ranks: range) -> "ProcessGroup | None":
+        """Create a group of the workers ``ranks``. Return it on these workers, and None on the others."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Release a group that ``subgroup`` created."""
 
     def all_true(self, flag: bool) -> bool:
-        """Whether the flag is set on all workers."""
+        """Return whether the flag is set on all workers."""
         return self.all_reduce_max(int(not flag)) == 0
 
-    def neurons_of(self, rank: int, width: int) -> tuple[int, int]:
-        """The neurons of a worker: contiguous, and as many as any other has, or one more."""
+    def neuron_range(self, rank: int, width: int) -> tuple[int, int]:
+        """Return the range of neurons of a worker. Sizes differ by at most one."""
         if self.size > 1 and width < 2 * self.size:
             raise InputError(f"width must be at least 2 for each of the {self.size} workers, got {width}")
         return width * rank // self.size, width * (rank + 1) // self.size
 
 
 class SingleProcess(ProcessGroup):
-    """One process without others."""
+    """A group of one process."""
 
     rank = 0
     size = 1
@@ -91,21 +98,27 @@ class SingleProcess(ProcessGroup):
     def all_gather(self, block: bytes) -> list[bytes]:
         return [block]
 
-    def all_reduce_exact(self, shares: np.ndarray, counts: Sequence[int] = ()) -> tuple[np.ndarray, list[int]]:
-        return shares, list(counts)
+    def all_reduce_exact(self, values: np.ndarray, counts: Sequence[int] = ()) -> tuple[np.ndarray, list[int]]:
+        return values, list(counts)
 
     def broadcast(self, array: np.ndarray, source: int) -> None:
-        """There is nobody to hear it."""
+        """Do nothing."""
+
+    def subgroup(self, ranks: range) -> "SingleProcess | None":
+        return self if 0 in ranks else None
+
+    def leave(self) -> None:
+        """Do nothing."""
 
 
 class TorchProcessGroup(ProcessGroup):
-    """The workers of torch.distributed's default group, any backend that adds integers (gloo does)."""
+    """The default group of torch.distributed, or a subgroup; any backend that adds integers, such as gloo."""
 
     def __init__(self, distributed: Any):
         self._distributed = distributed
         self.rank: int = distributed.get_rank()
         self.size: int = distributed.get_world_size()
-        self.bytes_exchanged = 0  # what this worker handed over to be added or compared; see docs/distributed.md
+        self.bytes_exchanged = 0  # that this worker passed to ``all_reduce``; see docs/distributed.md
 
     def all_reduce_max(self, number: int) -> int:
         return int(self._all_reduce(np.array([number], np.int64), self._distributed.ReduceOp.MAX)[0])
@@ -116,57 +129,55 @@ class TorchProcessGroup(ProcessGroup):
     def all_gather(self, block: bytes) -> list[bytes]:
         from torch import empty, frombuffer, uint8
 
-        theirs = [empty(len(block), dtype=uint8) for _ in range(self.size)]
-        with _worker_lost_in_one_line():
-            self._distributed.all_gather(theirs, frombuffer(bytearray(block), dtype=uint8))
-        return [bytes(tensor.numpy()) for tensor in theirs]
+        blocks = [empty(len(block), dtype=uint8) for _ in range(self.size)]
+        with _raising_worker_lost():
+            self._distributed.all_gather(blocks, frombuffer(bytearray(block), dtype=uint8))
+        return [bytes(tensor.numpy()) for tensor in blocks]
 
-    def all_reduce_exact(self, shares: np.ndarray, counts: Sequence[int] = ()) -> tuple[np.ndarray, list[int]]:
-        """Two exchanges: 8 bytes to agree on the power of two, 8 bytes for each number to add.
+    def all_reduce_exact(self, values: np.ndarray, counts: Sequence[int] = ()) -> tuple[np.ndarray, list[int]]:
+        """Return sums in two exchanges: 8 bytes to agree on the power of two, and 8 bytes per number.
 
-        What is not finite anywhere is NaN everywhere.
+        If a value is not finite on any worker, all sums are NaN on all workers.
         """
         operations = self._distributed.ReduceOp
-        peak = float(np.abs(shares).max(initial=0.0))
+        peak = float(np.abs(values).max(initial=0.0))
         peak = float(self._all_reduce(np.array([peak if isfinite(peak) else np.inf]), operations.MAX)[0])
-        scale = _BITS - frexp(peak)[1] - (self.size - 1).bit_length() if isfinite(peak) else 0
-        whole = np.zeros(shares.size + len(counts), np.int64)
+        scale = _SUM_BITS - frexp(peak)[1] - (self.size - 1).bit_length() if isfinite(peak) else 0
+        integers = np.zeros(values.size + len(counts), np.int64)
         if isfinite(peak):
-            whole[: shares.size] = np.rint(np.ldexp(shares.ravel(), scale))
-        whole[shares.size :] = counts
-        whole = self._all_reduce(whole, operations.SUM)
+            integers[: values.size] = np.rint(np.ldexp(values.ravel(), scale))
+        integers[values.size :] = counts
+        integers = self._all_reduce(integers, operations.SUM)
         if not isfinite(peak):
-            return np.full(shares.shape, np.nan), whole[shares.size :].tolist()
-        added = np.ldexp(whole[: shares.size].astype(np.float64), -scale).reshape(shares.shape)
-        return added, whole[shares.size :].tolist()
+            return np.full(values.shape, np.nan), integers[values.size :].tolist()
+        added = np.ldexp(integers[: values.size].astype(np.float64), -scale).reshape(values.shape)
+        return added, integers[values.size :].tolist()
 
     def broadcast(self, array: np.ndarray, source: int) -> None:
         from torch import from_numpy
 
-        with _worker_lost_in_one_line():
+        with _raising_worker_lost():
             self._distributed.broadcast(from_numpy(array), src=source)
 
     def _all_reduce(self, array: np.ndarray, operation: Any) -> np.ndarray:
         from torch import from_numpy
 
-        with _worker_lost_in_one_line():
-            self._distributed.all_reduce(from_numpy(array), op=operation)  # in place, on the array's own memory
+        with _raising_worker_lost():
+            self._distributed.all_reduce(from_numpy(array), op=operation)  # in place: the tensor is a view of the array
         self.bytes_exchanged += array.nbytes
         return array
 
     def subgroup(self, ranks: range) -> "TorchProcessGroup | None":
-        """A group of these workers, for them; None for the others, who must call this, too."""
-        with _worker_lost_in_one_line():
+        with _raising_worker_lost():
             group = self._distributed.new_group(ranks, timeout=_exchange_timeout)
         return TorchProcessGroup(_Subgroup(self._distributed, group)) if self.rank in ranks else None
 
     def leave(self) -> None:
-        """Give a group that ``subgroup`` made back."""
         self._distributed.destroy_process_group()
 
 
 class _Subgroup:
-    """``torch.distributed`` as some of the workers see it: with numbers of their own, and among themselves."""
+    """The functions of ``torch.distributed`` for a subgroup, with the ranks of the subgroup."""
 
     def __init__(self, distributed: Any, group: Any):
         self._distributed, self._group = distributed, group
@@ -196,20 +207,23 @@ SINGLE_PROCESS = SingleProcess()
 
 
 def current_group() -> ProcessGroup:
-    """That of this process: the default group of torch.distributed if one is initialized. Imports nothing."""
+    """Return the default group of torch.distributed if one is initialized, else ``SINGLE_PROCESS``.
+
+    Does not import torch.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return SINGLE_PROCESS
     return TorchProcessGroup(distributed)
 
 
-def launched() -> bool:
-    """Whether this process was started by torchrun, or by something that speaks as it does."""
+def launched_by_torchrun() -> bool:
+    """Return whether the environment variables of torchrun are set."""
     return "WORLD_SIZE" in os.environ and "RANK" in os.environ
 
 
-def restarted() -> bool:
-    """Whether torchrun has started this process again, after a worker was lost."""
+def restarted_by_torchrun() -> bool:
+    """Return whether torchrun has started this process again after a worker was lost."""
     return _attempt() != "0"
 
 
@@ -218,13 +232,14 @@ def _attempt() -> str:
 
 
 def _check_environment() -> None:
-    """Refuse an environment that is not torchrun's in one line: some systems set RANK and WORLD_SIZE for themselves."""
+    """Raise ``InputError`` unless the variables are those of torchrun: some systems set RANK and WORLD_SIZE as well."""
     problem = _environment_problem()
     if problem:
         raise InputError(f"{problem}; start the workers with torchrun, or unset RANK and WORLD_SIZE")
 
 
 def _environment_problem() -> str:
+    """Return what is wrong with the environment, or an empty string."""
     values = {name: os.environ[name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE") if name in os.environ}
     values |= {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
     wrong = {name: value for name, value in values.items() if not value.isdecimal()}
@@ -239,12 +254,12 @@ def _environment_problem() -> str:
 
 @contextmanager
 def joined_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
-    """Join the workers that torchrun started, if it did, and leave them at the end of the block.
+    """Join the workers that torchrun started, and leave the group at the end of the block.
 
-    Until all have come they are waited for ten minutes, or ``timeout`` if that is longer; from then on a worker that
-    does not answer for ``timeout`` in an exchange is given up.
+    Without torchrun the group is that of ``current_group``. All workers must join within ten minutes, or ``timeout`` if
+    that is longer. Afterwards a worker that does not answer within ``timeout`` in an exchange is considered lost.
     """
-    if not launched():
+    if not launched_by_torchrun():
         yield current_group()
         return
     _check_environment()
@@ -255,11 +270,11 @@ def joined_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
         raise InputError("several workers need PyTorch: pip install 'fireset[torch]'") from None
     global _exchange_timeout
     _exchange_timeout, longest = timeout, max(timeout, TIMEOUT)
-    with _worker_lost_in_one_line(), _ending_after(longest + timedelta(seconds=30)):
+    with _raising_worker_lost(), _exiting_after(longest + timedelta(seconds=30)):
         store, rank, size = next(rendezvous("env://", timeout=longest))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            # torchrun keeps its store through a restart, and with it the addresses of workers that are gone.
-            # (Documented as torch.distributed.PrefixStore, and not declared.)
+            # torchrun keeps its store through a restart, with the addresses of lost workers. PrefixStore is documented
+            # as torch.distributed.PrefixStore, but not declared.
             store = distributed.PrefixStore(f"attempt {_attempt()}", store)  # pyright: ignore[reportPrivateImportUsage]
         store.set(f"worker {rank} is here", "")
         store.wait([f"worker {other} is here" for other in range(size)], longest)
@@ -271,8 +286,8 @@ def joined_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
 
 
 @contextmanager
-def _worker_lost_in_one_line() -> Iterator[None]:
-    """What torch says when a worker is gone, in one line."""
+def _raising_worker_lost() -> Iterator[None]:
+    """Raise ``WorkerLostError``, with the last line of torch's message, for a ``RuntimeError`` of this block."""
     try:
         yield
     except RuntimeError as error:
@@ -281,14 +296,14 @@ def _worker_lost_in_one_line() -> Iterator[None]:
 
 
 @contextmanager
-def _ending_after(limit: timedelta) -> Iterator[None]:
-    """End the process if the block takes longer: gloo waits for ever for a worker that dies while they connect."""
+def _exiting_after(limit: timedelta) -> Iterator[None]:
+    """Exit the process if the block takes longer: gloo waits for ever for a worker that dies while it connects."""
 
-    def give_up() -> None:
-        print(f"fireset: error: the workers did not find each other within {limit}", file=sys.stderr, flush=True)
+    def exit_process() -> None:
+        print(f"fireset: error: the workers did not connect within {limit}", file=sys.stderr, flush=True)
         os._exit(WORKER_LOST)
 
-    timer = threading.Timer(limit.total_seconds(), give_up)
+    timer = threading.Timer(limit.total_seconds(), exit_process)
     timer.daemon = True
     timer.start()
     try:

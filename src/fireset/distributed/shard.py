@@ -1,4 +1,4 @@
-"""A worker's part of a network: which neurons it trains, how they are drawn, predicted with and saved."""
+"""A worker's shard of a network: its neurons, and how they are drawn, predict and are saved."""
 
 import os
 from collections.abc import Mapping
@@ -11,29 +11,30 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.files import file_digest, write_model, write_target
 from fireset._util.shard_files import own_shards, remove_shards, shard_path
-from fireset.distributed.agreement import check_same, failing_together
+from fireset.distributed.agreement import check_same, raise_on_all_workers
 from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.worker_grid import WorkerGrid, current_grid
 from fireset.network import ShiftedReLUNetwork
 
 
 class NetworkShard:
-    """The neurons that this worker trains, of a network that all workers have together.
+    """The neurons of a network that this worker trains.
 
-    With a single process it holds the whole network, on its own memory. ``predict`` and ``save`` speak for the whole:
-    call them on all workers.
+    With a single process these are all neurons, without a copy. ``predict`` and ``save`` are those of the whole
+    network: call them on all workers.
 
     Attributes
     ----------
     local : ShiftedReLUNetwork
-        The neurons ``first … first + local.width − 1``. It divides by the root of its own width; ``scale`` is what
-        makes its predictions a share of the whole network's, √(local.width / width).
+        The network of neurons ``first … first + local.width − 1``. It divides by the root of its own width.
+    scale : float
+        √(local.width / width), the factor of ``local``'s predictions in those of the whole network.
     first : int
     width : int
-        m, of the whole network, as everywhere.
+        m, the width of the whole network.
     grid : WorkerGrid
     group : ProcessGroup
-        Of the grid, the workers that have the whole network between them: those with the same rows.
+        The workers with the same rows: together they have the whole network.
     """
 
     def __init__(self, local: ShiftedReLUNetwork, first: int, width: int, grid: WorkerGrid):
@@ -44,13 +45,13 @@ class NetworkShard:
 
     @classmethod
     def of(cls, network: "ShiftedReLUNetwork | NetworkShard", grid: WorkerGrid) -> "NetworkShard":
-        """This worker's part of a network, on the same memory."""
+        """Return this worker's shard of a network, a view of its memory."""
         if isinstance(network, NetworkShard):
             return network
         group = grid.same_rows
         if group.size == 1:
             return cls(network, 0, network.width, grid)
-        lo, hi = group.neurons_of(group.rank, network.width)
+        lo, hi = group.neuron_range(group.rank, network.width)
         return cls(network.part(slice(lo, hi)), lo, network.width, grid)
 
     @property
@@ -82,43 +83,44 @@ class NetworkShard:
         return self.local.dtype
 
     def predict(self, X) -> np.ndarray:
-        """f(x_i) of the whole network, (n, c), float64; all workers must give the same rows."""
+        """Return f(x_i) of the whole network, (n, c), float64. All workers must pass the same rows."""
         return self.group.all_reduce_exact(self.local.predict(X) * self.scale)[0]
 
     def gather_into(self, network: "ShiftedReLUNetwork | NetworkShard") -> None:
-        """Bring what the others trained into the network that this is a part of."""
+        """Copy the weights of all workers' neurons into ``network``."""
         if isinstance(network, NetworkShard) or self.group.size == 1:
             return
         for rank in range(self.group.size):
-            lo, hi = self.group.neurons_of(rank, network.width)
+            lo, hi = self.group.neuron_range(rank, network.width)
             self.group.broadcast(network.weights[lo:hi], source=rank)
 
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
-        """Every worker writes its neurons beside ``path``; ``path`` itself names them, and is written last.
+        """Write a model of several files: each worker writes its shard next to ``path``; ``path`` lists them.
 
-        Of several workers with the same neurons the first writes them. Where ``path`` is a link, shards are beside the
-        file that it leads to. At the end, the shards are removed that the file named which ``path`` was before, and no
-        others.
+        ``path`` is written last. Of several workers with the same neurons the first writes them. If ``path`` is a link,
+        the shards are next to its target. At the end the shards of the previous model at ``path`` are removed.
         """
-        group, everybody = self.group, self.grid.everybody
-        if everybody.size == 1:
+        group, workers = self.group, self.grid.all_workers
+        if workers.size == 1:
             self.local.save(path, description, **arrays)
             return
-        # Shards get a name of their own each time, so that the model that was there stays whole until the last moment.
-        mark = everybody.all_gather(os.urandom(16))[0][:4].hex()
-        parts = [f"{rank + 1}-of-{group.size}.{mark}" for rank in range(group.size)]
-        target, place, old = Path(path), None, []
+        # New file names each time, so that the previous model stays complete until ``path`` is replaced.
+        suffix = workers.all_gather(os.urandom(16))[0][:4].hex()
+        parts = [f"{rank + 1}-of-{group.size}.{suffix}" for rank in range(group.size)]
+        target, own_file, old = Path(path), None, []
         try:
-            with failing_together(everybody):
+            with raise_on_all_workers(workers):
                 target = write_target(path)
                 if self.grid.writes:
-                    place = shard_path(target, parts[group.rank])
+                    own_file = shard_path(target, parts[group.rank])
                     write_model(
-                        place, {"weights": self.local.weights, "output_weights": self.local.stored_outputs()}, {}
+                        own_file,
+                        {"weights": self.local.weights, "output_weights": self.local.stored_output_weights()},
+                        {},
                     )
-            digests = everybody.all_gather(file_digest(place) if place else bytes(16))[: group.size]
-            with failing_together(everybody):
-                if everybody.rank == 0:
+            digests = workers.all_gather(file_digest(own_file) if own_file else bytes(16))[: group.size]
+            with raise_on_all_workers(workers):
+                if workers.rank == 0:
                     old = own_shards(target)
                     shards = [
                         {"file": shard_path(target, part).name, "checksum": digest.hex()}
@@ -126,35 +128,35 @@ class NetworkShard:
                     ]
                     write_model(path, arrays, {**(description or {}), **self.local.scalars(), "shards": shards})
         except InputError:
-            # The file may be in its place all the same, if the system failed after that: its shards are needed then.
-            if place is not None and place not in own_shards(target):
-                place.unlink(missing_ok=True)
+            # ``path`` may have been replaced before the error: it then needs its shards.
+            if own_file is not None and own_file not in own_shards(target):
+                own_file.unlink(missing_ok=True)
             raise
         remove_shards(old)
 
 
 def check_same_run(network: "ShiftedReLUNetwork | NetworkShard", settings: Mapping[str, Any]) -> ProcessGroup:
-    """Raise ``InputError`` on all workers unless network and settings are the same on all; returns all workers.
+    """Raise ``InputError`` on all workers unless network and settings are equal on all; return the group of all.
 
-    Weights are compared where each worker has all of them. Those of shards follow from the arguments of ``initialize``.
+    Weights are compared if each worker has all of them. Those of shards follow from the arguments of ``initialize``.
     """
-    group = network.grid.everybody if isinstance(network, NetworkShard) else current_grid().everybody
+    group = network.grid.all_workers if isinstance(network, NetworkShard) else current_grid().all_workers
     names = ("width", "n_features", "n_outputs", "threshold", "output_scale", "dtype")
-    facts = {name: getattr(network, name) for name in names}
+    described = {name: getattr(network, name) for name in names}
     if group.size > 1 and isinstance(network, ShiftedReLUNetwork):
-        facts |= {"weights": network.weights, "output_weights": network.output_weights}
-    check_same(group, {**settings, **facts})
+        described |= {"weights": network.weights, "output_weights": network.output_weights}
+    check_same(group, {**settings, **described})
     return group
 
 
 def initialize(width: int, n_features: int, n_outputs: int = 1, **options) -> "ShiftedReLUNetwork | NetworkShard":
-    """``ShiftedReLUNetwork.initialize``; of several workers, each draws its own neurons only."""
+    """Draw a network as ``ShiftedReLUNetwork.initialize`` does; each of several workers draws its own neurons only."""
     grid = current_grid()
-    if grid.everybody.size == 1:
+    if grid.all_workers.size == 1:
         return ShiftedReLUNetwork.initialize(width, n_features, n_outputs, **options)
     group = grid.same_rows
-    asked = {"width": width, "n_features": n_features, "n_outputs": n_outputs, **options}
-    check_same(grid.everybody, asked)
-    lo, hi = group.neurons_of(group.rank, width)
+    arguments = {"width": width, "n_features": n_features, "n_outputs": n_outputs, **options}
+    check_same(grid.all_workers, arguments)
+    lo, hi = group.neuron_range(group.rank, width)
     local = ShiftedReLUNetwork.initialize(width, n_features, n_outputs, neurons=(lo, hi), **options)
     return NetworkShard(local, lo, width, grid)

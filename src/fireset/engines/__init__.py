@@ -1,13 +1,13 @@
-"""How the fire sets are found: one file for each way, one contract for all (``base.py``)."""
+"""Engines: methods to find the active pairs of every iteration. One file per method, one contract (``base.py``)."""
 
 from fireset.engines.base import Engine, EngineWork
 from fireset.engines.registry import choose, create, describe, expected_costs
-from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.engines.step_rule import NeuronGradients, StepRule
 
 __all__ = [
     "Engine",
     "EngineWork",
-    "RowGradients",
+    "NeuronGradients",
     "StepRule",
     "choose",
     "create",

@@ -1,21 +1,21 @@
-"""The contract between whoever trains and the engines: how the fire sets are found, and all that follows from them.
+"""The contract of all engines: find the active pairs, and compute predictions, gradients and tangent products.
 
-A new engine is a subclass in a file of its own and a line in ``registry.py``. It must say how it prepares, what the
-network predicts and who fires; gradient, step, tangent product and recall then follow from the fire sets, and are
-overridden where the engine has a faster way.
+``Engine`` declares the methods that training calls. A new engine is a subclass of ``FireSetEngine``
+(``fire_set_engine.py``), which derives all but three methods from the fire sets, in a file of its own, and a line in
+``registry.py``. An engine that wraps another one (``fireset.distributed.engine``) is a subclass of ``Engine`` itself:
+every method whose result depends on the network's width or rows is abstract there, so none can be left out.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset._util.parallel import parallel_map, ranges
-from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.engines.tangent import ActiveByNeuron, FireSetColumns, TangentOperator, common_counts, fire_set_product
-from fireset.sparse_rows import Rows, SparseRows, kernel_rows
+from fireset.engines.step_rule import NeuronGradients, StepRule
+from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns, TangentOperator
+from fireset.sparse_rows import Rows, SparseRows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -25,230 +25,205 @@ if TYPE_CHECKING:
 
 @dataclass
 class EngineWork:
-    """What an engine did since it was made."""
+    """Operation counts of an engine since it was constructed."""
 
-    inner_products: int = 0  # pairs (neuron, sample) whose inner product was computed
-    nodes_visited: int = 0  # of an index, a max-tree and the like
-    active_pairs: int = 0  # of those, pairs that fired in the last forward pass
-    refreshes: int = 0  # neurons whose candidates were searched for anew
-    audited: int = 0  # neurons whose fire sets were checked against every sample
-    oracle_queries: int | None = None  # of the quantum engines: evaluations of the predicate, checks included
-    missed_pairs: int | None = None  # of the quantum engines: pairs that fire and are not among the fired pairs
+    inner_products: int = 0  # pairs (neuron, row) whose inner product was computed
+    nodes_visited: int = 0  # nodes of an index or of a tree of maxima
+    active_pairs: int = 0  # active pairs of the last forward pass
+    refreshes: int = 0  # neurons whose candidates were searched again
+    audited: int = 0  # neurons whose fire sets were compared with all rows
+    oracle_queries: int | None = None  # quantum engines: evaluations of the predicate, checks included
+    missed_pairs: int | None = None  # quantum engines: active pairs that the searches did not find
 
 
 class Engine(ABC):
-    """Runs gradient steps on a network and a fixed set of samples.
+    """Compute predictions, gradients and steps of a network on a fixed set of rows.
 
-    The order of calls: ``start``, then ``forward`` and ``step`` in turns. ``gradient``, ``tangent_operator`` and
-    ``fire_sets`` speak of the current weights. Whoever moves the weights otherwise than by ``step`` calls
-    ``weights_moved`` before anything else, or ``start`` again.
+    Order of calls: ``start``, then ``forward`` and ``step`` in turns. ``gradient``, ``tangent_operator`` and
+    ``fire_sets`` refer to the current weights. Code that changes the weights without ``step`` must call
+    ``weights_moved`` or ``start`` before any other method.
 
     Attributes
     ----------
     name : str
-        What users type.
+        Name in the registry.
     summary : str
-        One line about it, for ``fireset engines``.
+        One line for ``fireset engines``.
     exact : bool
-        Whether it has the dense engine's fire sets at every step.
+        Whether the fire sets equal those of the engine ``dense`` in every step.
     preprocesses : bool
-        Whether it searches, in any way, instead of looking at every pair.
+        Whether the engine searches for active pairs instead of computing all pairs.
     simulated : bool
-        Whether it imitates a machine that is not there: its seconds say nothing about the algorithm.
-    takes_sparse : bool
+        Whether the engine simulates other hardware. Its running time is then not comparable.
+    supports_sparse : bool
         Whether rows may be ``SparseRows``.
-    can_shrink : bool
-        Whether it can do with less memory than it would like to have, for more time.
+    supports_batches : bool
+        Whether the engine is a ``BatchEngine``.
+    supports_output_training : bool
+        Whether the output weights may change between iterations (``output_gradient``, ``outputs_moved``).
+    can_reduce_memory : bool
+        Whether ``within_memory`` can return an engine that uses less memory and more time.
     compiled_dimensions : tuple of int
-        Numbers of features whose samples have kernels of their own, which are compiled ahead for each.
+        Numbers of features that have kernels of their own. Kernels are compiled ahead for each.
     blocks : int
-        Parts of the neurons that are worked on one after the other for want of memory.
+        Number of blocks of neurons that are processed one after the other to save memory.
     work : EngineWork
     """
 
     name: str
     summary: str
     exact: bool = True
-    preprocesses: ClassVar[bool] = True
-    simulated: ClassVar[bool] = False
-    takes_sparse: ClassVar[bool] = False
-    can_shrink: ClassVar[bool] = False
-    compiled_dimensions: ClassVar[tuple[int, ...]] = (1,)
+    preprocesses: bool = True
+    simulated: bool = False
+    supports_sparse: bool = False
+    supports_batches: bool = False
+    supports_output_training: bool = False
+    can_reduce_memory: bool = False
+    compiled_dimensions: tuple[int, ...] = (1,)
     blocks: int = 1
 
     network: "ShiftedReLUNetwork"
-    X: Any  # (n, d): a matrix, or ``SparseRows`` where the engine takes them
-    sparse: bool = False  # whether they are
+    X: Any  # (n, d): a matrix, or ``SparseRows``
+    sparse: bool = False  # whether X is ``SparseRows``
 
     def __init__(self) -> None:
         self.work = EngineWork()
 
     def start(self, network: "ShiftedReLUNetwork", X: Rows) -> None:
-        """The preprocessing. X (n, d) is C-contiguous, in the network's precision, and must not change afterwards."""
-        self.expect(X)
+        """Preprocess. X (n, d) is C-contiguous, in the network's precision, and must not change afterwards."""
+        self.check_input(X)
         self.network, self.X = network, X
         self._prepare()
 
-    def expect(self, X: Rows) -> None:
-        """Be told what kind of rows will come, before anybody asks what they will take; refuses those it cannot use."""
+    def check_input(self, X: Rows) -> None:
+        """Check that the engine supports this kind of rows. Call it before ``memory_bytes``, which depends on it."""
         self.sparse = isinstance(X, SparseRows)
-        if self.sparse and not self.takes_sparse:
-            raise InputError(f"engine {self.name!r} needs dense rows; for sparse ones use 'dense', 'data' or 'auto'")
+        if self.sparse and not self.supports_sparse:
+            raise InputError(f"engine must be 'dense', 'data' or 'auto' for sparse rows, got {self.name!r}")
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make ready for ``self.network`` and ``self.X``; may be called again, with other ones."""
+        """Preprocess ``self.network`` and ``self.X``. May be called again after either has changed."""
+
+    # Passes
 
     @abstractmethod
     def forward(self) -> np.ndarray:
-        """Predictions at the current weights, (n, c), float64."""
+        """Return the predictions at the current weights, (n, c), float64."""
 
     @abstractmethod
     def fire_sets(self) -> "csr_array":
-        """Boolean n × m sparse array at the current weights, rows sorted."""
+        """Return the active pairs at the current weights as a boolean CSR array of shape (n, m), rows sorted."""
 
-    def gradient(self, residual: np.ndarray) -> RowGradients:
-        """∂L/∂W for residual e = ∂L/∂u, (n, c): ``∂L/∂w_r = (κ/√m) Σ_{i fired} (Σ_c a_rc e_ic) x_i``."""
-        from fireset.kernels.fire_sets import row_gradients
-
-        network = self.network
-        active = self.fire_sets().tocsc()
-        pushes = (residual / network.divisor).astype(network.dtype)
-        rows, X = np.empty_like(network.weights), kernel_rows(self.X)
-        parallel_map(
-            lambda span: row_gradients(X, network.output_weights, active.indptr, active.indices, pushes, rows, *span),
-            ranges(network.width),
-        )
-        neurons = np.flatnonzero(np.diff(active.indptr))
-        return RowGradients(neurons, rows[neurons])
-
-    def step(self, residual: np.ndarray, rule: StepRule) -> None:
-        """``W ← W − rule(∂L/∂W)`` for residual = ∂L/∂u, (n, c), at the weights of the last ``forward``."""
-        self.weights_moved(*rule.apply(self.network.weights, self.gradient(residual)))
-
-    def output_gradient(self, residual: np.ndarray) -> np.ndarray:
-        """∂L/∂A for residual e = ∂L/∂u, (n, c): ``∂L/∂a_rc = (κ/√m) Σ_{i fired} (⟨w_r, x_i⟩ − b) e_ic``, (m, c).
-
-        Here by looking at every pair.
-        """
-        network = self.network
-        gradient = np.zeros_like(network.output_weights)
-        pushes = (residual / network.divisor).astype(network.dtype)
-
-        def add(span: tuple[int, int]) -> None:
-            for tile in network.tiles(self.X, *span):
-                gradient[tile.neurons] += tile.activations @ pushes[tile.samples]
-
-        parallel_map(add, ranges(network.width), uses_blas=True)
-        return gradient
-
-    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - for those that use it
-        """Somebody else has moved these neurons, by at most these distances; nobody else has moved."""
-        self.start(self.network, self.X)
-
-    def outputs_moved(self) -> None:
-        """Record that ``network.output_weights`` have changed; the weights have not."""
-
-    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
-        """∂u/∂W V for V (m, d), on the fire sets as they are; (n, c), float64: what a small step V adds to u."""
-        from fireset.kernels.fire_sets import jacobian_product
-
-        network, X = self.network, kernel_rows(self.X)
-        active = self.fire_sets().tocsc()
-
-        def span_product(span: tuple[int, int]) -> np.ndarray:
-            share = np.zeros((len(self.X), network.n_outputs))
-            jacobian_product(X, network.output_weights, active.indptr, active.indices, directions, share, *span)
-            return share
-
-        return np.sum(parallel_map(span_product, ranges(network.width)), axis=0) / network.divisor
-
-    def tangent_operator(self) -> TangentOperator:
-        """The map v ↦ H v = ∂u/∂W (∂u/∂W)ᵀ v, v (n, c), on the fire sets as they are; valid until the weights move.
-
-        For κ = 1 and one output H is the paper's H(t) = (1/m) J Jᵀ.
-        """
-        product, squared_scale = (
-            fire_set_product(self.X, self.network.output_weights, self.fire_sets()),
-            self._squared_scale,
-        )
-        return product if squared_scale == 1.0 else lambda direction: product(direction) * squared_scale
-
-    @property
-    def _squared_scale(self) -> float:
-        return self.network.output_scale**2
-
-    def approximate_tangent_operator(self) -> TangentOperator:
-        """The same, near enough to choose a step size by."""
-        return self.tangent_operator()
-
-    def common_counts(self, dtype=np.float64) -> np.ndarray:
-        """#{r fires for i and for j}, for all samples; (n, n), its lower triangle.
-
-        Times ⟨x_i, x_j⟩ κ²/m it is the block that the tangent operator has for each output.
-        """
-        return common_counts(self.active_by_neuron(), dtype)
-
+    @abstractmethod
     def active_by_neuron(self) -> ActiveByNeuron:
-        """The fire sets, by neuron."""
-        return ActiveByNeuron.of(self.fire_sets())
+        """Return the active pairs at the current weights as one list of rows per neuron."""
 
-    def count_columns(self) -> FireSetColumns:
-        """The same, some columns at a time; valid until the weights move."""
-        return FireSetColumns(self.active_by_neuron())
+    @abstractmethod
+    def gradient(self, residual: np.ndarray) -> NeuronGradients:
+        """Return ∂L/∂W for residual e = ∂L/∂u, (n, c): ``∂L/∂w_r = (κ/√m) Σ_{i active} (Σ_c a_rc e_ic) x_i``."""
 
-    @property
-    def tangent_scale(self) -> float:
-        """κ²/m of the whole network."""
-        return 1.0 / self.network.squared_divisor
+    @abstractmethod
+    def step(self, residual: np.ndarray, rule: StepRule) -> None:
+        """Update ``W ← W − rule(∂L/∂W)`` for residual = ∂L/∂u, (n, c), at the weights of the last ``forward``."""
+
+    @abstractmethod
+    def output_gradient(self, residual: np.ndarray) -> np.ndarray:
+        """Return ∂L/∂A, (m, c), for residual e = ∂L/∂u: ``∂L/∂a_rc = (κ/√m) Σ_{i active} (⟨w_r, x_i⟩ − b) e_ic``."""
+
+    # Changes from outside
+
+    @abstractmethod
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
+        """Record that ``neurons`` moved by at most ``distances``; all others are unchanged."""
+
+    @abstractmethod
+    def outputs_moved(self) -> None:
+        """Record that ``network.output_weights`` have changed; the weights are unchanged."""
+
+    # Jacobian and tangent kernel
+
+    @abstractmethod
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        """Return ∂u/∂W V for V (m, d) on the current fire sets, (n, c), float64: the change of u for a small step V."""
+
+    @abstractmethod
+    def tangent_operator(self) -> TangentOperator:
+        """Return the map v ↦ H v = ∂u/∂W (∂u/∂W)ᵀ v, v (n, c), on the current fire sets.
+
+        The map is valid until the weights move. For κ = 1 and one output H is the paper's H(t) = (1/m) J Jᵀ.
+        """
+
+    @abstractmethod
+    def approximate_tangent_operator(self) -> TangentOperator:
+        """Return an approximate tangent operator, used to choose the step size."""
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        """H v for one v. For several, ``tangent_operator`` prepares once."""
+        """Return H v for one v. For several products ``tangent_operator`` prepares once."""
         return self.tangent_operator()(direction)
 
-    def recall(self, rows: np.ndarray | None = None) -> float:
-        """Share of the pairs that fire at the current weights, on these rows of X, that the engine knows of.
+    @abstractmethod
+    def common_counts(self, dtype=np.float64) -> np.ndarray:
+        """Return the number of neurons that are active for both rows i and j, (n, n); only the lower triangle is set.
 
-        1 for exact engines, by definition, and where nothing fires. Others look at every neuron, for O(rows · m · d): a
-        measurement, no part of training.
+        Multiplied by ⟨x_i, x_j⟩ · ``tangent_scale`` it is the block of the tangent kernel for each output.
+        """
+
+    @abstractmethod
+    def common_count_columns(self) -> CommonCountColumns:
+        """Return an object that computes some columns of ``common_counts`` at a time; valid until the weights move."""
+
+    @property
+    @abstractmethod
+    def tangent_scale(self) -> float:
+        """κ²/m of the whole network."""
+
+    # Recall
+
+    def recall(self, rows: np.ndarray | None = None) -> float:
+        """Return the fraction of active pairs at the current weights, on these rows of X, that the engine finds.
+
+        1 for exact engines, and if no pair is active. Other engines compute every pair of these rows, O(rows · m · d):
+        call it to measure, not while training.
         """
         found, active = self.recall_counts(np.arange(len(self.X)) if rows is None else np.asarray(rows))
         return min(1.0, found / active) if active else 1.0  # in float32 rounding may find one more
 
+    @abstractmethod
     def recall_counts(self, rows: np.ndarray) -> tuple[int, int]:
-        """Pairs known to fire, and pairs that fire, on these rows of X."""
-        if self.exact:
-            return 1, 1
-        found = np.diff(self.fire_sets().indptr)[rows]
-        return int(found.sum()), self.network.fire_sets(self.X[rows]).nnz
+        """Return the number of active pairs that the engine finds and that there are, on these rows of X."""
 
-    def index_kind(self, network: "ShiftedReLUNetwork", n_samples: int) -> str | None:  # noqa: ARG002
-        """The kind of half-space index that ``start`` will build on a problem of this size; None without one."""
-        return None
+    # Planning, before ``start``
 
-    def memory_bytes(self, network: "ShiftedReLUNetwork", n_samples: int) -> float:  # noqa: ARG002
-        """Bytes that the engine takes at its peak, besides weights and samples."""
-        return 0.0
+    @abstractmethod
+    def index_kind(self, network: "ShiftedReLUNetwork", n_samples: int) -> str | None:
+        """Return the kind of half-space index that ``start`` builds for a problem of this size; None without one."""
+
+    @abstractmethod
+    def memory_bytes(self, network: "ShiftedReLUNetwork", n_samples: int) -> float:
+        """Estimate the peak memory of the engine in bytes, without weights and rows."""
 
     def within_memory(self, network: "ShiftedReLUNetwork", n_samples: int, budget: float) -> "Engine | None":
-        """An engine that does the same and takes at most ``budget`` bytes: itself, a thriftier one, or None."""
+        """Return an engine with equal results that uses at most ``budget`` bytes: itself, another one, or None."""
         return self if self.memory_bytes(network, n_samples) <= budget else None
 
 
 class BatchEngine(Engine):
-    """An engine that can also look at some of the samples at a time, for training by batches.
+    """An engine that can also process some of the rows at a time, for training by batches.
 
-    The order of calls: ``forward_rows`` and ``step_rows`` in turns, and ``end_batches`` before anything else.
+    Order of calls: ``forward_rows`` and ``step_rows`` in turns, then ``end_batches`` before any other method.
     """
+
+    supports_batches = True
 
     @abstractmethod
     def forward_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Predictions for some rows of X by number, (k, c), float64, at the current weights."""
+        """Return the predictions for rows of X, given by number, at the current weights; (k, c), float64."""
 
     @abstractmethod
     def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
-        """``step`` on the rows of the last ``forward_rows``; the weights may lag behind until ``end_batches``."""
+        """Take a step on the rows of the last ``forward_rows``; ``network.weights`` may lag until ``end_batches``."""
 
     @abstractmethod
     def end_batches(self, rule: StepRule) -> None:
-        """Have the weights, and the velocity of the rule, where everybody looks for them."""
+        """Write the current weights to ``network.weights`` and the velocity to ``rule.velocity``."""

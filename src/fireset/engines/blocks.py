@@ -1,9 +1,9 @@
-"""The data engine on one block of neurons after the other, for lists that do not fit into memory all at once.
+"""The data engine on one block of neurons after the other, if the candidate lists do not fit into memory.
 
-Lists are made for a block, used, and thrown away. A step and the forward pass after it are one pass over the blocks:
-a block's lists are made, its neurons move, and while the lists are still there they say what the moved neurons predict.
-So an iteration makes every list once: it looks at all n·m pairs in a matrix product, as the dense engine does twice,
-where the data engine itself would look at candidates only. That is the price; memory is that of one block's lists.
+The lists of a block are made, used and discarded. A step and the next forward pass are one pass over the blocks: make
+the lists of a block, move its neurons, and predict with the moved neurons while the lists still exist. An iteration
+thus makes every list once and computes all n·m pairs in a matrix product; the dense engine does so twice, and the data
+engine tests candidates only. Memory is that of the lists of one block.
 """
 
 from bisect import bisect_left
@@ -13,17 +13,18 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from fireset.engines.base import Engine, EngineWork
+from fireset.engines.base import EngineWork
 from fireset.engines.data_search import DataSearchEngine
-from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.engines.fire_set_engine import FireSetEngine
+from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.engines.tangent import TangentOperator
 
-_RADIUS = 0.1  # a list lives for one step, so that it need not reach far; a neuron that moves further is asked again
-_MIN_NEURONS = 512  # of a block
+_RADIUS = 0.1  # small, since a list is used for one step; a neuron that moves further is refreshed
+_MIN_NEURONS_PER_BLOCK = 512
 
 
-class BlockEngine(Engine):
-    """Exact, as the data engine, and called by its name: it is what becomes of it where memory is short.
+class BlockEngine(FireSetEngine):
+    """The engine "data" for small memory: exact, with the same name, and slower.
 
     Parameters
     ----------
@@ -33,8 +34,9 @@ class BlockEngine(Engine):
 
     name = DataSearchEngine.name
     summary = DataSearchEngine.summary
-    takes_sparse = True
-    can_shrink = True
+    supports_sparse = True
+    supports_output_training = True
+    can_reduce_memory = True
 
     def __init__(self, blocks: int):
         super().__init__()
@@ -42,20 +44,20 @@ class BlockEngine(Engine):
 
     @classmethod
     def within_budget(cls, network, n_samples: int, budget: float, *, sparse: bool = False) -> "BlockEngine | None":
-        """With as few blocks as fit ``budget`` bytes; None if even the smallest would not."""
-        most = max(1, network.width // _MIN_NEURONS)
+        """Create an engine with the fewest blocks that fit into ``budget`` bytes; None if no number of blocks does."""
+        most = max(1, network.width // _MIN_NEURONS_PER_BLOCK)
         engine = cls(most)
         engine.sparse = sparse
         if engine.memory_bytes(network, n_samples) > budget:
             return None
-        candidates = range(1, most + 1)  # of which the first one that fits is wanted; more blocks never take more
+        candidates = range(1, most + 1)  # more blocks never take more memory
         engine.blocks = candidates[
             bisect_left(candidates, True, key=lambda blocks: _bytes(network, n_samples, blocks, sparse) <= budget)
         ]
         return engine
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """Those of the data engine on one block, and the predictions so far."""
+        """Memory of the data engine on one block, and the predictions so far."""
         return _bytes(network, n_samples, self.blocks, self.sparse)
 
     def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - every list is made in every iteration
@@ -79,17 +81,17 @@ class BlockEngine(Engine):
         self._predictions = None
 
     def outputs_moved(self) -> None:
-        """Discard the predictions of the last step: they were made with the outputs before."""
+        """Discard the predictions of the last step, which used the previous output weights."""
         self._predictions = None
 
-    def gradient(self, residual: np.ndarray) -> RowGradients:
+    def gradient(self, residual: np.ndarray) -> NeuronGradients:
         parts = [inner.gradient(residual * scale) for _, inner, scale in self._started_blocks()]
         firsts = [lo for lo, _ in self._spans]
         neurons = [part.neurons + lo for part, lo in zip(parts, firsts, strict=True)]
-        return RowGradients(np.concatenate(neurons), np.concatenate([part.rows for part in parts]))
+        return NeuronGradients(np.concatenate(neurons), np.concatenate([part.rows for part in parts]))
 
     def tangent_operator(self) -> TangentOperator:
-        """Each product makes all lists anew."""
+        """Each product makes all lists again; otherwise as ``Engine.tangent_operator``."""
 
         def product(direction: np.ndarray) -> np.ndarray:
             blocks = self._started_blocks()
@@ -103,15 +105,15 @@ class BlockEngine(Engine):
         return np.sum(parts, axis=0)
 
     def approximate_tangent_operator(self) -> TangentOperator:
-        """From the first block alone: neurons are drawn alike, and some thousands have the kernel of all of them."""
-        return self._started(*self._spans[0])[0].tangent_operator()
+        """Return the tangent operator of the first block: its neurons have the distribution of all neurons."""
+        return self._start_block(*self._spans[0])[0].tangent_operator()
 
     def fire_sets(self):
-        """n × m, by looking at every pair."""
+        """Computes every pair; otherwise as ``Engine.fire_sets``."""
         return self.network.fire_sets(self.X)
 
     def _pass(self, residual: np.ndarray | None = None, rule: StepRule | None = None) -> None:
-        """Predictions, block by block, after a step if there is one to take."""
+        """Compute the predictions block by block; if a residual is given, take a step in each block first."""
         total = np.zeros((len(self.X), self.network.n_outputs))
         active = 0
         for span, inner, scale in self._started_blocks():
@@ -124,21 +126,21 @@ class BlockEngine(Engine):
         self._predictions = total
 
     def _started_blocks(self) -> Iterator[tuple[tuple[int, int], DataSearchEngine, float]]:
-        """One block after the other: its neurons, an engine on them, and √(its share of the width)."""
+        """Yield for every block its range of neurons, an engine on them, and √(fraction of the width)."""
         for span in self._spans:
-            inner, scale = self._started(*span)
+            inner, scale = self._start_block(*span)
             yield span, inner, scale
-            self._count(inner.work)
-            inner.forget()  # whoever asked still has it while the next one is made
+            self._add_work(inner.work)
+            inner.release()  # the caller still refers to it while the next one is made
 
-    def _started(self, lo: int, hi: int) -> tuple[DataSearchEngine, float]:
+    def _start_block(self, lo: int, hi: int) -> tuple[DataSearchEngine, float]:
         network = self.network
         part = network.part(slice(lo, hi))
-        inner = _inner()
+        inner = _block_engine()
         inner.start(part, self.X)
         return inner, sqrt(part.width / network.width)  # the block divides by the root of its own width
 
-    def _count(self, work: EngineWork) -> None:
+    def _add_work(self, work: EngineWork) -> None:
         for f in fields(EngineWork):
             done = getattr(work, f.name)
             if done is not None and f.name != "active_pairs":
@@ -146,11 +148,11 @@ class BlockEngine(Engine):
 
 
 def _bytes(network, n_samples: int, blocks: int, sparse: bool) -> float:
-    inner = _inner()
+    inner = _block_engine()
     inner.sparse = sparse
     block = network.part(slice(0, ceil(network.width / blocks)))
     return inner.memory_bytes(block, n_samples) + 16.0 * n_samples * network.n_outputs
 
 
-def _inner() -> DataSearchEngine:
+def _block_engine() -> DataSearchEngine:
     return DataSearchEngine(radius=_RADIUS, index="scan")

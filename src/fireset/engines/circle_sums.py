@@ -1,11 +1,11 @@
-"""Half-space sums for samples on a circle (d = 2): a half-space is an arc, a range of the samples sorted by angle.
+"""Half-space sums for rows on a circle (d = 2): a half-space is an arc, a range of the rows sorted by angle.
 
-Two searches find the arc of a neuron. Its linear function is added where the arc begins and taken back where it ends,
-and one pass over the samples adds up what has begun and not ended; the gradient is the difference of two prefix sums of
-e_i x_i. An iteration costs O(n + m), apart from the search, and that takes O(log n) only where samples crowd together.
+Two searches find the arc of a neuron. Its linear function is added where the arc begins and subtracted where it ends;
+a prefix sum over the rows gives the predictions, and the difference of two prefix sums of e_i x_i the gradient. An
+iteration costs O(n + m) apart from the searches, which take O(log n) only where rows are dense.
 
-Neurons are taken in the order of their angle at the start: then what they search for and add to lies close together.
-Sums are in two float64 each, whatever the network's precision: differences of prefix sums lose digits.
+Neurons are processed in the order of their angle at the start, so that consecutive neurons access nearby memory. Each
+sum is a pair of float64, independent of the network's precision: differences of prefix sums lose digits.
 """
 
 import numpy as np
@@ -13,35 +13,34 @@ import numpy as np
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import dot_slack, row_norms
 from fireset.engines.base import EngineWork
-from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
+from fireset.kernels.arcs import CircleArrays, gather, list_samples, locate, prefix_sums, scatter, sum_scattered
 
-_MAX_CELLS = 1 << 20
-_SAME_NORM = 0.999  # norms may differ by so much: a larger spread leaves too many samples in doubt
+_MAX_CELLS = 1 << 20  # of the table of angles that searches begin from
+_MIN_NORM_RATIO = 0.999  # smallest divided by largest norm: a larger spread leaves too many rows undecided by angle
 
 
 def on_a_circle(X: np.ndarray) -> bool:
-    """Whether these samples have two coordinates and, nearly, one norm."""
+    """Return whether the rows have two coordinates and nearly equal norms."""
     if X.shape[1] != 2 or not len(X):
         return False
     norms = row_norms(X)
-    return bool(0 < norms.min() and _SAME_NORM * norms.max() <= norms.min() and norms.max() < 1e100)
+    return bool(0 < norms.min() and _MIN_NORM_RATIO * norms.max() <= norms.min() and norms.max() < 1e100)
 
 
 def count_ranges(width: int, n_samples: int) -> int:
-    """Ranges of neurons: each adds up in arrays over all samples; where those outnumber neurons, fewer cost less."""
+    """Return the number of ranges of neurons. Each has arrays over all rows, so with many rows fewer are faster."""
     return max(2, min(len(ranges(width)), width // max(1, n_samples)))
 
 
 class CircleSums:
-    """What ``HalfSpaceSumsEngine`` does with samples for which ``on_a_circle`` holds.
+    """The passes of ``HalfSpaceSumsEngine`` for rows on a circle (``on_a_circle``).
 
-    Memory: 32 bytes a neuron, 40 a sample, and for each sample and output 40, and 56 more for each range of neurons.
+    Memory: 32 bytes per neuron, 40 per row, 40 per row and output, and 56 per row, output and range of neurons.
     """
 
     def __init__(self, network, X: np.ndarray, work: EngineWork):
-        from fireset.kernels.arcs import CircleArrays
-
         self._network, self._X, self._work = network, X, work
         angles = np.arctan2(X[:, 1].astype(np.float64), X[:, 0].astype(np.float64))
         order = np.argsort(angles, kind="stable")
@@ -73,14 +72,14 @@ class CircleSums:
         return self._spread(network.weights, -network.threshold, 1.0 / network.divisor)
 
     def gradient_rows(self, residual: np.ndarray) -> np.ndarray:
-        """∂L/∂w_r of all neurons, (m, 2)."""
+        """Return ∂L/∂w_r of all neurons, (m, 2)."""
         network = self._network
         if not self._locate():
             return np.full_like(network.weights, np.nan)
         return self._gather(residual / network.divisor).astype(network.dtype)
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
-        rule.apply(self._network.weights, RowGradients(np.arange(self._network.width), self.gradient_rows(residual)))
+        rule.apply(self._network.weights, NeuronGradients(np.arange(self._network.width), self.gradient_rows(residual)))
         self.weights_moved()
 
     def weights_moved(self) -> None:
@@ -91,9 +90,7 @@ class CircleSums:
         return self._spread(self._gather(direction), 0.0, 1.0 / self._network.squared_divisor)
 
     def fire_sets(self):
-        """n × m, from the arcs."""
-        from fireset.kernels.arcs import list_samples
-
+        """Return the active pairs as a boolean CSR array of shape (n, m)."""
         network = self._network
         if not self._locate():
             return network.fire_sets(self._X)
@@ -112,9 +109,7 @@ class CircleSums:
         return float(self._network.dtype.type(self._network.threshold))
 
     def _locate(self) -> bool:
-        """Find the arcs, unless they are known; False if a weight is not finite any more."""
-        from fireset.kernels.arcs import locate
-
+        """Find the arcs of the current weights. Return False if a weight is not finite."""
         network = self._network
         norms = row_norms(network.weights)
         if not np.isfinite(norms).all():
@@ -125,15 +120,13 @@ class CircleSums:
         neurons = network.weights, self._threshold, slacks, self._arcs
         counted = parallel_map(lambda span: locate(self._circle, *neurons, *span), ranges(network.width))
         self._work.active_pairs = sum(active for active, _ in counted)
-        self._work.inner_products += sum(asked for _, asked in counted)
+        self._work.inner_products += sum(tested for _, tested in counted)
         self._work.nodes_visited += 4 * network.width  # cells of the table
         self._located = True
         return True
 
     def _spread(self, linear: np.ndarray, constant: float, scale: float) -> np.ndarray:
-        """What the samples receive when neuron r adds a_rc (⟨linear_r, x⟩ + constant) to those it fires for."""
-        from fireset.kernels.arcs import scatter, sum_scattered
-
+        """Return ``scale`` · Σ_r a_rc (⟨linear_r, x_i⟩ + constant) over the active pairs, (n, c)."""
         network = self._network
         neurons = network.weights, network.output_weights, self._threshold, self._arcs, self._order
 
@@ -148,18 +141,16 @@ class CircleSums:
         sum_scattered(self._circle, self._steps, self._extra, scale, result)
         return result
 
-    def _gather(self, pushes: np.ndarray) -> np.ndarray:
-        """Σ_i fired (Σ_c a_rc pushes_ic) x_i for all neurons, (m, 2)."""
-        from fireset.kernels.arcs import gather, prefix_sums
-
+    def _gather(self, residual: np.ndarray) -> np.ndarray:
+        """Return Σ_{i active} (Σ_c a_rc residual_ic) x_i for all neurons, (m, 2)."""
         network = self._network
         sums = np.empty((len(self._X) + 1, network.n_outputs, 2, 2))
-        prefix_sums(self._circle, pushes, sums)
+        prefix_sums(self._circle, residual, sums)
         gradients = np.empty((network.width, 2))
         neurons = network.weights, network.output_weights, self._threshold, self._arcs, self._order
 
         def gather_span(span: tuple[int, int]) -> None:
-            gather(self._circle, *neurons, sums, pushes, gradients, *span)
+            gather(self._circle, *neurons, sums, residual, gradients, *span)
 
         parallel_map(gather_span, ranges(network.width))
         return gradients

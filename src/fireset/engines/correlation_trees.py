@@ -2,26 +2,26 @@
 
 After "Bypass Exponential Time Preprocessing: Fast Neural Network Training via Weight-Data Correlation Preprocessing"
 (Alman, Liang, Song, Zhang, Zhuo; NeurIPS 2023, arXiv 2211.14227). All inner products ⟨w_r, x_i⟩ are computed once and
-are the leaves of trees of maxima; the k pairs of a tree that fire are found from its root in O(k log). Both forms:
+are the leaves of trees of maxima; the k active pairs of a tree are found from its root in O(k log). Both layouts:
 
-- ``layout="data"``: a tree for each neuron, over the n samples. After a step the n leaves of every neuron that moved
-  are computed anew and its tree is rebuilt: O(n d) for each.
-- ``layout="weights"``: a tree for each sample, over the m neurons. After a step one leaf in every tree is computed anew
+- ``layout="data"``: a tree for each neuron, over the n rows. After a step the n leaves of every neuron that moved are
+  computed again and its tree is rebuilt: O(n d) for each.
+- ``layout="weights"``: a tree for each row, over the m neurons. After a step one leaf in every tree is computed again
   for every neuron that moved, with the path above it: O(n (d + log m)) for each.
 
-It keeps n × m numbers by definition, and recomputes all n inner products of a neuron however little it moved: that is
-what the certificate radius of the engine ``data`` saves.
+The method stores n × m numbers by definition, and computes all n inner products of a neuron again however little it
+moved: the certificate radius of the engine ``data`` saves this.
 
 Deviations from the paper:
 
 1. A node has eight children, a cache line in float64, instead of two: half the time, and 8/7 instead of 2 numbers
    stored for each pair.
-2. Paths of several leaves of one tree are brought up to date together, each node once: never more than the whole tree.
-3. The gradient has the sign of u − y, and firing is > everywhere, as in all of fireset.
-4. Inner products near b in float64, and those whose sums may overflow, are the deciding ones
-   (``fireset.kernels.firing``), so that leaf > b is the last word. BLAS alone would leave it to its version who fires
-   there.
-5. With momentum a neuron may move that does not fire. It too is brought up to date.
+2. Paths of several leaves of one tree are updated together, each node once: never more than the whole tree.
+3. The gradient has the sign of u − y, and active means >, as everywhere in fireset.
+4. Inner products near b in float64, and those whose sums may overflow, are computed by ``deciding_dot``
+   (``fireset.kernels.firing``), so that leaf > b is exact. With BLAS alone the active pairs near b would depend on its
+   version.
+5. With momentum a neuron may move without being active. It is updated as well.
 """
 
 from typing import NamedTuple
@@ -34,24 +34,27 @@ from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, row_norms
-from fireset.engines.base import Engine
+from fireset.engines.fire_set_engine import FireSetEngine
 from fireset.engines.step_rule import StepRule
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets
+from fireset.kernels.candidates import ListArrays, backward
+from fireset.kernels.firing import refine_near_threshold
+from fireset.kernels.max_trees import forward, level_starts, lists_by_leaf, nodes_above, set_leaves
 
-_TILE_PAIRS = 1 << 17  # inner products computed at a time: read again at once, by then they should still be in L2
-_FIRED_PAIR_BYTES = 18
-_MIN_ROWS = 16  # of a tile; with fewer, GEMM reads the other matrix too often for the work done on it
+_TILE_PAIRS = 1 << 17  # inner products computed at a time, so that they are still in the L2 cache when read again
+_BYTES_PER_ACTIVE_PAIR = 18
+_MIN_ROWS_PER_TILE = 16  # with fewer, a matrix product reads the other matrix too often for the work done on it
 
 
-class CorrelationEngine(Engine):
+class CorrelationEngine(FireSetEngine):
     """Exact fire sets from trees over all inner products.
 
     Parameters
     ----------
     layout : "data" or "weights"
-        A tree for each neuron over the samples, or for each sample over the neurons.
+        A tree for each neuron over the rows, or for each row over the neurons.
     memory_limit : float
-        Bytes that the trees may take, about 8/7 · n · m numbers. ``start`` refuses larger problems.
+        Maximum bytes of the trees, about 8/7 · n · m numbers. ``start`` raises ``InputError`` for larger problems.
     """
 
     name = "correlation"
@@ -67,16 +70,14 @@ class CorrelationEngine(Engine):
         self._memory_limit = float(memory_limit)
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """The trees, who fires, and the fire sets, which a step size is chosen by."""
+        """The trees, the active pairs, and the fire sets, which the choice of a step size needs."""
         active = n_samples * network.width * upper_tail(network.threshold)
         nodes = 1 + 1 / 6 + 64 / max(1, n_samples if self._layout == "data" else network.width)
         trees = nodes * n_samples * network.width * network.dtype.itemsize
         sums = 8.0 * n_samples * network.n_outputs * (len(ranges(network.width)) + 4)
-        return trees + sums + _FIRED_PAIR_BYTES * active
+        return trees + sums + _BYTES_PER_ACTIVE_PAIR * active
 
     def _prepare(self) -> None:
-        from fireset.kernels.max_trees import level_starts
-
         network, X = self.network, self.X
         self._rows = aligned_rows(X)
         trees, leaves = (network.width, len(X)) if self._layout == "data" else (len(X), network.width)
@@ -86,9 +87,9 @@ class CorrelationEngine(Engine):
                 f"engine 'correlation' keeps every inner product: about {_size(needed)} for {len(X):,} samples and "
                 f"{network.width:,} neurons, more than memory_limit = {_size(self._memory_limit)}; use engine 'data'"
             )
-        vars(self).pop("_forest", None)  # frees that of an earlier start: two of them might not fit
+        vars(self).pop("_forest", None)  # frees the forest of an earlier start: two of them might not fit
         self._forest = (_TreesOfNeurons if self._layout == "data" else _TreesOfSamples)(network, X)
-        self._speeds = np.full(network.width, np.inf)  # not known yet, so nobody is at rest
+        self._speeds = np.full(network.width, np.inf)  # unknown, so no neuron may be skipped
         self._lists = None
         self._recompute(np.arange(network.width))
 
@@ -99,11 +100,9 @@ class CorrelationEngine(Engine):
         return sums / self.network.divisor
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
-        from fireset.kernels.candidates import ListArrays, backward
-
         network = self.network
         active = self._active_lists()
-        nothing = np.empty(0, network.dtype)  # there are no references: who fires is known
+        nothing = np.empty(0, network.dtype)  # no references: the active pairs are known
         lists = ListArrays(
             active.starts,
             active.counts,
@@ -114,10 +113,10 @@ class CorrelationEngine(Engine):
             active.starts,
             active.counts,
         )
-        velocity, arguments = rule.velocity_of(network.weights), rule.arguments(network.dtype)
+        velocity, arguments = rule.velocity_of(network.weights), rule.kernel_arguments(network.dtype)
         residual = aligned_outputs((residual / network.divisor).astype(network.dtype))
         moved = np.empty(network.width, bool)
-        near_misses = np.zeros(network.width, np.int32)  # ``backward`` counts them; a walk looks at none
+        near_misses = np.zeros(network.width, np.int32)  # ``backward`` counts them; a walk has none
 
         def step_span(task: tuple[tuple[int, int], np.ndarray]) -> None:
             span, samples = task
@@ -131,12 +130,12 @@ class CorrelationEngine(Engine):
         self._recompute(np.flatnonzero(moved))
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002
-        self._speeds[:] = np.inf  # of velocities nothing is known
+        self._speeds[:] = np.inf  # the velocities are unknown
         self._lists = None
         self._recompute(neurons)
 
     def fire_sets(self):
-        """n × m, from the trees."""
+        """Computed from the trees; otherwise as ``Engine.fire_sets``."""
         lists = self._active_lists()
         samples = np.concatenate(
             [
@@ -147,14 +146,14 @@ class CorrelationEngine(Engine):
         return fire_sets_by_neuron(list_offsets(lists.counts), samples, len(self.X))
 
     def _active_lists(self) -> "_ActiveLists":
-        """Who fires at the current weights."""
+        """Return the active pairs at the current weights."""
         if self._lists is None:
             self.forward()
         assert self._lists is not None
         return self._lists
 
     def _recompute(self, neurons: np.ndarray) -> None:
-        """Bring all leaves of these neurons, and what is above them, up to date."""
+        """Update all leaves of these neurons and the nodes above them."""
         if len(neurons):
             self._forest.recompute(neurons)
         self.work.refreshes += len(neurons)
@@ -162,7 +161,7 @@ class CorrelationEngine(Engine):
 
 
 class _ActiveLists(NamedTuple):
-    """Who fired: neuron r for ``counts[r]`` samples, from ``starts[r]`` on in the array of its span, ascending.
+    """Active pairs: neuron r has ``counts[r]`` active rows, from ``starts[r]`` on in the array of its range, ascending.
 
     ``samples`` has an array for each of ``ranges(width)``. Within an array, lists follow one another without a gap.
     """
@@ -173,11 +172,9 @@ class _ActiveLists(NamedTuple):
 
 
 class _Forest:
-    """Trees in the layout of ``fireset.kernels.max_trees``, over all inner products of a network with samples."""
+    """Trees in the layout of ``fireset.kernels.max_trees``, over all inner products of a network and rows."""
 
     def __init__(self, network, X: np.ndarray, trees: int, leaves: int):
-        from fireset.kernels.max_trees import level_starts
-
         self.network, self.X = network, X
         self.threshold = network.dtype.type(network.threshold)
         self.sample_norm = float(row_norms(X).max(initial=0.0))
@@ -185,24 +182,21 @@ class _Forest:
         self.levels = level_starts(leaves)
         self.trees = np.full((trees, self.levels[-1]), -np.inf, network.dtype)
         self.ranges = ranges(trees)
-        self.lists = [np.empty(leaves, np.int32) for _ in self.ranges]  # kept: a pass needs what the last one did
+        self.lists = [np.empty(leaves, np.int32) for _ in self.ranges]  # reused in every pass
         self.starts, self.counts = np.zeros(trees, np.int64), np.zeros(trees, np.int32)
 
     def refine(self, H: np.ndarray, rows: np.ndarray, columns: np.ndarray, weight_norms: np.ndarray) -> None:
-        """Put deciding values into ``H = rows @ columns.T`` near the threshold, as far as they decide."""
-        from fireset.kernels.firing import refine_near_threshold
-
+        """Replace values of ``H = rows @ columns.T`` near the threshold by those of ``deciding_dot``."""
         bands = deciding_band(self.network.n_features, self.network.dtype, weight_norms, self.sample_norm)
         if bands.max() < 0:  # float32 whose sums cannot overflow: the computed value decides
             return
         refine_near_threshold(H, rows, columns, np.full(len(H), self.threshold), bands)
 
     def walk(self, sums: list[np.ndarray], trees_are_neurons: bool) -> int:
-        """Find who fires in every tree: ``starts`` and ``counts`` of its list in the array of its span.
+        """Find the active leaves of every tree: write ``starts`` and ``counts`` of its list in the array of its range.
 
-        Lane k adds to ``sums[k]``. Returns the number of nodes visited.
+        Range k adds to ``sums[k]``. Return the number of nodes visited.
         """
-        from fireset.kernels.max_trees import forward
 
         def walk_span(k: int) -> int:
             (tree, stop), used, visited = self.ranges[k], 0, 0
@@ -230,14 +224,12 @@ class _Forest:
 
 
 class _TreesOfNeurons(_Forest):
-    """One tree for each neuron, over the samples."""
+    """One tree for each neuron, over the rows."""
 
     def __init__(self, network, X: np.ndarray):
         super().__init__(network, X, trees=network.width, leaves=len(X))
 
     def recompute(self, neurons: np.ndarray) -> None:
-        from fireset.kernels.max_trees import nodes_above, set_leaves
-
         samples = np.arange(len(self.X))
         nodes, children = nodes_above(samples, self.levels)
 
@@ -252,21 +244,19 @@ class _TreesOfNeurons(_Forest):
         parallel_map(recompute_span, ranges(len(neurons)), uses_blas=True)
 
     def forward(self) -> tuple[np.ndarray, _ActiveLists, int]:
-        """Σ_r a_r σ_b(⟨w_r, x_i⟩) for every sample, (n, c); who fired; nodes visited."""
+        """Return Σ_r a_r σ_b(⟨w_r, x_i⟩) for every row, (n, c), the active pairs, and the nodes visited."""
         sums = [np.zeros((len(self.X), self.network.n_outputs)) for _ in self.ranges]
         visited = self.walk(sums, True)
         return np.sum(sums, axis=0), _ActiveLists(self.lists, self.starts, self.counts), visited
 
 
 class _TreesOfSamples(_Forest):
-    """One tree for each sample, over the neurons."""
+    """One tree for each row, over the neurons."""
 
     def __init__(self, network, X: np.ndarray):
         super().__init__(network, X, trees=len(X), leaves=network.width)
 
     def recompute(self, neurons: np.ndarray) -> None:
-        from fireset.kernels.max_trees import nodes_above, set_leaves
-
         nodes, children = nodes_above(neurons, self.levels)
         W = self.network.weights[neurons]
         largest_norm = row_norms(W).max()
@@ -274,43 +264,41 @@ class _TreesOfSamples(_Forest):
         def recompute_span(span: tuple[int, int]) -> None:
             for tile in _tiles(span, len(neurons)):
                 X = self.X[tile]
-                with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again
+                with np.errstate(over="ignore", invalid="ignore"):  # overflowing sums are computed again
                     H = X @ W.T
-                # A row is a sample here: one band for all neurons, wide enough for each of them.
+                # Rows of H are samples: one band for all neurons, wide enough for each of them.
                 self.refine(H, X, W, np.full(len(X), largest_norm))
                 set_leaves(self.trees, np.arange(tile.start, tile.stop), neurons, H, nodes, children)
 
         parallel_map(recompute_span, self.ranges, uses_blas=True)
 
     def forward(self) -> tuple[np.ndarray, _ActiveLists, int]:
-        """As for trees of neurons; lists by sample are turned into lists by neuron, which the gradient needs."""
-        from fireset.kernels.max_trees import lists_by_leaf
-
+        """As ``_TreesOfNeurons.forward``; transposes the lists by row to lists by neuron, which the gradient needs."""
         sums = np.zeros((len(self.X), self.network.n_outputs))
-        visited = self.walk([sums] * len(self.ranges), False)  # ranges do not share a sample
+        visited = self.walk([sums] * len(self.ranges), False)  # ranges have no row in common
         by_span = np.stack([self._active_in_span(k) for k in range(len(self.ranges))])
         counts = by_span.sum(axis=0)
         ends = np.cumsum(counts)
-        # Behind the entries of earlier neurons, and of the same neuron in earlier ranges.
-        places = (ends - counts) + np.cumsum(by_span, axis=0) - by_span
+        # After the entries of earlier neurons, and of the same neuron in earlier ranges.
+        offsets = (ends - counts) + np.cumsum(by_span, axis=0) - by_span
         samples = np.empty(ends[-1], np.int32)
 
-        def turn_span(k: int) -> None:
-            lists_by_leaf(self.lists[k], self.starts, self.counts, places[k], samples, *self.ranges[k])
+        def transpose_span(k: int) -> None:
+            lists_by_leaf(self.lists[k], self.starts, self.counts, offsets[k], samples, *self.ranges[k])
 
-        parallel_map(turn_span, range(len(self.ranges)))
+        parallel_map(transpose_span, range(len(self.ranges)))
         active = _ActiveLists([samples] * len(ranges(self.network.width)), ends - counts, counts.astype(np.int32))
         return sums, active, visited
 
     def _active_in_span(self, k: int) -> np.ndarray:
-        """For how many samples of span k each neuron fired."""
+        """Return the number of active rows of each neuron in range k."""
         last = self.ranges[k][1] - 1
         return np.bincount(self.lists[k][: self.starts[last] + self.counts[last]], minlength=self.n_leaves)
 
 
 def _tiles(span: tuple[int, int], row_length: int):
-    """Cut lo … hi−1 into slices whose inner products fit the cache."""
-    rows = max(_MIN_ROWS, _TILE_PAIRS // row_length)
+    """Divide lo … hi−1 into slices whose inner products fit into the cache."""
+    rows = max(_MIN_ROWS_PER_TILE, _TILE_PAIRS // row_length)
     for lo in range(span[0], span[1], rows):
         yield slice(lo, min(lo + rows, span[1]))
 

@@ -1,7 +1,7 @@
-"""The reference engine: every pair, in tiles. Every other exact engine is held against it.
+"""The reference engine: compute every pair, in tiles. Tests compare every other exact engine with it.
 
-One iteration costs 4·n·m·d operations. Between forward and backward it keeps one bit per pair (who fired); beyond
-``_MAX_BITS`` it keeps nothing and computes the pre-activations again.
+One iteration costs 4·n·m·d operations. Between forward and backward pass one bit per pair stores whether it is active;
+beyond ``_MAX_BITS`` nothing is stored and the pre-activations are computed again.
 """
 
 import numpy as np
@@ -9,35 +9,37 @@ import numpy as np
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import parallel_map, ranges, thread_count
 from fireset.engines.base import BatchEngine
-from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.fire_sets import PAIR_BYTES
+from fireset.engines.fire_set_engine import FireSetEngine
+from fireset.engines.step_rule import NeuronGradients, StepRule
+from fireset.fire_sets import BYTES_PER_ACTIVE_PAIR
 from fireset.network import TILE_PAIRS
 
 _MAX_BITS = 1 << 33  # 1 GiB
-_MAX_BYTES = 1 << 25  # pairs up to which who fired is kept in a byte each, which saves packing and unpacking bits
+_MAX_UNPACKED_PAIRS = 1 << 25  # stored in a byte each, which saves packing and unpacking bits
 
 
-class DenseEngine(BatchEngine):
-    """Looks at every pair. Memory: one bit for each, at most 1 GiB, and a gradient as large as the weights."""
+class DenseEngine(FireSetEngine, BatchEngine):
+    """Compute every pair. Memory: one bit per pair, at most 1 GiB, and a gradient as large as the weights."""
 
     name = "dense"
-    summary = "computes every pair of row and neuron: what all others are held against"
+    summary = "computes every pair of row and neuron: the reference for all others"
     preprocesses = False
-    takes_sparse = True
+    supports_sparse = True
+    supports_output_training = True
 
     def _prepare(self) -> None:
-        self._fired: dict[tuple[int, int], np.ndarray] = {}
-        self._batch: DenseEngine | None = None  # on the rows of the last ``forward_rows``
+        self._active: dict[tuple[int, int], np.ndarray] = {}
+        self._batch: DenseEngine | None = None  # an engine on the rows of the last ``forward_rows``
         pairs = len(self.X) * self.network.width
-        self._keeps_bits, self._packs = pairs <= _MAX_BITS, pairs > _MAX_BYTES
+        self._stores_active, self._packs = pairs <= _MAX_BITS, pairs > _MAX_UNPACKED_PAIRS
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """A bit or a byte for each pair and the gradient's rows; or, before, the fire sets, for a step size."""
+        """A bit or a byte per pair and the gradient; or the fire sets, which the choice of a step size needs before."""
         pairs = n_samples * network.width
         active = pairs * upper_tail(network.threshold)
-        kept = pairs if pairs <= _MAX_BYTES else min(pairs, _MAX_BITS) / 8
+        stored = pairs if pairs <= _MAX_UNPACKED_PAIRS else min(pairs, _MAX_BITS) / 8
         tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 10)
-        return tiles + max(kept + 1.5 * network.weights.nbytes, PAIR_BYTES * active)
+        return tiles + max(stored + 1.5 * network.weights.nbytes, BYTES_PER_ACTIVE_PAIR * active)
 
     def forward(self) -> np.ndarray:
         network, X = self.network, self.X
@@ -48,9 +50,9 @@ class DenseEngine(BatchEngine):
                 total[tile.samples] += tile.activations.T @ network.output_weights[tile.neurons]
                 mask = tile.activations > 0
                 active += int(np.count_nonzero(mask))
-                if self._keeps_bits:
-                    place = tile.neurons.start, tile.samples.start
-                    self._fired[place] = np.packbits(mask) if self._packs else mask
+                if self._stores_active:
+                    corner = tile.neurons.start, tile.samples.start
+                    self._active[corner] = np.packbits(mask) if self._packs else mask
             return total, active
 
         parts = parallel_map(span_sum, ranges(network.width), uses_blas=True)
@@ -58,23 +60,23 @@ class DenseEngine(BatchEngine):
         self.work.active_pairs = sum(active for _, active in parts)
         return np.sum([total for total, _ in parts], axis=0) / network.divisor
 
-    def gradient(self, residual: np.ndarray) -> RowGradients:
+    def gradient(self, residual: np.ndarray) -> NeuronGradients:
         network, X = self.network, self.X
-        if self._keeps_bits and not self._fired:
+        if self._stores_active and not self._active:
             self.forward()
         residual = (residual / network.divisor).astype(network.dtype)
         rows = np.zeros_like(network.weights)
 
         def span_gradient(span: tuple[int, int]) -> None:
             for neurons, samples, mask in self._masks(span):
-                push = network.output_weights[neurons] @ residual[samples].T
-                push *= mask
-                rows[neurons] += push @ X[samples]
+                factors = network.output_weights[neurons] @ residual[samples].T
+                factors *= mask
+                rows[neurons] += factors @ X[samples]
 
         parallel_map(span_gradient, ranges(network.width), uses_blas=True)
-        if not self._keeps_bits:
+        if not self._stores_active:
             self.work.inner_products += len(X) * network.width
-        return RowGradients(np.arange(network.width), rows)
+        return NeuronGradients(np.arange(network.width), rows)
 
     def forward_rows(self, rows: np.ndarray) -> np.ndarray:
         self._batch = DenseEngine()
@@ -87,13 +89,13 @@ class DenseEngine(BatchEngine):
     def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
         assert self._batch is not None
         self._batch.step(residual, rule)
-        self._fired.clear()
+        self._active.clear()
 
     def end_batches(self, rule: StepRule) -> None:
-        """Weights and velocity are there already."""
+        """Do nothing: ``step_rows`` updates weights and velocity in place."""
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
-        self._fired.clear()
+        self._active.clear()
         if self._batch is not None:
             self._batch.weights_moved(neurons, distances)
 
@@ -101,14 +103,14 @@ class DenseEngine(BatchEngine):
         return self.network.fire_sets(self.X)
 
     def _masks(self, span: tuple[int, int]):
-        """Who fired, tile by tile, as the last forward pass found."""
-        if not self._keeps_bits:
+        """Yield the active pairs of the last forward pass, tile by tile."""
+        if not self._stores_active:
             for tile in self.network.tiles(self.X, *span):
                 yield tile.neurons, tile.samples, tile.activations > 0
             return
         for neurons, samples in self.network.tile_slices(len(self.X), *span):
             shape = (neurons.stop - neurons.start, samples.stop - samples.start)
-            mask = self._fired[neurons.start, samples.start]
+            mask = self._active[neurons.start, samples.start]
             if self._packs:
                 mask = np.unpackbits(mask, count=shape[0] * shape[1]).reshape(shape).view(bool)
             yield neurons, samples, mask

@@ -1,22 +1,21 @@
-"""The paper's two quantum-classical algorithms, simulated: Grover's search in place of half-space reporting.
+"""Simulation of the paper's two quantum-classical algorithms: Grover's search instead of half-space reporting.
 
-- ``quantum-weights`` (Version 1) searches the m neurons for every sample, in every iteration.
-- ``quantum-data`` (Version 2) searches the n samples for every neuron once, and again for each neuron that moved.
+- ``quantum-weights`` (Version 1) searches the m neurons for every row, in every iteration.
+- ``quantum-data`` (Version 2) searches the n rows for every neuron once, and again for each neuron that moved.
 
-Both train on what was measured and on nothing else: where a search ends too early, the pairs it missed are missing from
-the prediction and from the gradient. A quantum computer would not know; the simulation does, and says so in
-``work.missed_pairs``. The oracle is the predicate by which every engine decides who fires, so that without a miss the
-fire sets are the dense engine's at equal weights.
+Both train on the measured pairs only: if a search ends too early, the pairs it missed are missing from the prediction
+and from the gradient. The simulation counts them in ``work.missed_pairs``. The oracle is the predicate that every
+engine uses, so that without a miss the fire sets equal those of the dense engine at equal weights.
 
-``work`` counts what the algorithms do, not what it takes to simulate them, which is looking at every pair.
+``work`` counts the operations of the algorithms, not those of the simulation, which computes every pair.
 
 Deviations from the listings:
 
-1. The gradient has the sign of u − y; the listings' M = X diag(y − u) climbs.
-2. In Version 2 the loops of Del and Add run for all moved neurons at once: S is made anew as the transpose of S̃, at
-   their price, O(Σ_r k̃_r), since a neuron that fires moves.
-3. Version 2 searches for neurons that moved, where the listing has those that fired: with momentum others move, too,
-   and a neuron whose step was 0 has no need of it.
+1. The gradient has the sign of u − y; the listings' M = X diag(y − u) ascends.
+2. In Version 2 the loops of Del and Add run for all moved neurons at once: S is computed as the transpose of S̃, at
+   the same cost O(Σ_r k̃_r), since an active neuron moves.
+3. Version 2 searches for the neurons that moved; the listing searches for those that were active. With momentum other
+   neurons move as well, and a neuron whose step was 0 needs no search.
 """
 
 from typing import TYPE_CHECKING
@@ -35,22 +34,22 @@ if TYPE_CHECKING:
 
 
 class GroverEngine(ListEngine):
-    """Both passes over lists of the pairs that were measured; the subclasses say what is searched, and when.
+    """Passes over lists of the measured pairs. Subclasses define the searches.
 
     Parameters
     ----------
     failure_probability : float
-        δ of each single search (``fireset.quantum.search`` has the proof). A pass of Version 1 has n of them.
+        δ of each single search (``fireset.quantum.search`` has the proof). A pass of Version 1 makes n searches.
     seed : int
-        Of the measurements.
+        Seed of the measurements.
     """
 
-    exact = False  # but for the failure probability it is
+    exact = False  # a search fails with a small probability
     simulated = True
 
     def __init__(self, failure_probability: float = 1e-6, seed: int = 0):
         super().__init__()
-        make_schedule(1, failure_probability)  # refuses what is no probability, before a long start
+        make_schedule(1, failure_probability)  # checks the probability before a long start
         whole_number("seed", seed, 0)
         self._failure_probability = failure_probability
         self._generator = np.random.default_rng(seed)
@@ -60,17 +59,17 @@ class GroverEngine(ListEngine):
         network = self.network
         if not self._diverged:
             active = self.fire_sets()
-            self._look_at_all(active.indptr, active.indices)
+            self._passes.use_complete_lists(active.indptr, active.indices)
             norms = row_norms(network.weights)
             self._bands[:] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-            self._drifts[:] = 0.0  # the lists are of the weights as they are
+            self._drifts[:] = 0.0  # the lists belong to the current weights
         return super().forward()
 
-    def _audit_some(self) -> None:
-        """Nothing is certain here: what was missed is counted in ``work.missed_pairs``, and is no error."""
+    def _audit_pass(self) -> None:
+        """Do nothing: a missed pair is not an error. ``work.missed_pairs`` counts them."""
 
     def _search(self, indptr: np.ndarray, marked: np.ndarray, n_items: int) -> SearchResults:
-        """Search, and count it: every check is an inner product that is really computed."""
+        """Search, and count the work: every check is an inner product that is computed."""
         searches = find_all_batch(
             indptr, marked, n_items, failure_probability=self._failure_probability, seed=self._generator
         )
@@ -81,7 +80,7 @@ class GroverEngine(ListEngine):
 
 
 class QuantumWeightsEngine(GroverEngine):
-    """Version 1: for every sample a search over the m neurons, in every iteration; Õ(Σ_i √(m k_i)) oracle calls."""
+    """Version 1: search the m neurons for every row, in every iteration; Õ(Σ_i √(m k_i)) oracle calls."""
 
     name = "quantum-weights"
     summary = "a simulation: a quantum computer searches the neurons for each row (Version 1)"
@@ -89,11 +88,11 @@ class QuantumWeightsEngine(GroverEngine):
     def _first_lists(self) -> None:
         self._found: csr_array | None = None
 
-    def _renew_lists(self) -> None:
+    def _update_lists(self) -> None:
         self._found = None
 
     def fire_sets(self) -> "csr_array":
-        """S, n × m: the pairs that were measured at the current weights; the first to ask has them searched."""
+        """Return S, (n, m): the pairs measured at the current weights. The first call runs the searches."""
         if self._found is None:
             oracle = self.network.fire_sets(self.X)
             searches = self._search(oracle.indptr, oracle.indices, self.network.width)
@@ -103,9 +102,9 @@ class QuantumWeightsEngine(GroverEngine):
 
 
 class QuantumDataEngine(GroverEngine):
-    """Version 2: for every neuron a search over the n samples, and after a step again for those that moved.
+    """Version 2: search the n rows for every neuron, and after a step again for the neurons that moved.
 
-    Õ(Σ_r √(n k̃_r)) oracle calls, and at least √n ln(1/δ) for each neuron searched, whether it fires or not.
+    Õ(Σ_r √(n k̃_r)) oracle calls, and at least √n ln(1/δ) for each neuron searched, active or not.
     """
 
     name = "quantum-data"
@@ -117,15 +116,15 @@ class QuantumDataEngine(GroverEngine):
         self._missed = np.zeros(m, np.int64)
         self._search_for(np.arange(m))
 
-    def _renew_lists(self) -> None:
+    def _update_lists(self) -> None:
         self._search_for(np.flatnonzero(self._speeds > 0))
 
     def _search_for(self, moved: np.ndarray) -> None:
-        """S̃_r anew for the neurons that moved, all others as they were; then S."""
+        """Search S̃_r for the neurons that moved, keep all others, and transpose to S."""
         network, n = self.network, len(self.X)
         self.work.refreshes += len(moved)
         if len(moved):
-            # A network has two neurons at least: one that moved alone is asked for twice and looked at once.
+            # A network has at least two neurons: a single one is given twice, and its second column dropped.
             chosen = moved if len(moved) > 1 else np.repeat(moved, 2)
             some = network.part(chosen)
             oracle = some.fire_sets(self.X).tocsc()[:, : len(moved)]
@@ -137,12 +136,12 @@ class QuantumDataEngine(GroverEngine):
         self._of_sample = fire_sets_by_neuron(indptr, samples, n)
 
     def fire_sets(self) -> "csr_array":
-        """S, n × m: the pairs that were measured."""
+        """Return S, (n, m): the measured pairs."""
         return self._of_sample
 
 
 def _replaced(indptr, samples, rows: np.ndarray, new_indptr, new_samples) -> tuple[np.ndarray, np.ndarray]:
-    """Lists in a flat array with those of ``rows``, ascending, replaced by new ones; O(all entries)."""
+    """Replace the lists of ``rows``, ascending, in a flat array of lists; O(all entries)."""
     counts = np.diff(indptr)
     counts[rows] = np.diff(new_indptr)
     ends = list_offsets(counts)

@@ -1,15 +1,15 @@
-"""Half-space sums instead of reports: in low dimension a step costs less than the pairs that fire.
+"""Half-space sums instead of reports: in low dimension an iteration costs less than the number of active pairs.
 
-σ_b is linear where it fires. To all samples of a half-space that neuron r fires for, it adds the same linear function
-a_r(⟨w_r, x⟩ − b), and of them its gradient needs the sum Σ e_i x_i only. So a partition tree over the samples is asked
-for neither pairs nor points: a subtree wholly inside the half-space receives the linear function once, pushed down to
-its samples at the end of the pass, and gives back a sum made once for all neurons; only leaves on the boundary are
-looked at sample by sample. For samples on the sphere an iteration costs about n + m·n^(1−1/(d−1)), whatever share of
-them fires: plain ReLU (b = 0) gains, too.
+σ_b is linear where it is active. Neuron r adds the same linear function a_r(⟨w_r, x⟩ − b) to all rows of its
+half-space, and its gradient needs only their sum Σ e_i x_i. A partition tree over the rows therefore reports neither
+pairs nor rows: a subtree inside the half-space receives the linear function once, which is pushed down to its rows at
+the end of the pass, and returns a sum that is computed once for all neurons. Only leaves on the boundary are processed
+row by row. For rows on the unit sphere an iteration costs about n + m·n^(1−1/(d−1)), independent of the fraction of
+active pairs: plain ReLU (b = 0) gains as well.
 
-Samples on a circle (d = 2) have arcs for half-spaces, and need no tree: ``circle_sums.py``.
+On a circle (d = 2) half-spaces are arcs, and no tree is needed: ``circle_sums.py``.
 
-The paper's two algorithms cannot go below Σ k_i, the number of fired pairs. This is not in the paper.
+The paper's two algorithms cost at least Σ k_i, the number of active pairs. This method is not in the paper.
 """
 
 from math import sqrt
@@ -18,42 +18,63 @@ import numpy as np
 
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
-from fireset.engines.base import Engine, EngineWork
+from fireset.engines.base import EngineWork
 from fireset.engines.circle_sums import CircleSums, count_ranges, on_a_circle
-from fireset.engines.cost import boundary_leaves
-from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.engines.cost import (
+    BYTES_PER_BOUNDARY_ENTRY,
+    BYTES_PER_CIRCLE_NEURON,
+    BYTES_PER_CIRCLE_ROW,
+    BYTES_PER_SUMMED_NEURON,
+    boundary_leaves,
+)
+from fireset.engines.fire_set_engine import FireSetEngine
+from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.engines.tangent import TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron
 from fireset.hsr.partition_tree import PartitionTreeIndex
+from fireset.kernels.partition_tree import FAN, LEAF, N_FILLED
+from fireset.kernels.partition_tree_sums import (
+    Contributions,
+    EntryArrays,
+    backward,
+    forward,
+    gradients,
+    leaf_predictions,
+    leaf_sums,
+    pairs_inside,
+    push_down,
+    sum_up,
+    tangent,
+    top_down_order,
+)
 
-_FIRST_ENTRIES = 64  # for each neuron; there will be more when they turn out not to be enough
-_ENTRY_BYTES = 12
-_ENTRIES, _FEWER_ENTRIES = {3: 4.0, 4: 2.1, 5: 1.5}, 1.2  # of a neuron for each leaf on its boundary, by dimension
-_NEURON_BYTES = 200
-_CIRCLE_SAMPLE_BYTES, _CIRCLE_NEURON_BYTES = 96, 160
+_FIRST_ENTRIES_PER_NEURON = 64  # grows when it turns out to be too few
+_ENTRIES_PER_LEAF = {3: 4.0, 4: 2.1, 5: 1.5}  # entries of a neuron per leaf on its boundary, by dimension
+_ENTRIES_PER_LEAF_FROM_6 = 1.2
 
 
-class HalfSpaceSumsEngine(Engine):
-    """Exact gradient steps from sums over half-spaces, by arcs where the samples lie on a circle, else by a tree."""
+class HalfSpaceSumsEngine(FireSetEngine):
+    """Exact gradient steps from sums over half-spaces: arcs if the rows lie on a circle, else a partition tree."""
 
     name = "sums"
-    compiled_dimensions = (1, 2)  # samples on a circle have kernels of their own
+    compiled_dimensions = (1, 2)  # rows on a circle have kernels of their own
     summary = "for tables of few columns: adds up whole groups of rows at once"
 
-    def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - always the same
+    def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002
         return "partition-tree"
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """Sums of every range of neurons for every sample, and what a neuron's boundary cuts."""
+        """Sums of every range of neurons for every row, and the nodes and leaves that boundaries cut."""
         m, d, outputs, item = network.width, network.n_features, network.n_outputs, network.dtype.itemsize
         if d == 2:
             summed = 56 * count_ranges(m, n_samples) + 40
-            return n_samples * (_CIRCLE_SAMPLE_BYTES + outputs * summed) + _CIRCLE_NEURON_BYTES * m
+            return n_samples * (BYTES_PER_CIRCLE_ROW + outputs * summed) + BYTES_PER_CIRCLE_NEURON * m
         summed = outputs * item * len(ranges(m)) * (1.6 + 0.07 * d)
-        cut = _ENTRIES.get(d, _FEWER_ENTRIES) * boundary_leaves(n_samples, d, network.threshold)
-        if d >= 5:  # where neurons that are far out cut fewer boxes than the formula has
-            cut *= 1 - 0.25 * min(1.0, max(0.0, network.threshold))
-        return n_samples * (summed + 3 * d * item + 24 * outputs + 64) + m * (_ENTRY_BYTES * cut + _NEURON_BYTES)
+        entries = _ENTRIES_PER_LEAF.get(d, _ENTRIES_PER_LEAF_FROM_6) * boundary_leaves(n_samples, d, network.threshold)
+        if d >= 5:  # boundaries far from the center cut fewer boxes than the formula predicts
+            entries *= 1 - 0.25 * min(1.0, max(0.0, network.threshold))
+        rows = n_samples * (summed + 3 * d * item + 24 * outputs + 64)
+        return rows + m * (BYTES_PER_BOUNDARY_ENTRY * entries + BYTES_PER_SUMMED_NEURON)
 
     def _prepare(self) -> None:
         self._sums = (CircleSums if on_a_circle(self.X) else TreeSums)(self.network, self.X, self.work)
@@ -61,8 +82,8 @@ class HalfSpaceSumsEngine(Engine):
     def forward(self) -> np.ndarray:
         return self._sums.forward()
 
-    def gradient(self, residual: np.ndarray) -> RowGradients:
-        return RowGradients(np.arange(self.network.width), self._sums.gradient_rows(residual))
+    def gradient(self, residual: np.ndarray) -> NeuronGradients:
+        return NeuronGradients(np.arange(self.network.width), self._sums.gradient_rows(residual))
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
         self._sums.step(residual, rule)
@@ -71,7 +92,7 @@ class HalfSpaceSumsEngine(Engine):
         self._sums.weights_moved()
 
     def tangent_operator(self) -> TangentOperator:
-        """At the price of an iteration for each product, without listing who fires."""
+        """Each product costs as much as an iteration; otherwise as ``Engine.tangent_operator``."""
         return self._sums.tangent_product
 
     def fire_sets(self):
@@ -79,12 +100,12 @@ class HalfSpaceSumsEngine(Engine):
 
 
 class TreeSums:
-    """Sums over half-spaces from a partition tree. Memory: the tree, and 12 bytes for each entry of a neuron."""
+    """Sums over half-spaces from a partition tree. Memory: the tree, and 12 bytes per entry of a neuron.
+
+    The entries of a neuron are the subtrees inside its half-space and the leaves on its boundary.
+    """
 
     def __init__(self, network, X: np.ndarray, work: EngineWork):
-        from fireset.kernels.partition_tree import FAN, LEAF
-        from fireset.kernels.partition_tree_sums import top_down_order
-
         self._network, self._X, self.work = network, X, work
         self._index = PartitionTreeIndex(X)
         self._tree = tree = self._index.trimmed_arrays()
@@ -107,14 +128,12 @@ class TreeSums:
         self._diverged = False
 
     def forward(self) -> np.ndarray:
-        from fireset.kernels.partition_tree_sums import pairs_inside
-
         network, tree = self._network, self._tree
         norms = row_norms(network.weights)
         self._diverged = not np.isfinite(norms).all()
         if self._diverged or not len(self._X):
             return np.full((len(self._X), network.n_outputs), np.nan)
-        # Corners of boxes around samples are bounded by √d times the largest norm.
+        # The norm of a corner of a box around rows is at most √d times the largest norm.
         corner = sqrt(network.n_features) * self._sample_norm
         slacks = dot_slack(network.n_features, network.dtype, norms, corner)
         bands = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
@@ -127,9 +146,7 @@ class TreeSums:
         return self._collect_predictions(1.0 / network.divisor)
 
     def _collect_predictions(self, scale: float) -> np.ndarray:
-        """What all samples have received, times ``scale``; (n, c)."""
-        from fireset.kernels.partition_tree_sums import leaf_predictions, push_down
-
+        """Return what all rows have received, times ``scale``; (n, c)."""
         tree = self._tree
         shares = self._shares.sum(axis=0)
         push_down(tree.nodes, self._order, shares)
@@ -142,9 +159,7 @@ class TreeSums:
         return received
 
     def _sum_subtrees(self, rows: np.ndarray) -> None:
-        """Lay rows (n, c) out by leaf, and sum row · x over all subtrees."""
-        from fireset.kernels.partition_tree_sums import leaf_sums, sum_up
-
+        """Write ``rows`` (n, c) to the leaves, and compute Σ rows_i x_i over every subtree."""
         tree = self._tree
 
         def sum_leaves(leaves: tuple[int, int]) -> None:
@@ -154,8 +169,6 @@ class TreeSums:
         sum_up(tree.nodes, self._order, self._sums)
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        from fireset.kernels.partition_tree_sums import Contributions, EntryArrays, tangent
-
         self._ensure_forward()
         self._sum_subtrees(direction.astype(self._network.dtype))
 
@@ -177,9 +190,7 @@ class TreeSums:
         return self._collect_predictions(1.0 / self._network.squared_divisor)
 
     def _forward_span(self, span: int, slacks: np.ndarray, bands: np.ndarray) -> np.ndarray:
-        """Nodes visited, points tested and pairs fired in leaves that are cut, by the neurons of one range."""
-        from fireset.kernels.partition_tree_sums import Contributions, EntryArrays, forward
-
+        """Return the nodes visited, rows tested and active pairs in boundary leaves, for the neurons of one range."""
         network, tree = self._network, self._tree
         self._shares[span] = 0
         self._totals[span] = 0
@@ -209,9 +220,9 @@ class TreeSums:
         return counted
 
     def _grow_entries(self, span: int, turn: int, end: int) -> None:
-        """Make space for the entries of the rest of a range, guessed from those before this turn."""
+        """Allocate memory for the entries of the rest of a range, extrapolated from the neurons before ``turn``."""
         lo, hi = self._ranges[span]
-        each = end / (turn - lo) if turn > lo else _FIRST_ENTRIES
+        each = end / (turn - lo) if turn > lo else _FIRST_ENTRIES_PER_NEURON
         capacity = int(1.2 * each * (hi - lo)) + len(self._tree.nodes) + len(self._tree.buckets)
         for arrays in (self._entries, self._masks):
             grown = np.empty(max(capacity, end + end // 4), arrays[span].dtype)
@@ -219,11 +230,9 @@ class TreeSums:
             arrays[span] = grown
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
-        from fireset.kernels.partition_tree_sums import EntryArrays, backward
-
         self._ensure_forward()
         network, tree = self._network, self._tree
-        velocity, arguments = rule.velocity_of(network.weights), rule.arguments(network.dtype)
+        velocity, arguments = rule.velocity_of(network.weights), rule.kernel_arguments(network.dtype)
         if self._diverged:
             network.weights[:] = np.nan
             return
@@ -232,16 +241,14 @@ class TreeSums:
 
         def step_span(span: int) -> None:
             entries = EntryArrays(self._entries[span], self._masks[span], self._ends)
-            about = self._sums, self._weights, arguments
-            backward(tree.coordinates, *moving, entries, *about, *self._ranges[span])
+            sums = self._sums, self._weights
+            backward(tree.coordinates, *moving, entries, *sums, arguments, *self._ranges[span])
 
         parallel_map(step_span, range(len(self._ranges)))
         self.weights_moved()
 
     def gradient_rows(self, residual: np.ndarray) -> np.ndarray:
-        """∂L/∂w_r of all neurons, (m, d)."""
-        from fireset.kernels.partition_tree_sums import EntryArrays, gradients
-
+        """Return ∂L/∂w_r of all neurons, (m, d)."""
         self._ensure_forward()
         network, tree = self._network, self._tree
         if self._diverged:
@@ -263,12 +270,12 @@ class TreeSums:
         self._forward_done = False
 
     def _ensure_forward(self) -> None:
-        """Have the entries of the current weights."""
+        """Run a forward pass unless the entries of the current weights are recorded."""
         if not self._forward_done:
             self.forward()
 
     def fire_sets(self):
-        """n × m, by asking the tree for the samples themselves."""
+        """Return the active pairs as a boolean CSR array of shape (n, m), by half-space queries to the tree."""
         network = self._network
         if not np.isfinite(network.weights).all():
             return network.fire_sets(self._X)
@@ -277,13 +284,11 @@ class TreeSums:
 
 
 def order_by_boundary(network) -> np.ndarray:
-    """All neurons in an order in which those with boundaries near each other come one after the other.
+    """Return all neurons in an order that keeps neurons with similar boundaries together.
 
-    They cut the same leaves, which are then still in the cache: a third of the time for a million samples. The order
-    is that of the leaves of a tree over (w, b)/‖w‖. Neurons move, and the order only gets less good.
+    They cut the same leaves, which are then still in the cache: a third of the time for a million rows. The order is
+    that of the leaves of a tree over (w, b)/‖w‖. It is only a heuristic, so it is not updated when neurons move.
     """
-    from fireset.kernels.partition_tree import LEAF, N_FILLED
-
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         norms = row_norms(network.weights)[:, None]
         boundaries = (np.hstack([network.weights, np.full_like(norms, network.threshold)]) / norms).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Engines by name, and the one that "auto" stands for."""
+"""Engines by name, and the choice of "auto"."""
 
 from inspect import signature
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from fireset.engines.cost import step_costs
 if TYPE_CHECKING:
     from fireset.network import ShiftedReLUNetwork
 
-# Where each class is; what there is to say about it, the class says itself.
+# A class is imported, with its kernels, when its name is first used.
 _BUILT_IN = {
     "correlation": "fireset.engines.correlation_trees:CorrelationEngine",
     "data": "fireset.engines.data_search:DataSearchEngine",
@@ -27,14 +27,14 @@ ENGINES = Registry("fireset.engines", _BUILT_IN)
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The class behind a name."""
+    """Return the class of a name."""
     if name not in ENGINES:
         raise InputError(f"engine must be one of auto, {', '.join(sorted(ENGINES))}; got {name!r}")
     return ENGINES.load(name, Engine)
 
 
 def create(name: str, **options) -> Engine:
-    """A new engine by name, e.g. ``create("data", radius=0)`` for the paper's Algorithm 2 to the letter."""
+    """Create an engine by name, e.g. ``create("data", radius=0)`` for the paper's Algorithm 2 without radii."""
     cls = engine_class(name)
     unknown = [option for option in options if option not in signature(cls).parameters]
     if unknown:
@@ -43,7 +43,7 @@ def create(name: str, **options) -> Engine:
 
 
 def describe() -> list[dict[str, object]]:
-    """Name, exactness and one line about each engine."""
+    """Return name, exactness and summary of every engine."""
     classes = [engine_class(name) for name in sorted(ENGINES)]
     return [{"name": cls.name, "exact": cls.exact, "summary": cls.summary} for cls in classes]
 
@@ -54,15 +54,29 @@ def choose(
     max_iter: int,
     width: int | None = None,
     *,
-    stored: int | None = None,
+    entries_per_row: int | None = None,
+    batches: bool = False,
+    trained_outputs: bool = False,
 ) -> str:
-    """The engine that "auto" stands for: the cheapest of dense, data and sums by ``fireset.engines.cost``.
+    """Return the name of the engine that "auto" selects: the fastest by ``expected_costs``.
 
-    ``width`` is that of the whole network where this one is a worker's part of it: all workers must choose alike. For
-    sparse rows ``stored`` is how many entries a row has in the mean, and the choice is between dense and data.
+    Parameters
+    ----------
+    width : int, optional
+        Width of the whole network if ``network`` is one worker's part. All workers must choose the same engine.
+    entries_per_row : int, optional
+        Average number of stored entries of a row, for sparse rows.
+    batches, trained_outputs : bool
+        Whether training uses batches of rows, or changes the output weights. If the fastest engine does not support
+        it, another one does: "rows" or "dense" for batches, "data" for output weights.
     """
-    costs = expected_costs(network, n_samples, max_iter, width, stored=stored)
-    return min(costs, key=costs.__getitem__)
+    costs = expected_costs(network, n_samples, max_iter, width, entries_per_row=entries_per_row)
+    name = min(costs, key=costs.__getitem__)
+    if batches and not engine_class(name).supports_batches:
+        name = "rows" if entries_per_row is None else "dense"
+    if trained_outputs and not engine_class(name).supports_output_training:
+        name = "data"
+    return name
 
 
 def expected_costs(
@@ -71,12 +85,12 @@ def expected_costs(
     max_iter: int,
     width: int | None = None,
     *,
-    stored: int | None = None,
+    entries_per_row: int | None = None,
 ) -> dict[str, float]:
-    """Nanoseconds on one core that an iteration is expected to cost, by engine; for sparse rows, those that take them.
+    """Estimate the nanoseconds of an iteration on one core, by engine; for sparse rows, of engines that support them.
 
-    What all engines pay alike, a pass over the weights, is left out.
+    The cost of a pass over the weights is left out: it is the same for all engines.
     """
-    m, d = width or network.width, network.n_features if stored is None else stored
+    m, d = width or network.width, network.n_features if entries_per_row is None else entries_per_row
     costs = step_costs(n_samples, d, m, network.threshold, network.n_outputs, max_iter)
-    return {name: cost for name, cost in costs.items() if stored is None or engine_class(name).takes_sparse}
+    return {name: cost for name, cost in costs.items() if entries_per_row is None or engine_class(name).supports_sparse}

@@ -1,79 +1,72 @@
-"""Training by batches: lists of neurons by row (``row_lists.py``), so that a batch costs the pairs that fire in it.
+"""Training by batches: candidate lists by row (``row_lists.py``), so that a batch costs its active pairs.
 
-It is an engine like the others, but slower than ``data`` where every step looks at all rows.
+The engine can also use all rows in every step, but the engine ``data`` is then faster.
 """
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fireset._util.aligned import aligned_bytes, aligned_rows
 from fireset._util.gaussian import upper_tail
 from fireset.engines.base import BatchEngine
-from fireset.engines.step_rule import RowGradients, StepRule
-from fireset.fire_sets import PAIR_BYTES
+from fireset.engines.batch_pairs import BatchPairs, kernel_neurons
+from fireset.engines.fire_set_engine import FireSetEngine
+from fireset.engines.row_lists import MAX_CANDIDATES_AT_ONCE, MAX_RADIUS, RowLists
+from fireset.engines.step_rule import NeuronGradients, StepRule
+from fireset.fire_sets import BYTES_PER_ACTIVE_PAIR
 
-if TYPE_CHECKING:
-    from fireset.engines.active_rows import ActiveRows
-    from fireset.engines.row_lists import RowLists
-
-_MAX_REMEMBERED = 256 << 20  # bytes of rows and lists, beyond which everything is forgotten
+_MAX_KEPT_BYTES = 256 << 20  # of rows and lists; beyond it ``start`` discards all of them
 
 
-class RowSearchEngine(BatchEngine):
-    """Keeps for each row the neurons that may fire, made when the row is first asked for.
+class RowSearchEngine(FireSetEngine, BatchEngine):
+    """Keep for each row the neurons that can be active. The list of a row is made when the row is first used.
 
     Parameters
     ----------
-    remembers : bool
-        Whether rows stay known when the engine is started with other ones, for batches that come one after the other.
+    keep_rows : bool
+        Whether ``start`` with other rows keeps earlier rows and their lists, for batches that arrive one by one.
     """
 
     name = "rows"
     summary = "keeps a list of neurons for each row; also for training on batches of rows"
 
-    def __init__(self, remembers: bool = False):
+    def __init__(self, keep_rows: bool = False):
         super().__init__()
-        self._remembers = remembers
+        self._keep_rows = keep_rows
         self._lists: RowLists | None = None
 
     @property
-    def known_rows(self) -> int:
-        return len(self._known())
+    def kept_rows(self) -> int:
+        """Number of rows that the engine keeps."""
+        return len(self._row_lists())
 
-    def _known(self) -> "RowLists":
-        assert self._lists is not None, "start comes first"
+    def _row_lists(self) -> RowLists:
+        assert self._lists is not None, "call start first"
         return self._lists
 
     def _prepare(self) -> None:
-        from fireset.engines.active_rows import neurons_of
-        from fireset.engines.row_lists import RowLists
-
         network, lists = self.network, self._lists
-        self._neurons = neurons_of(network.weights, network.output_weights, network.threshold)
-        if lists is None or not (self._remembers and lists.suits(self.X) and lists.nbytes < _MAX_REMEMBERED):
-            lists = RowLists(self.X[:0] if self._remembers else self.X)
-        self._rows = lists.numbers_of(self.X) if self._remembers else np.arange(len(self.X))
-        lists.follow(self._neurons)
+        self._neurons = kernel_neurons(network.weights, network.output_weights, network.threshold)
+        if lists is None or not (self._keep_rows and lists.accepts(self.X) and lists.nbytes < _MAX_KEPT_BYTES):
+            lists = RowLists(self.X[:0] if self._keep_rows else self.X)
+        self._rows = lists.numbers_of(self.X) if self._keep_rows else np.arange(len(self.X))
+        lists.measure_drifts(self._neurons)
         self._lists = lists
         self._velocity: np.ndarray | None = None
         self._batch = np.arange(0)  # rows of the last ``forward_rows``
-        self._fired: ActiveRows | None = None  # in ``_active_rows``, at the current weights
+        self._active: BatchPairs | None = None  # pairs of ``_active_rows`` at the current weights
         self._active_rows = self._batch
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """The aligned samples, weights and references, 2 bytes for each pair that may fire, and again where it does.
+        """Aligned rows, weights and references; 2 bytes per candidate, and 2 per active pair.
 
-        With all rows at once; batches take less. Above it there is either what is reported while lists are made, or the
-        fire sets, which a step size is chosen by.
+        For all rows at once; batches take less. In addition either the candidates reported while lists are made, or the
+        fire sets, which the choice of a step size needs.
         """
-        from fireset.engines.row_lists import MAX_RADIUS, SEARCHED_AT_ONCE
-
         row, pairs = aligned_bytes(network.n_features, network.dtype.itemsize), float(n_samples * network.width)
-        listed, active = (pairs * upper_tail(network.threshold - radius) for radius in (MAX_RADIUS, 0.0))
-        searched = (12 + 2.5 * network.dtype.itemsize) * min(listed, 1.2 * SEARCHED_AT_ONCE)
-        lists = row * (n_samples + 3 * network.width) + 2.2 * listed + 2 * active + 0.01 * pairs
-        return lists + max(searched, PAIR_BYTES * active) + 64.0 * n_samples * network.n_outputs
+        candidates, active = (pairs * upper_tail(network.threshold - radius) for radius in (MAX_RADIUS, 0.0))
+        reported = (12 + 2.5 * network.dtype.itemsize) * min(candidates, 1.2 * MAX_CANDIDATES_AT_ONCE)
+        lists = row * (n_samples + 3 * network.width) + 2.2 * candidates + 2 * active + 0.01 * pairs
+        return lists + max(reported, BYTES_PER_ACTIVE_PAIR * active) + 64.0 * n_samples * network.n_outputs
 
     def forward(self) -> np.ndarray:
         return self._pass(np.arange(len(self.X)))
@@ -83,44 +76,44 @@ class RowSearchEngine(BatchEngine):
         return self._pass(self._batch)
 
     def _pass(self, rows: np.ndarray) -> np.ndarray:
-        """Predictions for these rows; who fires is kept until the weights move."""
+        """Return the predictions for these rows; keep the active pairs until the weights move."""
         self._active_rows = rows
-        lists = self._known()
-        refreshed = lists.listed
-        sums, self._fired = lists.fire(self._neurons, self._rows[rows])
-        searched = max(0, lists.listed - refreshed)  # less, where all lists were begun anew
+        lists = self._row_lists()
+        listed_before = lists.n_listed
+        sums, self._active = lists.find_active_pairs(self._neurons, self._rows[rows])
+        searched = max(0, lists.n_listed - listed_before)  # fewer than before if all lists were rebuilt
         self.work.refreshes += searched
-        self.work.inner_products += self._fired.looked_at + searched * self.network.width
-        self.work.active_pairs = self._fired.pairs
+        self.work.inner_products += self._active.tested_pairs + searched * self.network.width
+        self.work.active_pairs = self._active.active_pairs
         return sums / self.network.divisor
 
-    def _active_in(self, rows: np.ndarray) -> "ActiveRows":
-        if self._fired is None or not np.array_equal(self._active_rows, rows):
+    def _active_pairs_of(self, rows: np.ndarray) -> BatchPairs:
+        if self._active is None or not np.array_equal(self._active_rows, rows):
             self._pass(rows)
-        assert self._fired is not None
-        return self._fired
+        assert self._active is not None
+        return self._active
 
-    def _all_active(self) -> "ActiveRows":
-        return self._active_in(np.arange(len(self.X)))
+    def _all_active_pairs(self) -> BatchPairs:
+        return self._active_pairs_of(np.arange(len(self.X)))
 
     def fire_sets(self):
-        active = self._all_active()
+        active = self._all_active_pairs()
         return active.fire_sets(self.network.width) if active.parts else self.network.fire_sets(self.X)
 
-    def gradient(self, residual: np.ndarray) -> RowGradients:
+    def gradient(self, residual: np.ndarray) -> NeuronGradients:
         network = self.network
-        pushes = (residual / network.divisor).astype(network.dtype)
-        rows = self._all_active().weight_gradients(network.output_weights, pushes, network.width)
-        return RowGradients(np.arange(network.width), rows[:, : network.n_features])
+        scaled = (residual / network.divisor).astype(network.dtype)
+        rows = self._all_active_pairs().weight_gradients(network.output_weights, scaled, network.width)
+        return NeuronGradients(np.arange(network.width), rows[:, : network.n_features])
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
-        self._step_on(self._all_active(), residual, rule)
+        self._step_on(self._all_active_pairs(), residual, rule)
         self.end_batches(rule)
 
     def step_rows(self, residual: np.ndarray, rule: StepRule) -> None:
-        self._step_on(self._active_in(self._batch), residual, rule)
+        self._step_on(self._active_pairs_of(self._batch), residual, rule)
 
-    def _step_on(self, active: "ActiveRows", residual: np.ndarray, rule: StepRule) -> None:
+    def _step_on(self, active: BatchPairs, residual: np.ndarray, rule: StepRule) -> None:
         network = self.network
         if self._velocity is None:
             velocity = rule.velocity_of(network.weights)
@@ -128,10 +121,10 @@ class RowSearchEngine(BatchEngine):
             self._velocity = velocity if own else aligned_rows(velocity)
             if not rule.momentum:
                 self._velocity = np.empty((0, self._neurons.weights.shape[1]), network.dtype)
-        pushes = (residual / network.divisor).astype(network.dtype)
-        lists = self._known()
-        active.step(self._neurons, self._velocity, pushes, rule, (lists.references, lists.moved))
-        self._fired = None
+        scaled = (residual / network.divisor).astype(network.dtype)
+        lists = self._row_lists()
+        active.step(self._neurons, self._velocity, scaled, rule, lists.references, lists.drifts)
+        self._active = None
 
     def end_batches(self, rule: StepRule) -> None:
         network = self.network
@@ -139,11 +132,9 @@ class RowSearchEngine(BatchEngine):
             network.weights[:] = self._neurons.weights[:, : network.n_features]
             if rule.momentum and self._velocity is not None:
                 rule.velocity_of(network.weights)[:] = self._velocity[:, : network.n_features]
-        self._velocity = self._fired = None
+        self._velocity = self._active = None
 
-    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - it measures itself
-        from fireset.engines.active_rows import neurons_of
-
-        self._neurons = neurons_of(self.network.weights, self.network.output_weights, self.network.threshold)
-        self._known().follow(self._neurons)
-        self._fired = None
+    def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - drifts are measured
+        self._neurons = kernel_neurons(self.network.weights, self.network.output_weights, self.network.threshold)
+        self._row_lists().measure_drifts(self._neurons)
+        self._active = None

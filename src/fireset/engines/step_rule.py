@@ -1,4 +1,4 @@
-"""How the weights follow their gradient: plain descent, heavy ball, Nesterov."""
+"""Update rules of the weights: gradient descent, with heavy-ball or Nesterov momentum."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,8 +9,8 @@ from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map, ranges
 
 
-class RowGradients(NamedTuple):
-    """∂L/∂w_r for the neurons that have one: ``rows[k]`` is that of ``neurons[k]``; all others are 0."""
+class NeuronGradients(NamedTuple):
+    """∂L/∂w_r of some neurons: ``rows[k]`` belongs to ``neurons[k]``. The gradients of all other neurons are 0."""
 
     neurons: np.ndarray  # (k,) int64, ascending
     rows: np.ndarray  # (k, d), in the network's precision
@@ -20,8 +20,8 @@ class RowGradients(NamedTuple):
 class StepRule:
     """``V ← momentum·V + G``, G = ∂L/∂W; then ``W ← W − rate·V``, or for Nesterov ``W ← W − rate·(G + momentum·V)``.
 
-    Without momentum this is the paper's ``W ← W − rate·G``. The velocity V, (m, d), is part of the rule, as the state
-    of an optimizer is in PyTorch; it starts at 0. The arithmetic, for all engines, is ``kernels.steps.take_step``.
+    Without momentum this is the paper's ``W ← W − rate·G``. The velocity V, (m, d), is state of the rule, as in a
+    PyTorch optimizer; it starts at 0. All engines use the arithmetic of ``kernels.steps.take_step``.
     """
 
     rate: float
@@ -30,7 +30,7 @@ class StepRule:
     velocity: np.ndarray | None = field(default=None, repr=False)
 
     def velocity_of(self, weights: np.ndarray) -> np.ndarray:
-        """V as the kernels take it: zeros the first time; without momentum it has no rows."""
+        """Return V for the kernels: zeros the first time, an array without rows if there is no momentum."""
         if not self.momentum:
             return np.empty((0, weights.shape[1]), weights.dtype)
         if self.velocity is None:
@@ -38,29 +38,29 @@ class StepRule:
         if self.velocity.shape != weights.shape or self.velocity.dtype != weights.dtype:
             raise InputError(
                 f"velocity must be {weights.dtype} of shape {weights.shape} with momentum, got {self.velocity.dtype} "
-                f"of shape {self.velocity.shape}; leave it out to start from rest"
+                f"of shape {self.velocity.shape}; leave it out to start with velocity 0"
             )
         return self.velocity
 
     def reset_velocity(self) -> None:
-        """Start from rest again."""
+        """Set the velocity to 0."""
         if self.velocity is not None:
             self.velocity[:] = 0.0
 
     def for_neurons(self, weights: np.ndarray, lo: int, hi: int) -> "StepRule":
-        """The rule of neurons lo … hi−1 of ``weights``, on the same memory."""
+        """Return the rule of neurons lo … hi−1 of ``weights``; its velocity is a view."""
         velocity = self.velocity_of(weights)[lo:hi] if self.momentum else None
         return StepRule(self.rate, self.momentum, self.nesterov, velocity)
 
-    def arguments(self, dtype: np.dtype) -> tuple[Any, Any, bool]:
-        """(rate, momentum, nesterov) as ``take_step`` takes them."""
+    def kernel_arguments(self, dtype: np.dtype) -> tuple[Any, Any, bool]:
+        """Return (rate, momentum, nesterov) in the types that ``take_step`` is compiled for."""
         return dtype.type(self.rate), dtype.type(self.momentum), self.nesterov
 
-    def apply(self, weights: np.ndarray, gradients: RowGradients) -> tuple[np.ndarray, np.ndarray]:
-        """Move the weights; returns the neurons that may have moved and bounds on how far each of them did.
+    def apply(self, weights: np.ndarray, gradients: NeuronGradients) -> tuple[np.ndarray, np.ndarray]:
+        """Update the weights. Return the neurons that may have moved and upper bounds on their distances.
 
-        With momentum, neurons without a gradient move, too. ``gradients.rows`` are overwritten. Cost O(d) for each
-        neuron that moves.
+        With momentum, neurons without a gradient may move. ``gradients.rows`` is overwritten. Cost O(d) per neuron that
+        moves.
         """
         from fireset.kernels.steps import step_rows
 
@@ -72,11 +72,11 @@ class StepRule:
             all_rows[np.searchsorted(all_neurons, neurons)] = rows
             neurons, rows = all_neurons, all_rows
         rows = np.ascontiguousarray(rows, weights.dtype)
-        speeds = np.empty(len(neurons))
-        rule = self.arguments(weights.dtype)
+        distances = np.empty(len(neurons))
+        rule = self.kernel_arguments(weights.dtype)
 
         def step_span(span: tuple[int, int]) -> None:
-            step_rows(weights, velocity, neurons, rows, *rule, speeds, *span)
+            step_rows(weights, velocity, neurons, rows, *rule, distances, *span)
 
         parallel_map(step_span, ranges(len(neurons)))
-        return neurons, speeds
+        return neurons, distances

@@ -388,7 +388,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 self.network_,
                 rows,
                 targets,
-                engine=create("rows", remembers=True) if engine in ("auto", "rows") else deepcopy(engine),
+                engine=create("rows", keep_rows=True) if engine in ("auto", "rows") else deepcopy(engine),
                 solver=BatchDescent(self.learning_rate, previous),
                 loss=self.loss,
                 max_iter=1,

@@ -1,4 +1,4 @@
-"""The wide layer inside PyTorch (extra ``torch``): ``fireset.nn.ShiftedReLU``, exact, on fired pairs, on the CPU."""
+"""``fireset.nn.ShiftedReLU``: an exact, very wide layer for PyTorch on the CPU (extra ``torch``)."""
 
 try:
     from fireset.nn.layer import ShiftedReLU
@@ -6,7 +6,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "fireset.nn needs PyTorch, which is missing; install it with pip install 'fireset[torch]'", name="torch"
+        "fireset.nn needs PyTorch, which is not installed; run pip install 'fireset[torch]'", name="torch"
     ) from error
 
 __all__ = ["ShiftedReLU"]

@@ -1,6 +1,7 @@
-"""f(x) = (κ/√m) σ_b(x Wᵀ) A for autograd: first and second derivatives over the pairs that fire."""
+"""f(x) = (κ/√m) σ_b(x Wᵀ) A for autograd: first and second derivatives over the active pairs."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -8,20 +9,60 @@ from torch.autograd import Function
 
 from fireset._util.aligned import aligned_rows
 from fireset._util.errors import InputError
-from fireset.engines.active_rows import ActiveRows, fire_rows, neurons_of
+from fireset.engines.batch_pairs import BatchPairs, find_active_pairs, kernel_neurons
+from fireset.engines.row_lists import RowLists
+from fireset.kernels.row_lists import Neurons
 
-if TYPE_CHECKING:
-    from fireset.nn.attached import AttachedTable
+
+class AttachedTable:
+    """Rows X (n, d), and the candidate lists of neurons for them.
+
+    A pass changes the lists, so each pass holds a lock. Copies by ``pickle`` or ``copy`` have their own lock and make
+    their lists again.
+    """
+
+    def __init__(self, X: torch.Tensor):
+        self.X = X
+        self._lock = Lock()
+        self._lists: RowLists | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def find_active_pairs(
+        self, neurons: Neurons, rows: np.ndarray, *, with_values: bool
+    ) -> tuple[np.ndarray, BatchPairs]:
+        """Return sums and active pairs of rows, given by number, in the precision of the weights."""
+        with self._lock:
+            lists = self._checked_lists(rows, neurons.weights.dtype)
+            lists.measure_drifts(neurons)
+            return lists.find_active_pairs(neurons, rows, with_values=with_values)
+
+    def _checked_lists(self, rows: np.ndarray, dtype: np.dtype) -> RowLists:
+        """Return the lists; raise ``InputError`` if X has changed since they were made."""
+        X = self.X.detach().numpy()
+        if self._lists is None or dtype != self._lists.samples.dtype:
+            self._lists = RowLists(np.ascontiguousarray(X, dtype))
+        used = X[rows].astype(dtype, copy=False)
+        if not np.array_equal(used, self._lists.samples[rows, : used.shape[1]]):
+            raise InputError("the attached X has changed; call attach(X) again")
+        return self._lists
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"X": self.X}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["X"])
 
 
 class Call(NamedTuple):
-    """Arguments of a pass that are not tensors."""
+    """The arguments of a pass that are not tensors."""
 
     threshold: float
     divisor: float  # √m/κ
-    table: "AttachedTable | None"
-    rows: np.ndarray | None  # numbers of rows of the table
-    sparse: bool  # whether ∂L/∂W is sparse, with one row for each neuron that fired
+    table: AttachedTable | None
+    rows: np.ndarray | None  # row numbers of the table
+    sparse: bool  # whether ∂L/∂W is sparse, with one row per active neuron
 
 
 class ActivePairs(Function):
@@ -29,13 +70,13 @@ class ActivePairs(Function):
 
     @staticmethod
     def forward(ctx, weight: torch.Tensor, outputs: torch.Tensor, x: torch.Tensor | None, call: Call) -> torch.Tensor:
-        neurons = neurons_of(_array(weight), _array(outputs), call.threshold)
+        neurons = kernel_neurons(_array(weight), _array(outputs), call.threshold)
         if x is None:
             assert call.table is not None
             assert call.rows is not None
-            sums, active = call.table.fire(neurons, call.rows, with_values=ctx.needs_input_grad[1])
+            sums, active = call.table.find_active_pairs(neurons, call.rows, with_values=ctx.needs_input_grad[1])
         else:
-            sums, active = fire_rows(neurons, _array(x), with_values=ctx.needs_input_grad[1])
+            sums, active = find_active_pairs(neurons, _array(x), with_values=ctx.needs_input_grad[1])
         ctx.save_for_backward(weight, outputs, *(() if x is None else (x,)))
         ctx.call, ctx.active = call, active
         with np.errstate(over="ignore"):
@@ -53,27 +94,27 @@ class ActivePairs(Function):
 class _Gradients(Function):
     """∂L/∂W, ∂L/∂A and ∂L/∂x as functions of W, A, x and g = ∂L/∂f.
 
-    With h = g/divisor and sums over fired pairs,
+    With h = g/divisor and sums over active pairs,
 
         gW_r = Σ_i ⟨a_r, h_i⟩ x_i,  gA_r = Σ_i (⟨w_r, x_i⟩ − b) h_i,  gx_i = Σ_r ⟨a_r, h_i⟩ w_r.
 
-    ``backward`` differentiates ⟨U, gW⟩ + ⟨V, gA⟩ + ⟨T, gx⟩. Which pairs fire is locally constant.
+    ``backward`` differentiates ⟨U, gW⟩ + ⟨V, gA⟩ + ⟨T, gx⟩. The set of active pairs is locally constant.
     """
 
     @staticmethod
-    def forward(ctx, weight, outputs, x, gradient, call: Call, active: ActiveRows, needed: tuple[bool, ...]):
+    def forward(ctx, weight, outputs, x, gradient, call: Call, active: BatchPairs, needed: tuple[bool, ...]):
         ctx.save_for_backward(weight, outputs, gradient, *(() if x is None else (x,)))
         ctx.call, ctx.active = call, active
         ctx.set_materialize_grads(False)
-        A, pushes = _array(outputs), _array(gradient / call.divisor)
+        A, scaled = _array(outputs), _array(gradient / call.divisor)
         for_weight = for_outputs = for_x = None
         if needed[0]:
-            for_weight = _weight_gradient(active, A, pushes, weight, call.sparse)
+            for_weight = _weight_gradient(active, A, scaled, weight, call.sparse)
         if needed[1]:
-            for_outputs = torch.from_numpy(active.output_gradients(pushes, len(weight)))
+            for_outputs = torch.from_numpy(active.output_gradients(scaled, len(weight)))
         if needed[2]:
-            neurons = neurons_of(_array(weight), A, call.threshold)
-            for_x = _unpadded(active.row_gradients(neurons, pushes), weight)
+            neurons = kernel_neurons(_array(weight), A, call.threshold)
+            for_x = _unpadded(active.row_gradients(neurons, scaled), weight)
         return for_weight, for_outputs, for_x
 
     @staticmethod
@@ -85,38 +126,38 @@ class _Gradients(Function):
         weight, outputs, gradient, *_ = ctx.saved_tensors
         call, active, m = ctx.call, ctx.active, len(weight)
         for_weight, for_outputs, for_x = (None if each is None else _array(each) for each in cotangents)
-        A, pushes = _array(outputs), _array(gradient / call.divisor)
+        A, scaled = _array(outputs), _array(gradient / call.divisor)
         totals: list[torch.Tensor | None] = [None, None, None, None]
 
-        def add(place: int, term: torch.Tensor) -> None:
-            before = totals[place]
-            totals[place] = term if before is None else before + term
+        def add(position: int, term: torch.Tensor) -> None:
+            before = totals[position]
+            totals[position] = term if before is None else before + term
 
-        W = neurons_of(_array(weight), A, call.threshold)
+        W = kernel_neurons(_array(weight), A, call.threshold)
         products = []  # matrices (v, z) for which Σ ⟨v_r, z_i⟩ multiplies ⟨a_r, h_i⟩
         if for_weight is not None:
-            U = neurons_of(for_weight, A, call.threshold)
+            U = kernel_neurons(for_weight, A, call.threshold)
             products.append((U.weights, active.batch.samples))
             if ctx.needs_input_grad[2]:
-                add(2, _unpadded(active.row_gradients(U, pushes), weight))
+                add(2, _unpadded(active.row_gradients(U, scaled), weight))
         if for_x is not None:
             moved = active._replace(batch=active.batch._replace(samples=aligned_rows(for_x)))
             products.append((W.weights, moved.batch.samples))
             if ctx.needs_input_grad[0]:
-                add(0, _unpadded(moved.weight_gradients(A, pushes, m), weight))
+                add(0, _unpadded(moved.weight_gradients(A, scaled, m), weight))
         if for_outputs is not None:
             if ctx.needs_input_grad[0]:
-                add(0, _unpadded(active.weight_gradients(for_outputs, pushes, m), weight))
+                add(0, _unpadded(active.weight_gradients(for_outputs, scaled, m), weight))
             if ctx.needs_input_grad[2]:
-                add(2, _unpadded(active.row_gradients(W._replace(outputs=for_outputs), pushes), weight))
+                add(2, _unpadded(active.row_gradients(W._replace(outputs=for_outputs), scaled), weight))
             if ctx.needs_input_grad[3]:
                 add(3, torch.from_numpy(active.sums(for_outputs) / call.divisor).to(gradient.dtype))
         if products and (ctx.needs_input_grad[1] or ctx.needs_input_grad[3]):
-            multiplied = active.products(*products)
+            with_products = active.with_products(*products)
             if ctx.needs_input_grad[1]:
-                add(1, torch.from_numpy(multiplied.output_gradients(pushes, m)))
+                add(1, torch.from_numpy(with_products.output_gradients(scaled, m)))
             if ctx.needs_input_grad[3]:
-                add(3, torch.from_numpy(multiplied.sums(A) / call.divisor).to(gradient.dtype))
+                add(3, torch.from_numpy(with_products.sums(A) / call.divisor).to(gradient.dtype))
         return *totals, None, None, None
 
 
@@ -129,12 +170,12 @@ def _unpadded(rows: np.ndarray, like: torch.Tensor) -> torch.Tensor:
 
 
 def _weight_gradient(
-    active: ActiveRows, outputs: np.ndarray, pushes: np.ndarray, weight: torch.Tensor, sparse: bool
+    active: BatchPairs, outputs: np.ndarray, scaled: np.ndarray, weight: torch.Tensor, sparse: bool
 ) -> torch.Tensor:
-    dense = _unpadded(active.weight_gradients(outputs, pushes, len(weight)), weight)
+    dense = _unpadded(active.weight_gradients(outputs, scaled, len(weight)), weight)
     if not sparse:
         return dense
-    neurons = torch.from_numpy(active.neurons(len(weight)))
+    neurons = torch.from_numpy(active.active_neurons(len(weight)))
     return torch.sparse_coo_tensor(
         neurons[None], dense[neurons], weight.shape, is_coalesced=True, check_invariants=False
     )

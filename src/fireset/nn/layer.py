@@ -9,45 +9,43 @@ from torch import nn
 
 from fireset._util.errors import InputError
 from fireset.network import ShiftedReLUNetwork
-from fireset.nn.attached import AttachedTable
-from fireset.nn.function import ActivePairs, Call
+from fireset.nn.function import ActivePairs, AttachedTable, Call
 
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 _AUTOCAST_DTYPES = (torch.bfloat16, torch.float16)
 
 
 class ShiftedReLU(nn.Module):
-    """f(x) = (κ/√m) σ_b(x Wᵀ) A with σ_b(z) = max(z − b, 0): m hidden neurons, of which few fire for a row.
+    """f(x) = (κ/√m) σ_b(x Wᵀ) A with σ_b(z) = max(z − b, 0): m hidden neurons, of which few are active for a row.
 
-    Forward and backward cost what fires, not m: exact, on the CPU, up to second derivatives. Everything else is
-    PyTorch's: losses, optimizers, ``state_dict``, layers before and behind it. ``layer(x)`` takes any rows and computes
-    every pre-activation once, by a matrix product. For a fixed table ``layer.attach(X)`` and then
-    ``layer(rows=index)`` keep for each row the neurons that may fire (``fireset.engines.row_lists``), and measure how
-    far the optimizer has moved each neuron since. ``layer.to_dense()`` is the same function made of plain modules.
+    The layer is exact, runs on the CPU, and supports second derivatives. It works with the losses, optimizers,
+    ``state_dict`` and other layers of PyTorch. ``layer(x)`` takes any rows, computes every pre-activation once in a
+    matrix product, and everything else over the active pairs only. For a fixed table call ``layer.attach(X)`` and then
+    ``layer(rows=index)``: the layer keeps a candidate list for each row (``fireset.engines.row_lists``), and a pass
+    costs the candidates. ``layer.to_dense()`` returns the function as plain modules.
 
-    Several threads may use a layer at once, attached or not, as long as none of them changes its parameters meanwhile.
+    Several threads may call a layer at once, attached or not, if none of them changes its parameters.
 
     Parameters
     ----------
     in_features, width, out_features : int
         d, m, c.
     threshold : "paper" or float
-        b; "paper" is √(0.4 ln m). The higher, the fewer fire.
+        b; "paper" is √(0.4 ln m). The larger b, the fewer pairs are active.
     trained_outputs : bool
-        Whether A is a parameter, too; else it stays as drawn, ±1.
+        Whether A is a parameter; otherwise a buffer of ±1.
     start : "paper" or "antisymmetric"
-        "antisymmetric" draws neurons in pairs of opposite signs: f is 0 before training.
+        "antisymmetric" draws pairs of neurons with opposite output weights, so that f is 0 before training.
     output_scale : float
         κ.
     sparse : bool
-        Whether ∂L/∂W is a sparse tensor with the rows of the neurons that fired, for ``torch.optim.SparseAdam``.
+        Whether ∂L/∂W is a sparse tensor with the rows of the active neurons, for ``torch.optim.SparseAdam``.
     seed : int, optional
-        Makes the draw independent of PyTorch's generator. By default ``torch.manual_seed`` decides, as for other
-        modules.
+        Seed of the initial weights. By default they come from PyTorch's generator (``torch.manual_seed``).
     device : "cpu", optional
-        Other devices are refused: use ``to_dense()`` there.
+        Must be the CPU; use ``to_dense()`` for other devices.
     dtype : torch.float32 or torch.float64, optional
-        By default ``torch.get_default_dtype()``.
+        Default: ``torch.get_default_dtype()``.
 
     Attributes
     ----------
@@ -99,9 +97,9 @@ class ShiftedReLU(nn.Module):
             seed=_drawn_seed() if seed is None else seed,
             dtype=_DTYPES[dtype],
         )
-        self._take(network, trained_outputs, sparse, start)
+        self._use_network(network, trained_outputs, sparse, start)
 
-    def _take(self, network: ShiftedReLUNetwork, trained_outputs: bool, sparse: bool, start: str) -> None:
+    def _use_network(self, network: ShiftedReLUNetwork, trained_outputs: bool, sparse: bool, start: str) -> None:
         self.weight = nn.Parameter(torch.from_numpy(network.weights))
         outputs = torch.from_numpy(network.output_weights)
         if trained_outputs:
@@ -113,7 +111,7 @@ class ShiftedReLU(nn.Module):
         self._attached: AttachedTable | None = None
 
     def reset_parameters(self, seed: int | None = None) -> None:
-        """Draw weights and outputs again, in place; from PyTorch's generator unless a seed is given."""
+        """Draw weights and outputs again, in place; by default with PyTorch's generator."""
         self._check_parameters()
         width, features = self.weight.shape
         network = ShiftedReLUNetwork.initialize(
@@ -133,30 +131,29 @@ class ShiftedReLU(nn.Module):
     def from_network(
         cls, network: ShiftedReLUNetwork, *, trained_outputs: bool = False, sparse: bool = False
     ) -> "ShiftedReLU":
-        """A layer on the memory of a network: what trains one trains the other."""
+        """Create a layer that shares the memory of a network: training one changes the other."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        layer._take(network, trained_outputs, sparse, "paper")
+        layer._use_network(network, trained_outputs, sparse, "paper")
         return layer
 
     def to_network(self) -> ShiftedReLUNetwork:
-        """A network on the memory of the layer: for ``predict``, ``save``, ``fireset.train`` and the theory."""
+        """Return a network that shares the memory of the layer, for ``predict``, ``save`` or ``fireset.train``."""
         self._check_parameters()
         return ShiftedReLUNetwork(
             self.weight.detach().numpy(), self.outputs.detach().numpy(), self.threshold, self.output_scale
         )
 
     def to_dense(self) -> nn.Sequential:
-        """Return the same function as ``nn.Sequential(nn.Linear, nn.ReLU, nn.Linear)`` with copies of the parameters.
+        """Return the function as ``nn.Sequential(nn.Linear, nn.ReLU, nn.Linear)`` with copies of the parameters.
 
-        The modules are PyTorch's own and work wherever they do: other devices, ``torch.compile``, ``torch.export`` and
-        ONNX, autocast, ``torch.func``, derivatives of any order. Every pre-activation is computed and kept, n × m of
-        them. The bias of the first module is −b and not trained; the weight of the second one is (κ/√m) Aᵀ, trained if
-        A is. Later changes to one do not reach the other.
+        Use it for other devices, ``torch.compile``, ``torch.export`` and ONNX, autocast, ``torch.func``, and
+        derivatives of any order. It computes and stores all n × m pre-activations. The bias of the first module is −b
+        and not trained; the weight of the second one is (κ/√m) Aᵀ, trained if A is.
         """
         m, d = self.weight.shape
         dtype = self.weight.dtype
-        # Made on "meta" so that no initial weights are drawn.
+        # On "meta" no initial weights are drawn.
         hidden = nn.Linear(d, m, dtype=dtype, device="meta").to_empty(device="cpu")
         out = nn.Linear(m, self.outputs.shape[1], bias=False, dtype=dtype, device="meta").to_empty(device="cpu")
         with torch.no_grad():
@@ -169,34 +166,34 @@ class ShiftedReLU(nn.Module):
         return nn.Sequential(hidden, nn.ReLU(), out).train(self.training)
 
     def attach(self, X: torch.Tensor) -> "ShiftedReLU":
-        """Use rows of this table by number from now on; returns the layer. X must not change while it is attached.
+        """Attach a table whose rows ``forward`` takes by number; return the layer. X must not change afterwards.
 
-        The list of a row is made when the row is first used. Lists take 2 bytes for each pair that may fire.
+        The candidate list of a row is made when the row is first used. Lists take 2 bytes per candidate.
         """
         self._check_rows(X, "X")
         self._attached = AttachedTable(X.detach())
         return self
 
     def release(self) -> "ShiftedReLU":
-        """Forget the attached table and its lists; returns the layer."""
+        """Detach the table and discard its lists; return the layer."""
         self._attached = None
         return self
 
     def forward(self, x: torch.Tensor | None = None, *, rows: Any = None) -> torch.Tensor:
-        """f of rows x, (…, d), or of rows of the attached table by number; (…, c).
+        """Return f of rows x, (…, d), or of rows of the attached table given by number; (…, c).
 
-        Under autocast x may have a lower precision than the layer, which computes and returns its own.
+        Under autocast x may have a lower precision than the layer; it is converted to that of the layer.
         """
         if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():  # torch.export
-            raise InputError("the layer cannot be exported; export layer.to_dense(), which is made of plain modules")
-        if torch.compiler.is_compiling():  # kernels cannot be traced: torch.compile runs the layer between two graphs
+            raise InputError("ShiftedReLU cannot be exported; export layer.to_dense() instead")
+        if torch.compiler.is_compiling():  # kernels cannot be traced, so run between two graphs
             return torch.compiler.disable(self._forward)(x, rows)  # pyright: ignore[reportCallIssue]
         return self._forward(x, rows)
 
     def _forward(self, x: torch.Tensor | None, rows: Any) -> torch.Tensor:
         self._check_parameters()
         if (x is None) == (rows is None):
-            raise InputError("give either x, or rows of the attached table")
+            raise InputError("give either x or rows, and not both")
         width, features = self.weight.shape
         call = Call(self.threshold, sqrt(width) / self.output_scale, None, None, self.sparse)
         if x is not None:
@@ -206,7 +203,7 @@ class ShiftedReLU(nn.Module):
             flat = ActivePairs.apply(self.weight, self.outputs, x.reshape(-1, features).contiguous(), call)
             return flat.reshape(*x.shape[:-1], self.outputs.shape[1])
         if self._attached is None:
-            raise InputError("rows are numbers of an attached table; call attach(X) first, or give x")
+            raise InputError("rows needs an attached table; call attach(X) first, or give x")
         table = self._attached
         index = _index(rows, len(table))
         flat = ActivePairs.apply(self.weight, self.outputs, None, call._replace(table=table, rows=index.reshape(-1)))
@@ -225,20 +222,22 @@ class ShiftedReLU(nn.Module):
         self.threshold, self.output_scale = float(state["threshold"]), float(state["output_scale"])
 
     def _apply(self, fn, recurse=True):
-        _check_device("device", fn(self.weight.detach()[:0]).device)  # before anything is moved
+        _check_device("device", fn(self.weight.detach()[:0]).device)  # before any parameter is moved
         return super()._apply(fn, recurse)
 
     def _check_parameters(self) -> None:
         for name, tensor in (("weight", self.weight), ("outputs", self.outputs)):
             _check_device(f"the device of {name}", tensor.device)
             if tensor.dtype not in _DTYPES or tensor.dtype != self.weight.dtype:
-                raise InputError(f"{name} is {tensor.dtype}; use layer.float() or layer.double()")
+                raise InputError(
+                    f"{name} must be float32 or float64, got {tensor.dtype}; use layer.float() or layer.double()"
+                )
             if not tensor.is_contiguous():
                 raise InputError(f"{name} must be contiguous; assign {name}.contiguous()")
 
     def _check_rows(self, x: Any, name: str) -> None:
         if not isinstance(x, torch.Tensor):
-            raise InputError(f"{name} must be a tensor, got {type(x).__name__}; torch.as_tensor makes one")
+            raise InputError(f"{name} must be a tensor, got {type(x).__name__}; use torch.as_tensor")
         _check_device(f"the device of {name}", x.device)
         features = self.weight.shape[1]
         if x.ndim < 1 or x.shape[-1] != features:
@@ -246,15 +245,13 @@ class ShiftedReLU(nn.Module):
         if name == "X" and x.ndim != 2:
             raise InputError(f"X must have shape (n, {features}), got {tuple(x.shape)}")
         if x.dtype != self.weight.dtype:
-            raise InputError(
-                f"{name} is {x.dtype} and the layer {self.weight.dtype}; use {name}.to(layer.weight.dtype)"
-            )
+            raise InputError(f"{name} must be {self.weight.dtype}, got {x.dtype}; use {name}.to(layer.weight.dtype)")
         if not bool(torch.isfinite(x).all()):
-            raise InputError(f"{name} must be finite; what came before the layer has gone wrong, or values are missing")
+            raise InputError(f"{name} must be finite; check the layers before this one, and missing values")
 
 
 def _drawn_seed() -> int:
-    """A seed from PyTorch's default generator."""
+    """Draw a seed from PyTorch's default generator."""
     return int(torch.randint(2**63 - 1, (), device="cpu"))
 
 
@@ -266,13 +263,13 @@ def _check_device(name: str, device: torch.device | str) -> None:
 
 
 def _index(rows: Any, n: int) -> np.ndarray:
-    """Numbers of rows, of any shape, int64."""
+    """Return row numbers of any shape as int64."""
     index = rows.detach().cpu().numpy() if isinstance(rows, torch.Tensor) else np.asarray(rows)
     if isinstance(rows, slice):
         index = np.arange(n)[rows]
     elif index.dtype == bool:
         if index.shape != (n,):
-            raise InputError(f"a mask of rows must have shape ({n},), got {index.shape}")
+            raise InputError(f"rows must have shape ({n},) if it is a mask, got {index.shape}")
         index = np.flatnonzero(index)
     elif index.size and not np.issubdtype(index.dtype, np.integer):
         raise InputError(f"rows must be whole numbers, got {index.dtype}")

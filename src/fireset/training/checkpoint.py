@@ -95,7 +95,7 @@ class CheckpointFolder:
         settings: Mapping[str, Any],
     ):
         self._asked, self._shard, self._context, self._solver = asked, shard, context, solver
-        self._group = group = shard.grid.everybody
+        self._group = group = shard.grid.all_workers
         self._folder = Path(asked.folder)
         self._first, self._width = shard.first, shard.width
         self._hashes = row_hashes(context.network.weights)

@@ -21,11 +21,11 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.parallel import one_blas_thread
-from fireset.distributed.agreement import check_same, failing_together
+from fireset.distributed.agreement import check_same, raise_on_all_workers
 from fireset.distributed.shard import NetworkShard, check_same_run
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
-from fireset.sparse_rows import same_rows
+from fireset.sparse_rows import equal_rows
 from fireset.training.best_weights import BestWeights
 from fireset.training.checkpoint import CheckpointFolder, Checkpoints
 from fireset.training.clock import Clock
@@ -161,7 +161,7 @@ class Trainer:
         self._whole, self._any_norm, self._memory = network, any_norm, parse_memory(memory)
         shard = shard_of(network)
         self._network = shard.local
-        with failing_together(workers):
+        with raise_on_all_workers(workers):
             whole = TrainingProblem.check(
                 self._network, X, y, loss, sample_weight=sample_weight, validation=validation, any_norm=any_norm
             )
@@ -369,7 +369,7 @@ class Trainer:
         self._check_weights()
         whole = TrainingProblem.check(self._network, X, y, self._loss, sample_weight, any_norm=self._any_norm)
         problem = whole.share(self._plan.shard.grid.same_neurons)
-        has_these_rows = same_rows(problem.X, self.problem.X)
+        has_these_rows = equal_rows(problem.X, self.problem.X)
         self.problem, self._clock, self.start_seconds = problem, Clock(), 0.0
         self._context = self._new_context()
         with one_blas_thread():

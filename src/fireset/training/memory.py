@@ -10,11 +10,13 @@ from fireset._util.errors import InputError
 from fireset._util.system_memory import bytes_for_this_process, resident_bytes
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
+from fireset.training.precompile import compile_kernels
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SCRATCH = 16e6  # matrix products in tiles, compiled code
 _KEPT = 0.08  # of all the rest, that the allocator keeps when it is given back
-_LOADED_LATER = 140e6  # compiled kernels, and what they are loaded with, where none has been used yet
+_LOADED_LATER = 140e6  # numba and the compiled kernels, if numba is not imported yet; else
+_KERNEL_BYTES = 77e6  # the kernels only, if none has been compiled or loaded yet
 _ARRAYS_PER_TARGET = 8  # float64 arrays (n, c) that are there at a time: targets, predictions, residuals
 
 
@@ -72,7 +74,7 @@ def within_memory(
     narrow = network.part(np.arange(min(2, network.width)))
     least = expected_bytes(engine, narrow, n_samples, solver_bytes(narrow))
     width = network.width * (free - least) / max(needed - least, 1.0)
-    other = "" if engine.can_shrink else ", engine 'data', which can work in blocks"
+    other = "" if engine.can_reduce_memory else ", engine 'data', which can work in blocks"
     raise InputError(
         f"training needs about {_size(needed)} more with engine {engine.name!r} ({_size(copies)} of it for copies of "
         f"the weights), {_said(asked)} {_size(max(free, 0))}; {_remedy(width, least=least, asked=asked, other=other)}"
@@ -104,7 +106,9 @@ def _besides_engine(network: ShiftedReLUNetwork, n_samples: int, solver_bytes: f
 
 
 def _loaded_later() -> float:
-    return 0.0 if "fireset.kernels.compiling" in sys.modules else _LOADED_LATER
+    if compile_kernels.cache_info().currsize:
+        return 0.0
+    return _KERNEL_BYTES if "fireset.kernels.compiling" in sys.modules else _LOADED_LATER
 
 
 def _said(asked: int | str | None) -> str:

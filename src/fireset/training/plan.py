@@ -4,11 +4,11 @@ import time
 from dataclasses import dataclass
 
 from fireset._util.errors import InputError
-from fireset.distributed.engine import DistributedEngine, RowSharesEngine
+from fireset.distributed.engine import NeuronShardEngine, RowShardEngine
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import current_grid
-from fireset.engines.base import BatchEngine, Engine
+from fireset.engines.base import Engine
 from fireset.engines.registry import choose, create
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import SparseRows, entries_per_row
@@ -43,14 +43,18 @@ class Plan:
         sparse = isinstance(X, SparseRows)
         if isinstance(engine, str):
             if engine == "auto":
-                stored = entries_per_row(X) if sparse else None
-                engine = choose(network, problem.n_rows, max_iter, shard.width, stored=stored)  # alike on all workers
-                if solver.batch_size and engine != "dense":
-                    engine = "dense" if sparse else "rows"
-                engine = "data" if solver.trains_outputs and engine != "dense" else engine
+                engine = choose(
+                    network,
+                    problem.n_rows,
+                    max_iter,
+                    shard.width,  # of the whole network, so that all workers choose the same engine
+                    entries_per_row=entries_per_row(X) if sparse else None,
+                    batches=bool(solver.batch_size),
+                    trained_outputs=solver.trains_outputs,
+                )
             engine = create(engine)
         _check_engine(engine, solver, shard)
-        engine.expect(X)
+        engine.check_input(X)
         # The gradient of this worker's rows, and that of all rows.
         gradients = 2.0 if problem.row_group.size > 1 else 0.0
         engine = within_memory(
@@ -60,10 +64,10 @@ class Plan:
             solver_bytes=lambda part: solver.extra_bytes(part, n_samples) + gradients * part.weights.nbytes,
             asked=memory,
         )
-        if shard.group is not SINGLE_PROCESS:
-            engine = DistributedEngine(engine, shard)
+        if shard.group is not SINGLE_PROCESS and not solver.batch_size:  # batches are for one process
+            engine = NeuronShardEngine(engine, shard)
         if problem.row_group.size > 1:
-            engine = RowSharesEngine(engine, problem.row_group)
+            engine = RowShardEngine(engine, problem.row_group)
         index = engine.index_kind(network, n_samples)
         compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1, sparse=sparse)
         return cls(shard, engine, time.perf_counter() - started)
@@ -71,7 +75,7 @@ class Plan:
     @property
     def group(self) -> ProcessGroup:
         """All workers that train together."""
-        return self.shard.grid.everybody
+        return self.shard.grid.all_workers
 
 
 def shard_of(network: ShiftedReLUNetwork | NetworkShard) -> NetworkShard:
@@ -81,15 +85,15 @@ def shard_of(network: ShiftedReLUNetwork | NetworkShard) -> NetworkShard:
 
 def _check_engine(engine: Engine, solver: Solver, shard: NetworkShard) -> None:
     """Refuse what does not go together."""
-    if solver.batch_size and not isinstance(engine, BatchEngine):
+    if solver.batch_size and not engine.supports_batches:
         raise InputError(
             f"engine {engine.name!r} looks at all rows at once; with batch_size use 'rows', 'dense' or 'auto'"
         )
     for name, asked in (("batch_size", solver.batch_size), ("trained_outputs", solver.trains_outputs)):
-        if asked and shard.grid.everybody.size > 1:
-            raise InputError(f"{name} is for one process, got {shard.grid.everybody.size} workers")
+        if asked and shard.grid.all_workers.size > 1:
+            raise InputError(f"{name} is for one process, got {shard.grid.all_workers.size} workers")
     if shard.grid.same_neurons.size > 1 and not solver.shares_rows:
         raise InputError(
             f"solver {solver.name!r} needs all rows on every worker, got a grid of {shard.grid}; use "
-            f"solver='gradient', or a grid of {shard.grid.everybody.size}x1"
+            f"solver='gradient', or a grid of {shard.grid.all_workers.size}x1"
         )

@@ -43,7 +43,7 @@ def compile_kernels(
 def _sparse(X: np.ndarray) -> SparseRows:
     from scipy.sparse import csr_array
 
-    return SparseRows.of(csr_array(X), X.dtype)
+    return SparseRows.from_scipy(csr_array(X), X.dtype)
 
 
 @cache

@@ -13,7 +13,7 @@ from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from fireset.network import ShiftedReLUNetwork
-from fireset.sparse_rows import Rows, SparseRows, stacked
+from fireset.sparse_rows import Rows, SparseRows, stack_rows
 from fireset.training.losses import Loss
 
 _MAX_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
@@ -81,7 +81,7 @@ class TrainingProblem:
         ones = np.ones(len(rows))
         _check_sizes(held_targets, ones, ones, network.dtype, "validation ")
         return cls(
-            stacked(X, rows),
+            stack_rows(X, rows),
             np.concatenate([targets, held_targets]),
             np.concatenate([weight, np.zeros(len(rows))]),
             np.concatenate([np.zeros(len(X)), np.ones(len(rows))]),
@@ -157,7 +157,7 @@ def _range_of(group: ProcessGroup, count: int) -> np.ndarray:
 def fingerprint(array: Rows) -> str:
     """A short text that tells one array from another."""
     if isinstance(array, SparseRows):
-        parts = [fingerprint(part) for part in (array.indptr, array.indices, array.numbers)]
+        parts = [fingerprint(part) for part in (array.indptr, array.indices, array.values)]
         return fingerprint(np.frombuffer(f"{array.shape} {parts}".encode(), np.uint8))
     array = np.ascontiguousarray(array)
     kind = f"{array.dtype.str} {array.shape} ".encode()

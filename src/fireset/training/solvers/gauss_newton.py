@@ -141,7 +141,7 @@ class GaussNewton(Solver):
 
     def start(self, context: SolverContext) -> None:
         super().start(context)
-        if not context.network.has_signs:
+        if not context.network.has_sign_outputs:
             raise InputError("solver='gauss-newton' needs outputs of ±1; go on with solver='gradient'")
         self._reset()
         unit = context.problem.weight_unit

@@ -9,7 +9,7 @@ import numpy as np
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
-from fireset.engines.step_rule import RowGradients, StepRule
+from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.solvers.base import Evaluation, Solver, SolverContext
 from fireset.training.step_size import StepSize, loss_grew
@@ -48,7 +48,7 @@ class GradientDescent(Solver):
     def start(self, context: SolverContext) -> None:
         super().start(context)
         network, engine = context.network, context.engine
-        if self.trains_outputs and engine.name not in ("dense", "data"):
+        if self.trains_outputs and not engine.supports_output_training:
             raise InputError(f"trained_outputs needs engine 'dense' or 'data', got {engine.name!r}")
         self._rule.rate = self._step_size.choose(network, engine, context.loss, context.problem)
         if self.trains_outputs and self.adaptive:
@@ -83,7 +83,7 @@ class GradientDescent(Solver):
         engine.step(residual, self._rule)
         if outputs is not None:
             self._output_rule.rate = self._rule.rate
-            self._output_rule.apply(engine.network.output_weights, RowGradients(np.arange(len(outputs)), outputs))
+            self._output_rule.apply(engine.network.output_weights, NeuronGradients(np.arange(len(outputs)), outputs))
             engine.outputs_moved()
 
     def use_rows(self, context: SolverContext, *, went_back: bool) -> None:

@@ -212,7 +212,7 @@ class KernelColumns:
     """Some columns of H at a time, as rows, without the whole of it; valid until the weights move."""
 
     def __init__(self, engine: Engine):
-        self._columns = engine.count_columns()
+        self._columns = engine.common_count_columns()
         self._X: Rows = engine.X.astype(np.float32, copy=False)
         self._scale = engine.tangent_scale
 
