@@ -11,15 +11,15 @@ A loss may name another to stand for it (``Loss.for_ridge``): for quantiles it i
 
 import numpy as np
 
-from fireset.theory.leave_one_out import LeftOut, best_ridge
+from fireset.theory.leave_one_out import LeaveOneOutFit, best_ridge
 from fireset.training.losses import Loss
 
-_FIRST_PLACE = 6  # in RIDGES, to begin at
+_FIRST_PLACE = 6  # in RELATIVE_RIDGES, to begin at
 
 
 def ridge_for_loss(
     kernel: np.ndarray, loss: Loss, start: np.ndarray, targets: np.ndarray, weight: np.ndarray
-) -> LeftOut:
+) -> LeaveOneOutFit:
     """For a network that predicts ``start`` (n, c) before training; ``kernel`` (n, n), its lower triangle."""
     loss, targets = loss.for_ridge(targets, weight)
     first = start[:, : targets.shape[1]]
@@ -34,6 +34,6 @@ def ridge_for_loss(
             return loss.value(first + response - errors, targets, weight)
 
         found = best_ridge(kernel, response, curvatures, place, score if loss.ridge_rounds > 1 else None)
-        u, place = first + response - found.errors, max(found.place, 0)
+        u, place = first + response - found.errors, max(found.ridge_index, 0)
     assert found is not None
     return found
