@@ -432,6 +432,8 @@ class Trainer:
         """Leave the best weights in the network, on all workers, and the checkpoints to others; returns how it went."""
         self._solver.finish()
         best = self._best.finish()
+        if reason is StopReason.TOL and self._is_above_zero_weights():
+            reason = StopReason.STALLED
         check_result(self.history, best, reason, by_validation=self.problem.has_validation, settings=self._facts)
         self._check_rounding()
         self._went_back = best is not self.history[-1]
@@ -463,6 +465,19 @@ class Trainer:
             blocks=self.engine.blocks,
             resumed_at=self.resumed_at,
         )
+
+    def _is_above_zero_weights(self) -> bool:
+        """Whether weights of 0 have a lower objective than any iteration, which then is no minimum.
+
+        With a threshold of at least 0 they have outputs of 0. A loss that is flat in floating point, as one with an
+        exponential link at e^200, looks converged to every rule that compares iterations with each other.
+        """
+        if self._network.threshold < 0:
+            return False
+        problem = self.problem
+        (loss,) = problem.total(self._loss.value(np.zeros_like(problem.targets), problem.targets, problem.weight))
+        at_zero = problem.weight_unit * (loss + self._solver.penalty_at_zero())
+        return float(np.nanmin(self.history.column("loss"))) > (1.0 + self._stopping.tol) * at_zero
 
 
 def _checksum(array: np.ndarray) -> int:

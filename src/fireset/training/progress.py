@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from fireset._util.messages import tell
+from fireset._util.wording import percent
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows
@@ -87,7 +88,7 @@ class ProgressBar:
 
     def __call__(self, progress: Progress) -> None:
         record = progress.record
-        state = f"loss {record.loss:.4g}  fired {record.active_fraction:.2%}"
+        state = f"loss {record.loss:.4g}  active {percent(record.active_fraction, 2)}"
         if record.validation_loss is not None:
             state += f"  validation {record.validation_loss:.4g}"
         rounds = progress.solver == "gauss-newton"  # which end when nothing is left to gain, long before max_iter

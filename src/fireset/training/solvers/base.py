@@ -114,6 +114,10 @@ class Solver(ABC):
         """What the solver's objective has besides the loss, at the current weights."""
         return 0.0
 
+    def penalty_at_zero(self) -> float:
+        """Return ``penalty`` of weights that are all 0."""
+        return 0.0
+
     @property
     def adaptive(self) -> bool:
         """Whether ``step`` deals with a loss that has grown. If not, a loss beyond all bounds ends the run."""

@@ -15,6 +15,7 @@ from fireset.theory.leave_one_out import LeaveOneOutFit, best_ridge
 from fireset.training.losses import Loss
 
 _FIRST_PLACE = 6  # in RELATIVE_RIDGES, to begin at
+_MUCH_WORSE = 10.0  # times the loss before a round: its predictions are not where to take curvatures
 
 
 def ridge_for_loss(
@@ -23,7 +24,11 @@ def ridge_for_loss(
     """For a network that predicts ``start`` (n, c) before training; ``kernel`` (n, n), its lower triangle."""
     loss, targets = loss.for_ridge(targets, weight)
     first = start[:, : targets.shape[1]]
-    u, place, found = first, _FIRST_PLACE, None
+    # λ is in units of the curvatures. Those of an exponential link are e^u: at a start far from all targets they would
+    # hide every row but one, and with them λ would hold the weights at that start.
+    zero = np.zeros_like(first)
+    u = zero if loss.value(zero, targets, weight) < loss.value(first, targets, weight) else first
+    place, found = _FIRST_PLACE, None
     for _ in range(loss.ridge_rounds):
         rough = loss.broadened(targets - u, weight)
         # One weight for all outputs of a row, so that one factor serves them.
@@ -34,6 +39,9 @@ def ridge_for_loss(
             return loss.value(first + response - errors, targets, weight)
 
         found = best_ridge(kernel, response, curvatures, place, score if loss.ridge_rounds > 1 else None)
+        before = loss.value(u, targets, weight)
         u, place = first + response - found.errors, max(found.ridge_index, 0)
+        if not loss.value(u, targets, weight) <= _MUCH_WORSE * before:
+            break
     assert found is not None
     return found

@@ -184,6 +184,9 @@ class GaussNewton(Solver):
     def penalty(self) -> float:
         return 0.5 * self._ridge * self._squared_norm(self._drift()) if self._ridge else 0.0
 
+    def penalty_at_zero(self) -> float:
+        return 0.5 * self._ridge * self._squared_norm(self._first) if self._ridge else 0.0
+
     def _drift(self) -> np.ndarray:
         """D = W − W₀."""
         return self.context.network.weights - self._first
