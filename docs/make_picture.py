@@ -1,4 +1,4 @@
-"""Draws the README's picture: who fires for whom, why most pairs need not be looked at, and what it saves.
+"""Draw the picture of the README: active pairs, the certificate radius, and seconds per iteration.
 
 python docs/make_picture.py docs/fireset.png
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from fireset import ShiftedReLUNetwork, train
 
-FIRED, NEAR, FAR, INK = "#d1495b", "#edae49", "#c9d1d9", "#30363d"
+ACTIVE, NEAR, FAR, INK = "#d1495b", "#edae49", "#c9d1d9", "#30363d"
 
 
 def unit_rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
@@ -24,8 +24,8 @@ def draw_fire_sets(axes) -> None:
     X = unit_rows(rng, 1000, 64)
     active = network.fire_sets(X)
     share = active.nnz / (active.shape[0] * active.shape[1])
-    axes.imshow(active[:120, :240].toarray(), cmap=plt.matplotlib.colors.ListedColormap(["#f6f8fa", FIRED]))
-    axes.set(xlabel="neuron", ylabel="sample", title=f"Who fires for whom: {share:.1%} of all pairs")
+    axes.imshow(active[:120, :240].toarray(), cmap=plt.matplotlib.colors.ListedColormap(["#f6f8fa", ACTIVE]))
+    axes.set(xlabel="neuron", ylabel="sample", title=f"Active pairs: {share:.1%} of all pairs")
 
 
 def draw_certificate(axes) -> None:
@@ -34,9 +34,9 @@ def draw_certificate(axes) -> None:
     w, b, radius = np.array([0.94, 0.34]), 0.55, 0.35
     values = points @ w
     for chosen, color, label in (
-        (values <= b - radius, FAR, "cannot fire while the neuron stays within R: not looked at"),
-        ((values > b - radius) & (values <= b), NEAR, "near misses: looked at as the neuron moves"),
-        (values > b, FIRED, "fires"),
+        (values <= b - radius, FAR, "cannot become active while the neuron moves by less than R: not computed"),
+        ((values > b - radius) & (values <= b), NEAR, "near misses: computed as the neuron moves"),
+        (values > b, ACTIVE, "active"),
     ):
         axes.scatter(*points[chosen].T, s=14, color=color, label=label)
     across = np.array([-w[1], w[0]])
@@ -54,13 +54,13 @@ def draw_times(axes) -> None:
     X = unit_rows(rng, 1000, 64)
     y = np.sign(X[:, 0]) * 0.5 + X[:, 1]
     widths = [3_000, 10_000, 30_000, 100_000]
-    for engine, color in (("dense", INK), ("data", FIRED)):
+    for engine, color in (("dense", INK), ("data", ACTIVE)):
         seconds = []
         for width in widths:
             steps = 10 if engine == "dense" else 100
             result = train(ShiftedReLUNetwork.initialize(width, 64), X, y, engine=engine, max_iter=steps, tol=0)
             seconds.append(result.history[-1].seconds / steps)
-        name = {"dense": "every pair (dense engine)", "data": "only what may fire (data engine)"}[engine]
+        name = {"dense": "every pair (dense engine)", "data": "candidate pairs only (data engine)"}[engine]
         axes.loglog(widths, seconds, "o-", color=color, label=name)
         axes.annotate(
             f"{seconds[-1]:.3f} s", (widths[-1], seconds[-1]), (-10, -4), textcoords="offset points", ha="right"
