@@ -13,7 +13,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from make_picture import FAR, ACTIVE, INK, NEAR, draw_certificate, unit_rows
+from make_picture import ACTIVE, FAR, INK, NEAR, draw_certificate, unit_rows
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 
