@@ -218,6 +218,13 @@ def test_every_public_name_is_in_the_reference(package):
         assert f"`fireset.{name}`" in page if is_package else any(value is each for each in described), name
 
 
+def test_the_readme_is_short_and_names_the_make_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 130
+    assert "make demo" in text
+    assert "make test" in text
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     for page in PAGES:
