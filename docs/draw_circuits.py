@@ -1,4 +1,4 @@
-"""Draws the circuits of docs/quantum.md.
+"""Draw the circuits of docs/quantum.md.
 
 python docs/draw_circuits.py docs
 """
@@ -14,12 +14,12 @@ from fireset.quantum import phase_success, success_probability
 from fireset.quantum.arithmetic import FixedPoint, half_space_oracle
 from fireset.quantum.circuits import diffusion, grover_circuit, phase_oracle, run_circuit
 
-FIRED, NEAR, INK = "#d1495b", "#edae49", "#30363d"
+ACTIVE, NEAR, INK = "#d1495b", "#edae49", "#30363d"
 STYLE = {"name": "clifford", "fontsize": 11, "subfontsize": 8}
 
 
 def draw_search(path: Path) -> None:
-    """Two iterations among 8 items of which number 5 is marked: oracle and diffusion, gate by gate."""
+    """Draw two iterations among 8 items with item 5 marked: oracle and diffusion, gate by gate."""
     circuit = QuantumCircuit(3, 3)
     circuit.h(range(3))
     for _ in range(2):
@@ -33,17 +33,17 @@ def draw_search(path: Path) -> None:
 
 
 def draw_oracle(path: Path) -> None:
-    """The smallest arithmetic oracle there is: two points with one coordinate of two bits."""
+    """Draw the smallest arithmetic oracle: two points with one coordinate of two bits."""
     fixed = FixedPoint.round(np.array([[0.5], [-0.25]]), np.array([0.5]), 0.1, 2)
     oracle = half_space_oracle(fixed)
     oracle.draw("mpl", style=STYLE, fold=26).savefig(path, dpi=90, bbox_inches="tight")
 
 
 def draw_agreement(path: Path) -> None:
-    """Success by iterations: the formula, and what Aer measured; a phase averages over its iterations."""
+    """Draw the success probability by iterations, by formula and on Aer, and that of a phase by its size."""
     n_qubits, shots = 8, 500
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4), layout="constrained")
-    for k, color in ((1, FIRED), (4, NEAR), (16, INK)):
+    for k, color in ((1, ACTIVE), (4, NEAR), (16, INK)):
         marked = np.random.default_rng(k).permutation(2**n_qubits)[:k].tolist()
         oracle = phase_oracle(marked, n_qubits)
         fine = np.arange(0, 25)

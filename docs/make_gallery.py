@@ -1,8 +1,8 @@
-"""Draws the pictures of the gallery, docs/gallery/NAME.png, one function for each.
+"""Draw the pictures of the gallery, docs/gallery/NAME.png, one function per picture.
 
     python docs/make_gallery.py [NAME ...]
 
-All but the times of ``steps`` come out the same on every machine, to rounding.
+Except for the times of ``steps`` the pictures are the same on every machine, up to rounding.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from make_picture import FAR, FIRED, INK, NEAR, draw_certificate, unit_rows
+from make_picture import ACTIVE, FAR, INK, NEAR, draw_certificate, unit_rows
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 
@@ -21,7 +21,7 @@ from fireset import ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegres
 
 FOLDER = Path(__file__).parent / "gallery"
 BLUE, GREEN = "#2a6f97", "#3a7d44"
-# 676 pixels wide, letters of 23 pixels: they can still be read where a telephone shows the picture at half its size.
+# 676 pixels wide with letters of 23 pixels, readable at half size on a phone.
 STYLE = {
     "figure.figsize": (5.2, 4.2),
     "figure.dpi": 130,
@@ -37,7 +37,7 @@ STYLE = {
 
 
 def fires(axes) -> None:
-    """Digits in the order of their class, and the neurons in the order of the class that they fire for most."""
+    """Digits sorted by class, neurons sorted by the class that they are most often active for."""
     from sklearn.datasets import load_digits
 
     images, digit = load_digits(return_X_y=True)
@@ -46,10 +46,10 @@ def fires(axes) -> None:
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     active = ShiftedReLUNetwork.initialize(20_000, 64, threshold=1.5, seed=0).fire_sets(X).toarray()
     by_class = active.reshape(10, 20, -1).sum(axis=1)
-    liveliest = np.argsort(-by_class.max(axis=0), kind="stable")[:300]
-    order = liveliest[np.argsort(by_class[:, liveliest].argmax(axis=0), kind="stable")]
-    axes.imshow(active[:, order], cmap=ListedColormap(["#f6f8fa", FIRED]), aspect="auto", interpolation="nearest")
-    axes.set(xlabel="300 of 20,000 neurons", ylabel="digit", title="Who fires for whom")
+    most_active = np.argsort(-by_class.max(axis=0), kind="stable")[:300]
+    order = most_active[np.argsort(by_class[:, most_active].argmax(axis=0), kind="stable")]
+    axes.imshow(active[:, order], cmap=ListedColormap(["#f6f8fa", ACTIVE]), aspect="auto", interpolation="nearest")
+    axes.set(xlabel="300 of 20,000 neurons", ylabel="digit", title="Active pairs")
     axes.set_yticks(np.arange(10, 210, 20), labels=[str(each) for each in range(10)])
 
 
@@ -57,13 +57,13 @@ def radius(axes) -> None:
     draw_certificate(axes)
     axes.set_title("A neuron and its radius R")
     handles, _ = axes.get_legend_handles_labels()
-    labels = ["cannot fire while it moves less than R", "near misses: looked at", "fires"]
+    labels = ["inactive while it moves less than R", "near misses: computed", "active"]
     axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), handletextpad=0.2)
     axes.spines[:].set_visible(False)
 
 
 def bands(axes) -> None:
-    """Noise that grows from left to right, and the range that holds four fifths of it."""
+    """Noise that grows from left to right, and the interval with four fifths of it."""
     from fireset.training.losses import Quantile
 
     rng = np.random.default_rng(0)
@@ -74,13 +74,13 @@ def bands(axes) -> None:
     low, middle, high = model.predict(places[:, None]).T
     axes.scatter(x, y, s=9, color=INK, alpha=0.45, lw=0)
     axes.fill_between(places, low, high, color=NEAR, alpha=0.45, label="10 % to 90 %")
-    axes.plot(places, middle, color=FIRED, lw=2.2, label="median")
-    axes.set(xlabel="x", ylabel="y", title="A range instead of a number", ylim=(-3.2, 3.4))
+    axes.plot(places, middle, color=ACTIVE, lw=2.2, label="median")
+    axes.set(xlabel="x", ylabel="y", title="Prediction intervals", ylim=(-3.2, 3.4))
     axes.legend(loc="upper left", ncols=2)
 
 
 def outliers(axes) -> None:
-    """One target in eight is wrong; the median does not follow, the mean does."""
+    """One target in eight is wrong, which shifts the mean and not the median."""
     rng = np.random.default_rng(4)
     x = np.sort(rng.uniform(0, 6, 160))
     y = np.sin(1.5 * x) + 0.1 * rng.standard_normal(160)
@@ -89,10 +89,10 @@ def outliers(axes) -> None:
     places = np.linspace(0, 6, 200)[:, None]
     axes.scatter(x[~wrong], y[~wrong], s=12, color=INK, alpha=0.5, lw=0)
     axes.scatter(x[wrong], y[wrong], s=22, color=INK, marker="x", lw=1.2)
-    for loss, color, name in (("squared_error", BLUE, "squared error"), ("absolute_error", FIRED, "absolute error")):
+    for loss, color, name in (("squared_error", BLUE, "squared error"), ("absolute_error", ACTIVE, "absolute error")):
         model = ShiftedReLURegressor(2_000, loss=loss, random_state=0).fit(x[:, None], y)
         axes.plot(places, model.predict(places), color=color, lw=2.2, label=name)
-    axes.set(xlabel="x", ylabel="y", title="Targets with gross errors (×)", ylim=(-1.6, 7))
+    axes.set(xlabel="x", ylabel="y", title="Outliers in the target (×)", ylim=(-1.6, 7))
     axes.legend(loc="upper left", ncols=2)
 
 
@@ -112,7 +112,7 @@ def moons(axes) -> None:
 
 
 def calibration(axes) -> None:
-    """Of the rows with a predicted probability of about p, how many are of the class; all models at their defaults."""
+    """Share of the class among rows with predicted probability p; all models at their defaults."""
     from sklearn.calibration import calibration_curve
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.exceptions import ConvergenceWarning
@@ -125,14 +125,14 @@ def calibration(axes) -> None:
     for name, model, color in (
         ("MLP", MLPClassifier(random_state=0), BLUE),
         ("random forest", RandomForestClassifier(random_state=0), GREEN),
-        ("fireset", ShiftedReLUClassifier(random_state=0), FIRED),
+        ("fireset", ShiftedReLUClassifier(random_state=0), ACTIVE),
     ):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the MLP's default ends after 200 epochs
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the MLP stops after 200 epochs by default
             predicted = model.fit(X[:600], y[:600]).predict_proba(X[600:])[:, 1]
-        true, said = calibration_curve(y[600:], predicted, n_bins=8, strategy="quantile")
-        axes.plot(said, true, "o-", color=color, label=name, lw=2)
-    axes.set(xlabel="probability that the model says", ylabel="share that it is", title="Are probabilities true?")
+        observed, mean_predicted = calibration_curve(y[600:], predicted, n_bins=8, strategy="quantile")
+        axes.plot(mean_predicted, observed, "o-", color=color, label=name, lw=2)
+    axes.set(xlabel="predicted probability", ylabel="observed share", title="Calibration")
     axes.legend(loc="upper left")
 
 
@@ -149,12 +149,12 @@ def learning(axes) -> None:
     models: dict[str, tuple[Callable, str]] = {
         "support vectors": (lambda: make_pipeline(StandardScaler(), SVR()), GREEN),
         "random forest": (lambda: RandomForestRegressor(25, random_state=0), BLUE),
-        "fireset": (lambda: ShiftedReLURegressor(8_000, random_state=0), FIRED),
+        "fireset": (lambda: ShiftedReLURegressor(8_000, random_state=0), ACTIVE),
     }
     for name, (make, color) in models.items():
         scores = [make().fit(X[:size], y[:size]).score(X[1_000:], y[1_000:]) for size in sizes]
         axes.semilogx(sizes, scores, "o-", color=color, label=name, lw=2)
-    axes.set(xlabel="rows to learn from", ylabel="R² on 2,000 new rows", title="What more rows are worth", ylim=(0, 1))
+    axes.set(xlabel="training rows", ylabel="R² on 2,000 new rows", title="Learning curve", ylim=(0, 1))
     axes.set_xticks(sizes, labels=[f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.legend(loc="lower right")
@@ -172,24 +172,24 @@ def query(axes) -> None:
     for node, columns in enumerate(tree.nodes):
         for child in range(min(FAN, columns[N_CHILDREN])):
             if columns[child] >= 0:
-                continue  # an inner node: its leaves are drawn
+                continue  # an inner node; its leaves are drawn
             upper, lower = tree.boxes[node, :2, child], tree.boxes[node, 2:, child]
             corners = [normal @ [x, y] for x in (lower[0], upper[0]) for y in (lower[1], upper[1])]
-            color = FIRED if min(corners) > threshold else FAR if max(corners) <= threshold else NEAR
+            color = ACTIVE if min(corners) > threshold else FAR if max(corners) <= threshold else NEAR
             axes.add_patch(Rectangle(lower, *(upper - lower), facecolor=color, edgecolor=INK, lw=0.8, alpha=0.55))
     axes.scatter(*points.T, s=2.5, color=INK, alpha=0.6, lw=0)
     axes.scatter(*points[found].T, s=4, color="#7a0916", lw=0)
     ends = np.array([threshold * normal + t * np.array([-0.8, 0.6]) for t in (-6, 6)])
     axes.plot(*ends.T, color=INK, lw=1.8)
-    axes.set(xlim=(-3, 3), ylim=(-2.9, 2.9), xticks=[], yticks=[], title="All points beyond a line")
-    colors = {"skipped": FAR, "tested": NEAR, "reported whole": FIRED}
+    axes.set(xlim=(-3, 3), ylim=(-2.9, 2.9), xticks=[], yticks=[], title="A half-space query")
+    colors = {"skipped": FAR, "tested": NEAR, "reported whole": ACTIVE}
     marks = [Rectangle((0, 0), 1, 1, facecolor=color, edgecolor=INK, alpha=0.7) for color in colors.values()]
     axes.legend(marks, colors, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, columnspacing=0.9)
     axes.spines[:].set_visible(False)
 
 
 def thresholds(axes) -> None:
-    """The share of the pairs that fire, counted, beside the normal distribution's P(z > b)."""
+    """Counted share of active pairs, and P(z > b) of the normal distribution."""
     from scipy.stats import norm
 
     X = unit_rows(np.random.default_rng(0), 200, 20)
@@ -199,12 +199,12 @@ def thresholds(axes) -> None:
         pairs = ShiftedReLUNetwork.initialize(10_000, 20, threshold=float(level), seed=0).fire_sets(X)
         counted.append(pairs.nnz / (200 * 10_000))
     axes.semilogy(levels, norm.sf(levels), color=INK, lw=1.6, label="P(z > b)")
-    axes.semilogy(levels, counted, "o", color=FIRED, label="counted")
+    axes.semilogy(levels, counted, "o", color=ACTIVE, label="counted")
     for width, name in ((10_000, "m = 10⁴"), (1_000_000, "m = 10⁶")):
         place = theory_threshold(width)
         axes.axvline(place, color=BLUE, ls="--", lw=1.2)
         axes.text(place - 0.05, 0.42, name, color=BLUE, rotation=90, ha="right", va="top")
-    axes.set(xlabel="threshold b", ylabel="share of pairs that fire", title="A threshold makes it sparse")
+    axes.set(xlabel="threshold b", ylabel="share of active pairs", title="Sparsity by threshold")
     axes.set_yticks([0.5, 0.1, 0.02, 0.004], labels=["50 %", "10 %", "2 %", "0.4 %"])
     axes.minorticks_off()
     axes.legend(loc="lower left")
@@ -216,11 +216,11 @@ def theory_threshold(width: int) -> float:
 
 
 def steps(axes) -> None:
-    """Seconds of a gradient step as the network grows; compiling is apart."""
+    """Time of a gradient step by width, without compile time."""
     X = unit_rows(np.random.default_rng(0), 500, 32)
     y = np.sign(X[:, 0]) + X[:, 1]
     widths = [1_000, 3_000, 10_000, 30_000]
-    for engine, color, name in (("dense", INK, "every pair (dense)"), ("data", FIRED, "who may fire (data)")):
+    for engine, color, name in (("dense", INK, "every pair (dense)"), ("data", ACTIVE, "candidates (data)")):
         seconds = []
         for width in widths:
             times: list[float] = []
@@ -232,7 +232,7 @@ def steps(axes) -> None:
             train(network, X, y, engine=engine, max_iter=8, tol=0, callbacks=[clock])
             seconds.append(float(np.median(np.diff(times))))
         axes.loglog(widths, 1e3 * np.array(seconds), "o-", color=color, label=name, lw=2)
-    axes.set(xlabel="neurons", ylabel="ms for a step", title="The same steps, sooner")
+    axes.set(xlabel="neurons", ylabel="ms per step", title="Time per step")
     axes.set_xticks(widths, labels=[f"{width:,}" for width in widths])
     axes.set_yticks([1, 3, 10, 30, 100], labels=["1", "3", "10", "30", "100"])
     axes.minorticks_off()
@@ -243,7 +243,7 @@ def limit(axes) -> None:
     """H of m neurons for two rows, by the angle between them, and its limit H^cts."""
     angles = np.linspace(0, np.pi, 60)
     X = np.c_[np.cos(angles), np.sin(angles)]
-    for width, color in ((100, FAR), (1_000, NEAR), (100_000, FIRED)):
+    for width, color in ((100, FAR), (1_000, NEAR), (100_000, ACTIVE)):
         active = ShiftedReLUNetwork.initialize(width, 2, threshold=1.0, seed=5).fire_sets(X)
         kernel = theory.fire_set_kernel(X, active)[0]
         axes.plot(np.degrees(angles), kernel, color=color, lw=2.2, label=f"{width:,} neurons")
@@ -254,15 +254,15 @@ def limit(axes) -> None:
 
 
 def importances(axes) -> None:
-    """friedman1: five columns make the target, five are noise."""
+    """friedman1: five columns determine the target, five are noise."""
     from sklearn.datasets import make_friedman1
 
     X, y = make_friedman1(600, 10, noise=1.0, random_state=0)
     shares = ShiftedReLURegressor(4_000, random_state=0).fit(X, y).feature_importances_
-    axes.barh(np.arange(10), 100 * shares, color=[FIRED] * 5 + [INK] * 5)
+    axes.barh(np.arange(10), 100 * shares, color=[ACTIVE] * 5 + [INK] * 5)
     axes.set_yticks(np.arange(10), labels=[f"column {k}" for k in range(10)])
     axes.invert_yaxis()
-    axes.set(xlabel="importance, %", title="Which columns matter", xlim=(0, 28))
+    axes.set(xlabel="importance, %", title="Feature importances", xlim=(0, 28))
     for k, share in enumerate(shares):
         axes.text(100 * share + 0.6, k, f"{100 * share:.0f} %", va="center", fontsize=11)
 

@@ -1,4 +1,4 @@
-"""Draws the README's picture: who fires for whom, why most pairs need not be looked at, and what it saves.
+"""Draw the picture of the README: active pairs, and the certificate radius.
 
 python docs/make_picture.py docs/fireset.png
 """
@@ -8,9 +8,9 @@ import sys
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fireset import ShiftedReLUNetwork, train
+from fireset import ShiftedReLUNetwork
 
-FIRED, NEAR, FAR, INK = "#d1495b", "#edae49", "#c9d1d9", "#30363d"
+ACTIVE, NEAR, FAR, INK = "#d1495b", "#edae49", "#c9d1d9", "#30363d"
 
 
 def unit_rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
@@ -24,8 +24,8 @@ def draw_fire_sets(axes) -> None:
     X = unit_rows(rng, 1000, 64)
     active = network.fire_sets(X)
     share = active.nnz / (active.shape[0] * active.shape[1])
-    axes.imshow(active[:120, :240].toarray(), cmap=plt.matplotlib.colors.ListedColormap(["#f6f8fa", FIRED]))
-    axes.set(xlabel="neuron", ylabel="sample", title=f"Who fires for whom: {share:.1%} of all pairs")
+    axes.imshow(active[:150, :210].toarray(), cmap=plt.matplotlib.colors.ListedColormap(["#f6f8fa", ACTIVE]))
+    axes.set(xlabel="neuron", ylabel="sample", title=f"Active pairs: {share:.1%} of all pairs")
 
 
 def draw_certificate(axes) -> None:
@@ -34,9 +34,9 @@ def draw_certificate(axes) -> None:
     w, b, radius = np.array([0.94, 0.34]), 0.55, 0.35
     values = points @ w
     for chosen, color, label in (
-        (values <= b - radius, FAR, "cannot fire while the neuron stays within R: not looked at"),
-        ((values > b - radius) & (values <= b), NEAR, "near misses: looked at as the neuron moves"),
-        (values > b, FIRED, "fires"),
+        (values <= b - radius, FAR, "cannot become active while the neuron moves by less than R: not computed"),
+        ((values > b - radius) & (values <= b), NEAR, "near misses: computed as the neuron moves"),
+        (values > b, ACTIVE, "active"),
     ):
         axes.scatter(*points[chosen].T, s=14, color=color, label=label)
     across = np.array([-w[1], w[0]])
@@ -49,32 +49,10 @@ def draw_certificate(axes) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), fontsize=8, frameon=False)
 
 
-def draw_times(axes) -> None:
-    rng = np.random.default_rng(0)
-    X = unit_rows(rng, 1000, 64)
-    y = np.sign(X[:, 0]) * 0.5 + X[:, 1]
-    widths = [3_000, 10_000, 30_000, 100_000]
-    for engine, color in (("dense", INK), ("data", FIRED)):
-        seconds = []
-        for width in widths:
-            steps = 10 if engine == "dense" else 100
-            result = train(ShiftedReLUNetwork.initialize(width, 64), X, y, engine=engine, max_iter=steps, tol=0)
-            seconds.append(result.history[-1].seconds / steps)
-        name = {"dense": "every pair (dense engine)", "data": "only what may fire (data engine)"}[engine]
-        axes.loglog(widths, seconds, "o-", color=color, label=name)
-        axes.annotate(
-            f"{seconds[-1]:.3f} s", (widths[-1], seconds[-1]), (-10, -4), textcoords="offset points", ha="right"
-        )
-    axes.set(xlabel="width m", ylabel="seconds per iteration", title="Same result, less time (n = 1000, d = 64)")
-    axes.legend(frameon=False, fontsize=9)
-    axes.grid(alpha=0.25, which="both", lw=0.5)
-
-
 def main(path: str) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     draw_fire_sets(axes[0])
     draw_certificate(axes[1])
-    draw_times(axes[2])
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)

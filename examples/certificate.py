@@ -1,10 +1,10 @@
-"""Runs held against the paper, claim by claim: one that meets every assumption, and one as practice has it.
+"""Compare runs with the claims of the paper: one that meets all assumptions, and a practical one.
 
     python examples/certificate.py
 
-The first run has two orthogonal samples, a million neurons and a low threshold: then λ is so large that the width is
-enough. The second is scikit-learn's diabetes data, 10,000 neurons, the paper's threshold and a rate that descends. Then
-the second again with outputs scaled by κ: neurons move 1/κ as far, and claims about movement and flips come to hold.
+The first run has two orthogonal samples, a million neurons and a low threshold: λ is so large that the width suffices.
+The second has scikit-learn's diabetes data, 10,000 neurons, the paper's threshold and an automatic learning rate. It is
+repeated with outputs scaled by κ: neurons move 1/κ as far, and claims about movement and flips hold for large κ.
 """
 
 import numpy as np
@@ -30,14 +30,14 @@ def show(title: str, report) -> None:
 
 X = np.eye(2)
 network = fireset.ShiftedReLUNetwork.initialize(1_000_000, 2, threshold=0.05, dtype="float64")
-show("Every assumption met", certified(network, X, [0.3, -0.2], learning_rate="theory", max_iter=40))
+show("All assumptions met", certified(network, X, [0.3, -0.2], learning_rate="theory", max_iter=40))
 
 X, y = load_diabetes(return_X_y=True)
 paper = {"threshold": "paper", "solver": "gradient", "bias": 3.0, "column_scales": None}
 
 
 def diabetes(scale: float):
-    """From the paper's start at κ = 1; from the antisymmetric one, where the network is 0, at others."""
+    """Train from the paper's start for κ = 1, and from the antisymmetric start for other κ."""
     start = "paper" if scale == 1.0 else "antisymmetric"
     model = fireset.ShiftedReLURegressor(
         width=10_000, start=start, output_scale=scale, dtype="float64", random_state=0, **paper
@@ -46,7 +46,7 @@ def diabetes(scale: float):
     return certified(model.network_, rows, targets, learning_rate="auto", max_iter=200)
 
 
-show("Diabetes, as practice has it", diabetes(1.0))
+show("Diabetes, a practical run", diabetes(1.0))
 scales = (1.0, 10.0, 100.0, 1e4, 1e7)
 reports = [{claim.key: claim for claim in diabetes(scale).claims} for scale in scales]
 print("Diabetes, measured value and verdict with outputs scaled by", ", ".join(f"{scale:g}" for scale in scales))

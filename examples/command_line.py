@@ -1,7 +1,7 @@
-"""From a table to predictions on the command line, as an analyst would: train, read the summary, predict, score.
+"""From a table to predictions on the command line: train, read the summary, predict, score.
 
-Writes a table of made-up bicycle rentals and runs ``fireset train``, ``fireset info`` and ``fireset predict`` on it.
-Every command is printed as it would be typed. Run it::
+Writes a synthetic table of bicycle rentals, runs ``fireset train``, ``fireset info`` and ``fireset predict`` on it, and
+prints every command::
 
     python examples/command_line.py [FOLDER]
 """
@@ -38,7 +38,7 @@ def main() -> None:
     with (folder / "predictions.csv").open(newline="", encoding="utf-8") as opened:
         predictions = [row["prediction"] for row in csv.DictReader(opened)]
     right = sum(predicted == row[-1] for predicted, row in zip(predictions, answers, strict=True))
-    print(f"\n{right} of {len(answers)} new rentals are predicted right")
+    print(f"\n{right} of {len(answers)} new rentals are predicted correctly")
 
 
 if __name__ == "__main__":

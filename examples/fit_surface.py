@@ -1,12 +1,12 @@
-"""Fit a surface over a plane with a very wide ReLU network, exactly, in seconds a hundred steps.
+"""Fit a surface over a plane with a very wide ReLU network.
 
-65,536 samples, 10,000 neurons or more, plain ReLU (threshold 0): half of all pairs fire, and a dense step computes them
-all. The engine `sums` pays for the boundaries of the neurons only. Run it, with matplotlib installed::
+65,536 samples, 10,000 neurons or more, plain ReLU (threshold 0): half of all pairs are active. The cost of the engine
+`sums` is proportional to the boundaries of the neurons, not to the active pairs. Needs matplotlib::
 
     python examples/fit_surface.py [--picture photograph] [--width 10000] [--seconds 60] [--out surface.png]
 
-`--picture photograph` fits flower.jpg of scikit-learn instead, in grey: fine texture is what gradient descent on raw
-coordinates learns last, so it stalls at a blurred picture.
+`--picture photograph` fits scikit-learn's flower.jpg in grey. Gradient descent on raw coordinates learns fine texture
+slowly, so that the result stays blurred.
 """
 
 import argparse
@@ -17,11 +17,11 @@ import numpy as np
 import fireset
 
 SIDE = 256
-STRETCH = 2.0  # of the plane before it is put on the sphere: more neurons have their boundary in the picture
+STRETCH = 2.0  # of the plane before the map to the sphere, so that more neurons have their boundary in the picture
 
 
 def smooth_surface(side: int) -> np.ndarray:
-    """Hills, a ridge and a wave."""
+    """Return a surface of hills, a ridge and a wave."""
     x, y = np.meshgrid(np.linspace(-1, 1, side), np.linspace(-1, 1, side))
     hills = np.exp(-8 * ((x - 0.4) ** 2 + (y + 0.3) ** 2)) - 0.7 * np.exp(-12 * ((x + 0.5) ** 2 + (y - 0.4) ** 2))
     ridge = 0.5 * np.exp(-20 * (x + 0.6 * y + 0.3) ** 2)
@@ -29,7 +29,7 @@ def smooth_surface(side: int) -> np.ndarray:
 
 
 def photograph(side: int) -> np.ndarray:
-    """The middle of scikit-learn's flower, in grey."""
+    """Return the middle of scikit-learn's flower in grey."""
     from sklearn.datasets import load_sample_image
 
     grey = load_sample_image("flower.jpg").mean(axis=2) / 255
@@ -39,14 +39,14 @@ def photograph(side: int) -> np.ndarray:
 
 
 def on_the_sphere(side: int) -> np.ndarray:
-    """Pixel (x, y) as the unit vector along (s·x, s·y, 1)."""
+    """Map pixel (x, y) to the unit vector along (s·x, s·y, 1)."""
     x, y = np.meshgrid(np.linspace(-1, 1, side), np.linspace(-1, 1, side))
     rows = np.stack([STRETCH * x.ravel(), STRETCH * y.ravel(), np.ones(side * side)], axis=1)
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
 def psnr(fit: np.ndarray, target: np.ndarray) -> float:
-    """Peak signal-to-noise ratio in decibels."""
+    """Return the peak signal-to-noise ratio in decibels."""
     return float(20 * np.log10(np.ptp(target) / np.sqrt(np.mean((fit - target) ** 2))))
 
 
@@ -56,11 +56,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--out", default="surface.png")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
-    target = smooth_surface(SIDE) if asked.picture == "surface" else photograph(SIDE)
+    target = smooth_surface(SIDE) if arguments.picture == "surface" else photograph(SIDE)
     X, y = on_the_sphere(SIDE), (target - target.mean()).ravel()
-    network = fireset.ShiftedReLUNetwork.initialize(asked.width, 3, threshold=0.0, seed=0)
+    network = fireset.ShiftedReLUNetwork.initialize(arguments.width, 3, threshold=0.0, seed=0)
     network.output_weights[1::2] = -network.output_weights[::2]  # neurons in pairs that cancel: the network starts at 0
     network.weights[1::2] = network.weights[::2]
     started = time.perf_counter()
@@ -71,7 +71,7 @@ def main() -> None:
         if progress.record.iteration % 50 == 0:
             decibels = 20 * np.log10(np.ptp(y) / np.sqrt(2 * progress.record.loss / len(y)))
             print(f"{spent:6.1f} s, iteration {progress.record.iteration:5}: {decibels:5.1f} dB", flush=True)
-        return spent > asked.seconds
+        return spent > arguments.seconds
 
     result = fireset.train(
         network,
@@ -87,12 +87,12 @@ def main() -> None:
     fit = network.predict(X).reshape(SIDE, SIDE) + target.mean()
     per_step = result.history[-1].seconds / max(1, len(result.history) - 1)
     print(f"{psnr(fit, target):.1f} dB after {len(result.history) - 1} iterations, {1e3 * per_step:.0f} ms each")
-    draw(target, fit, network, asked.out)
-    print(f"picture: {asked.out}")
+    draw(target, fit, network, arguments.out)
+    print(f"picture: {arguments.out}")
 
 
 def draw(target: np.ndarray, fit: np.ndarray, network: fireset.ShiftedReLUNetwork, path: str) -> None:
-    """Target, fit, error, and the lines on which some neurons begin to fire."""
+    """Draw target, fit, error, and the boundaries of some neurons."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -115,7 +115,7 @@ def draw(target: np.ndarray, fit: np.ndarray, network: fireset.ShiftedReLUNetwor
     for w in network.weights[:120:2]:
         if abs(w[1]) > 1e-3:
             axes[3].plot(x, -(w[0] * x + w[2] / STRETCH) / w[1], lw=0.7, color="#d1495b", alpha=0.7)
-    axes[3].set(xlim=(-1, 1), ylim=(-1, 1), title="where 60 of the neurons begin to fire", aspect="equal")
+    axes[3].set(xlim=(-1, 1), ylim=(-1, 1), title="boundaries of 60 neurons", aspect="equal")
     for axis in axes:
         axis.set_xticks([])
         axis.set_yticks([])

@@ -1,9 +1,9 @@
-"""Write the table of the tutorial: made-up bicycle rentals, with dates, texts and gaps.
+"""Write the table of the tutorial: synthetic bicycle rentals with dates, text and missing cells.
 
     python examples/make_rentals.py [FOLDER]
 
-Three files: ``rentals.csv`` to learn from, ``new_rentals.csv`` without the column ``late``, to predict, and
-``rentals-semicolon.csv``, the first one as a spreadsheet with decimal commas would write it.
+Three files: ``rentals.csv`` for training, ``new_rentals.csv`` without the column ``late`` for prediction, and
+``rentals-semicolon.csv``, the first one with semicolons and decimal commas.
 """
 
 import csv
@@ -20,7 +20,7 @@ BIKES = {"city": 0.0, "cargo": 0.5, "electric": -0.7}
 
 
 def make_rentals(rows: int, seed: int) -> list[list[str]]:
-    """Late are those due in the evening, on warm weekends, and the young; an interaction that no column shows alone."""
+    """Rentals due in the evening, on warm weekends or by young customers are late more often, with interactions."""
     rng = np.random.default_rng(seed)
     table = []
     for number in range(rows):
@@ -30,18 +30,18 @@ def make_rentals(rows: int, seed: int) -> list[list[str]]:
         warmth = 11 - 9 * np.cos(2 * np.pi * (pickup.timetuple().tm_yday - 15) / 365) + 3 * rng.standard_normal()
         age = int(np.clip(rng.gamma(6, 6), 16, 80))
         due = pickup.hour + pickup.minute / 60 + hours
-        tends = -0.9 + STATIONS[station] + BIKES[bike] + 0.1 * (warmth - 11) * (pickup.weekday() >= 5)
-        tends += 2.2 * np.sin(2 * np.pi * (due - 13) / 14) + 1.2 * (age < 24)
-        late = rng.random() < 1 / (1 + np.exp(-1.8 * tends))
-        gaps = rng.random(3)
+        logit = -0.9 + STATIONS[station] + BIKES[bike] + 0.1 * (warmth - 11) * (pickup.weekday() >= 5)
+        logit += 2.2 * np.sin(2 * np.pi * (due - 13) / 14) + 1.2 * (age < 24)
+        late = rng.random() < 1 / (1 + np.exp(-1.8 * logit))
+        missing = rng.random(3)
         table.append([
             f"R{seed}{number:04}",
             pickup.strftime("%Y-%m-%d %H:%M"),
-            "" if gaps[0] < 0.02 else station,
+            "" if missing[0] < 0.02 else station,
             bike,
             f"{hours:g}",
-            "" if gaps[1] < 0.08 else f"{warmth:.1f}",
-            "NA" if gaps[2] < 0.12 else str(age),
+            "" if missing[1] < 0.08 else f"{warmth:.1f}",
+            "NA" if missing[2] < 0.12 else str(age),
             "yes" if late else "no",
         ])  # fmt: skip
     return table

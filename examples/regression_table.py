@@ -1,7 +1,7 @@
-"""A regression table from a CSV file: mixed columns, early stopping, and a look at the fit.
+"""Regression on a CSV file with numbers, categories and missing cells, with early stopping.
 
-Writes a table of made-up house prices, with numbers, categories and gaps, trains on it as ``fireset train`` would, and
-draws predictions against prices and the loss on rows held out. Run it, with matplotlib installed::
+Writes a synthetic table of house prices, trains on it, and draws predictions against prices and the validation loss.
+Needs matplotlib::
 
     python examples/regression_table.py [--width 10000] [--out regression.png]
 """
@@ -23,7 +23,7 @@ INK, POINTS = "#30363d", "#d1495b"
 
 
 def write_houses(file: Path) -> None:
-    """Prices that depend on size, age, place and their combinations, with some noise; a twentieth of the ages lacks."""
+    """Write prices that depend on size, age, place and interactions, with noise; 5 % of the ages are missing."""
     rng = np.random.default_rng(0)
     size = rng.uniform(30, 220, ROWS)
     age = rng.uniform(0, 110, ROWS)
@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=10_000)
     parser.add_argument("--out", default="regression.png")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "houses.csv"
@@ -48,29 +48,29 @@ def main() -> None:
         problem = TableProblem.read(file, "price", impute=True)
     print(f"{len(problem.y):,} rows, columns after encoding: {', '.join(problem.encoder.feature_names)}")
     kept, held = train_test_split(np.arange(len(problem.y)), test_size=0.2, random_state=0)
-    model = ShiftedReLURegressor(width=asked.width, early_stopping=True, random_state=0, verbose=True)
+    model = ShiftedReLURegressor(width=arguments.width, early_stopping=True, random_state=0, verbose=True)
     model.fit(problem.X[kept], problem.y[kept])
     predicted, true = model.predict(problem.X[held]), problem.y[held]
     history = model.result_.history
     print(
         f"engine {model.result_.engine}, {len(history) - 1} iterations, {history[-1].seconds:.1f} s; "
-        f"R² {model.score(problem.X[held], true):.3f} on {len(held)} rows held out, "
-        f"typical error {np.median(np.abs(predicted / true - 1)):.1%}"
+        f"R² {model.score(problem.X[held], true):.3f} on {len(held)} held-out rows, "
+        f"median relative error {np.median(np.abs(predicted / true - 1)):.1%}"
     )
 
     figure, (fit, loss) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     fit.loglog(true, np.maximum(predicted, 1), ".", color=POINTS, ms=4, alpha=0.6)
     fit.loglog([true.min(), true.max()], [true.min(), true.max()], color=INK, lw=1)
-    fit.set(xlabel="price", ylabel="predicted", title=f"{len(held)} houses that it has not seen")
+    fit.set(xlabel="price", ylabel="predicted", title=f"{len(held)} held-out houses")
     loss.semilogy(history.column("loss") / history[0].loss, color=INK, label="training rows")
     validation = history.column("validation_loss").astype(float)
-    loss.semilogy(validation / validation[0], color=POINTS, label="rows held out to stop by")
-    loss.set(xlabel="iteration", ylabel="loss, as a share of the first", title="Training")
+    loss.semilogy(validation / validation[0], color=POINTS, label="validation rows")
+    loss.set(xlabel="iteration", ylabel="loss relative to the first", title="Training")
     loss.legend(frameon=False)
     for axes in (fit, loss):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(asked.out, dpi=110)
-    print(f"figure in {asked.out}")
+    figure.savefig(arguments.out, dpi=110)
+    print(f"figure in {arguments.out}")
 
 
 if __name__ == "__main__":

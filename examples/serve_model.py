@@ -1,8 +1,8 @@
-"""Serve a model file over HTTP: rows come as JSON, predictions go back as JSON.
+"""Serve a model file over HTTP, with rows and predictions as JSON.
 
     python examples/serve_model.py rentals.safetensors [--port 8000]
 
-For programs on the same machine: no encryption, no passwords. Columns that a row does not name are missing cells.
+For programs on the same machine: no encryption, no authentication. Columns that a row does not name are missing cells.
 """
 
 import argparse
@@ -17,20 +17,20 @@ MAX_BYTES = 10_000_000
 
 
 def answer(model, rows) -> list[dict]:
-    """For each row the prediction, and for a classifier the probability of each class."""
+    """Return the prediction of each row, and for a classifier the probability of each class."""
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
         raise ValueError('send a list of rows, such as [{"column": 1}]')
     names = [column.name for column in model.encoder_.columns]
     table = pl.DataFrame([{name: row.get(name) for name in names} for row in rows], infer_schema_length=None)
     replies = [{"prediction": each} for each in model.predict(table).tolist()]
     if hasattr(model, "predict_proba"):
-        for reply, chances in zip(replies, model.predict_proba(table).tolist(), strict=True):
-            reply["probabilities"] = dict(zip(map(str, model.classes_.tolist()), chances, strict=True))
+        for reply, probabilities in zip(replies, model.predict_proba(table).tolist(), strict=True):
+            reply["probabilities"] = dict(zip(map(str, model.classes_.tolist()), probabilities, strict=True))
     return replies
 
 
 def make_server(path: str, port: int) -> ThreadingHTTPServer:
-    """A server for programs on this machine; port 0 takes any that is free."""
+    """Create a server for programs on this machine; port 0 is any free port."""
     model = fireset.load(path)
 
     class Handler(BaseHTTPRequestHandler):
@@ -54,9 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--port", type=int, default=8000)
-    asked = parser.parse_args()
-    server = make_server(asked.model, asked.port)
-    print(f"{asked.model} at http://127.0.0.1:{server.server_port}; Ctrl-C ends it")
+    arguments = parser.parse_args()
+    server = make_server(arguments.model, arguments.port)
+    print(f"{arguments.model} at http://127.0.0.1:{server.server_port}; stop with Ctrl-C")
     try:
         server.serve_forever()
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import fireset
+from support.pages import ROOT as DOCS_ROOT
+from support.pages import blocks
 
 ROOT = Path(fireset.__file__).parent
 MODULES = {
@@ -97,6 +100,22 @@ def test_imports_point_one_way():
         if LEVEL[part(imported)] >= LEVEL[part(module)]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def diagrams() -> list[str]:
+    """The text diagrams of docs/architecture.md: layers, training, prediction."""
+    return blocks(DOCS_ROOT / "docs" / "architecture.md", "text")
+
+
+def test_the_architecture_page_shows_every_layer_in_order():
+    cells = [line.split("│")[1].split() for line in diagrams()[0].splitlines() if line.startswith("│")]
+    assert [set(names) for names in cells] == LAYERS[::-1]
+
+
+def test_the_architecture_page_names_existing_modules():
+    named = [path for diagram in diagrams()[1:] for path in re.findall(r"[\w/]+\.py\b", diagram)]
+    assert len(set(named)) > 15
+    assert not [path for path in named if not (ROOT / path).is_file()]
 
 
 @pytest.mark.parametrize("package", ["numba", "llvmlite"])

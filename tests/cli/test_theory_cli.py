@@ -125,7 +125,7 @@ def test_a_certificate_is_of_distinct_rows_and_of_a_whole_run_of_plain_descent(w
     claims = {claim["claim"]: claim for claim in found["certificate"]["claims"]}
     assert found["certificate"]["quantities"]["lambda"] > 0
     assert claims["gradient"]["holds"]
-    assert claims["gradient"]["looked_at"][-1] == 25
+    assert claims["gradient"]["measured_iterations"][-1] == 25
     assert claims["movement"]["holds"] is None  # in float32 nothing moves at this rate
     assert any(note.startswith("Warning: no weight moved") for note in found["certificate"]["notes"])
     given = json.loads(works(*train, "--certify", "--max-iter", "200", "--tol", "0.1"))

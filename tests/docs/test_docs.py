@@ -1,4 +1,4 @@
-"""The documentation: its Python runs, its commands exist, and so does every name, path and test that it mentions."""
+"""Documentation: its Python blocks run, and its commands, names, paths and tests exist."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ ALL_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Put a file of a page into the package, or apply its change to a registry, until the end of the test."""
+    """Install a file of a page in the package, or apply its diff to a registry, until the end of the test."""
     before = set(sys.modules)
 
     def put(fence: Fence) -> None:
@@ -34,13 +34,13 @@ def install(tmp_path, monkeypatch):
         if fence.language == "diff":
             _apply(fence.text, import_module(module), monkeypatch)
             return
-        assert not (ROOT / fence.title).exists(), f"{fence.title} is there already"
-        place = tmp_path / "installed" / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(fence.text, encoding="utf-8")
-        room = import_module(module.rpartition(".")[0])
-        monkeypatch.setattr(room, "__path__", [*room.__path__, str(place.parent)])
-        monkeypatch.setattr(room, place.stem, None, raising=False)  # taken away again
+        assert not (ROOT / fence.title).exists(), f"{fence.title} exists already"
+        file = tmp_path / "installed" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(fence.text, encoding="utf-8")
+        package = import_module(module.rpartition(".")[0])
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(file.parent)])
+        monkeypatch.setattr(package, file.stem, None, raising=False)  # removed after the test
         invalidate_caches()
 
     yield put
@@ -50,7 +50,7 @@ def install(tmp_path, monkeypatch):
 
 
 def _apply(change: str, module: ModuleType, monkeypatch) -> None:
-    """Change the source of a module as a diff says, and add what its dictionaries then have more to those it has."""
+    """Apply a diff to the source of a module, and add the new registry entry to the loaded module."""
     assert module.__file__
     lines = Path(module.__file__).read_text(encoding="utf-8").splitlines()
     at = 0
@@ -65,14 +65,14 @@ def _apply(change: str, module: ModuleType, monkeypatch) -> None:
     changed: dict[str, Any] = {"__name__": module.__name__}
     exec(compile("\n".join(lines), module.__file__, "exec"), changed)
     registries = [name for name, value in vars(module).items() if name.isupper() and isinstance(value, dict)]
-    more = [(name, key) for name in registries for key in changed[name] if key not in getattr(module, name)]
-    assert len(more) == 1, f"the change should add one entry, not {more}"
-    name, key = more[0]
+    added = [(name, key) for name in registries for key in changed[name] if key not in getattr(module, name)]
+    assert len(added) == 1, f"the diff must add one entry, got {added}"
+    name, key = added[0]
     monkeypatch.setitem(getattr(module, name), key, changed[name][key])
 
 
 def run_page(page: Path, install) -> dict[str, Any]:
-    """All blocks of a page, one after the other; a block with the title of a file is that file."""
+    """Run all blocks of a page in order; a block with a title is installed as that file."""
     names: dict[str, Any] = {"__name__": "docs"}
     for number, fence in enumerate(fences(page), 1):
         if fence.title:
@@ -84,17 +84,15 @@ def run_page(page: Path, install) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if blocks(page, "python") and page.stem != "tutorial"],  # which test_newcomers.py follows
+    [page for page in PAGES if blocks(page, "python") and page.stem != "tutorial"],  # run by test_newcomers.py
     ids=lambda page: page.stem,
 )
 def test_python_runs(page, install, tmp_path, monkeypatch):
-    """In an empty folder."""
     monkeypatch.chdir(tmp_path)
     run_page(page, install)
 
 
-def test_examples_of_extending_hold_on_the_hard_cases(install, tmp_path, monkeypatch):
-    """The tables that engines and indexes are held against, on those of the page."""
+def test_the_engine_and_index_of_extending_pass_the_hard_cases(install, tmp_path, monkeypatch):
     from fireset.engines import create
     from support import indexes, problems
     from support.side_by_side import run_side_by_side
@@ -123,7 +121,7 @@ def test_commands_exist(page):
         assert not unknown, f"fireset {name} has no {unknown}"
 
 
-def test_some_commands_were_found():
+def test_pages_have_commands():
     assert len([each for page in (ROOT / "README.md", *PAGES) for each in commands(page)]) > 10
 
 
@@ -141,14 +139,14 @@ PACKAGES = sorted(path.parent.name for path in (ROOT / "src" / "fireset").glob("
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
 def test_names_exist(page):
-    """Of backticks that begin with a dotted name of the package, with or without ``fireset`` in front."""
+    """Resolve dotted names in backticks, with or without the prefix ``fireset``."""
     for name in re.findall(rf"`((?:fireset|{'|'.join(PACKAGES)})(?:\.\w+)+)", text_of(page)):
         resolve(name if name.startswith("fireset.") else f"fireset.{name}")
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
 def test_paths_exist(page):
-    """Of files and folders, from the root, or from the package, or a file's name alone."""
+    """Find files and folders relative to the root or the package, or by file name."""
     new = {fence.title for fence in fences(page)}
     text = text_of(page)
     for path in re.findall(r"\b(?:src|tests|docs|examples|benchmarks)/[\w./*-]*[\w*/]", text):
@@ -162,7 +160,7 @@ def test_paths_exist(page):
 
 
 def test_tests_exist():
-    """``test_file.py::test_name``, or ``::test_name`` after a file."""
+    """Find ``test_file.py::test_name``, or ``::test_name`` of the last named file."""
     for page in ALL_PAGES:
         defined: set[str] = set()
         for file, name in re.findall(r"`(?:tests/(?:\w+/)?)?(test_\w+\.py)?(?:::(test_\w+))?`", text_of(page)):
@@ -174,7 +172,7 @@ def test_tests_exist():
 
 
 def test_functions_of_the_paper_map_exist():
-    """In its tables a name without a module is public, or in ``fireset.theory.bounds``."""
+    """Names without a module are public, or in ``fireset.theory.bounds``."""
     spaces = [fireset, fireset.theory.bounds]
     column, seen = None, 0
     for line in (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8").splitlines():
@@ -197,7 +195,7 @@ def test_functions_of_the_paper_map_exist():
 
 
 def documented() -> list[Any]:
-    """Every object that docs/api.md describes: what it names, and what is defined in a module that it names."""
+    """Return every object that docs/api.md names, and all callables of the modules that it names."""
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     named = [resolve(name) for name in re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE)]
     inside = [
@@ -216,8 +214,15 @@ def test_every_public_name_is_in_the_reference(package):
     page, described = (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), documented()
     for name in module.__all__:
         value = getattr(module, name)
-        room = ismodule(value) and module is fireset
-        assert f"`fireset.{name}`" in page if room else any(value is each for each in described), name
+        is_package = ismodule(value) and module is fireset
+        assert f"`fireset.{name}`" in page if is_package else any(value is each for each in described), name
+
+
+def test_the_readme_is_short_and_names_the_make_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 130
+    assert "make demo" in text
+    assert "make test" in text
 
 
 def test_every_page_is_in_the_navigation():

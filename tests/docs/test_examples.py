@@ -1,4 +1,4 @@
-"""Every program in ``examples/`` runs, one for each kind of user at least."""
+"""Every program in ``examples/`` runs."""
 
 import subprocess
 import sys
@@ -8,21 +8,21 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
-ARGUMENTS = {  # by example, with settings small enough for a test
-    "sklearn_model": ["--width", "300"],  # a user of scikit-learn
-    "within_distance": ["--scooters", "3000"],  # a user of search
+ARGUMENTS = {  # small settings
+    "sklearn_model": ["--width", "300"],
+    "within_distance": ["--scooters", "3000"],
     "make_rentals": ["."],
 }
-SLOW = {  # with figures, large problems, or many programs
-    "command_line": ["."],  # an analyst with a table
-    "torch_layer": ["--width", "400", "--epochs", "1"],  # a user of PyTorch
+SLOW = {  # with figures, large problems, or several processes
+    "command_line": ["."],
+    "torch_layer": ["--width", "400", "--epochs", "1"],
     "above_threshold": ["--out", "figure.png"],
-    "certificate": [],  # a researcher of the paper
+    "certificate": [],
     "digits": ["--width", "300", "--out", "figure.png"],
     "fit_surface": ["--width", "300", "--seconds", "2", "--out", "figure.png"],
     "regression_table": ["--width", "300", "--out", "figure.png"],
 }
-ELSEWHERE = {"serve_model"}  # run by tests/test_newcomers.py, which sends it requests
+ELSEWHERE = {"serve_model"}  # run by test_newcomers.py
 
 
 def run(example: str, arguments: list[str], folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Pages for newcomers: the tutorial can be followed, pictures can be drawn, options exist, pages are up to date."""
+"""Tutorial, gallery, settings, commands page and built site."""
 
 import ast
 import inspect
@@ -31,7 +31,7 @@ TUTORIAL = DOCS / "tutorial.md"
 
 @pytest.fixture(scope="module")
 def rentals(tmp_path_factory) -> Path:
-    """A folder with the tables of the tutorial."""
+    """Return a folder with the tables of the tutorial."""
     folder = tmp_path_factory.mktemp("rentals")
     subprocess.run([sys.executable, EXAMPLES / "make_rentals.py", folder], check=True, capture_output=True, timeout=60)
     return folder
@@ -44,8 +44,8 @@ def run(*words: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_tutorial_can_be_followed(rentals, monkeypatch):
-    """Every command in turn, with what the page shows of their output, and then the Python."""
+def test_the_tutorial_runs(rentals, monkeypatch):
+    """Run every command and compare its output with the page, then run the Python blocks."""
     monkeypatch.chdir(rentals)
     shown = {line for block in blocks(TUTORIAL, "text") for line in block.splitlines()}
     assert set((rentals / "rentals.csv").read_text().splitlines()[:3]) <= shown
@@ -55,7 +55,7 @@ def test_the_tutorial_can_be_followed(rentals, monkeypatch):
     explained = run(*followed[0]).splitlines()
     columns = [line for line in explained if line.startswith(("rental", "pickup", "station", "age"))]
     assert len(columns) == 4
-    # Shares may differ in the last digit from machine to machine.
+    # Shares may differ in the last digit between machines.
     assert {re.sub(r"[\d.]+ %", "", line) for line in columns} <= {re.sub(r"[\d.]+ %", "", line) for line in shown}
 
     trained = run(*followed[1])
@@ -65,7 +65,7 @@ def test_the_tutorial_can_be_followed(rentals, monkeypatch):
     assert "plotly" in (rentals / "rentals.html").read_text(encoding="utf-8").lower()
 
     table = (rentals / "rentals.csv").read_text().splitlines(keepends=True)
-    (rentals / "few.csv").write_text("".join(table[:301]))  # a fifth of the page's rows, and of its time
+    (rentals / "few.csv").write_text("".join(table[:301]))  # a fifth of the rows
     assert followed[2][:3] == ["compare", "--models", "rentals.csv"]
     compared = run("compare", "--models", "few.csv", *followed[2][3:], "--quiet", "--budget", "20s")
     assert re.search(r"^fireset +0\.\d", compared, re.MULTILINE), compared
@@ -79,7 +79,7 @@ def test_the_tutorial_can_be_followed(rentals, monkeypatch):
         exec(compile(block, f"tutorial.md, block {number}", "exec"), names)
 
 
-def test_semicolons_and_decimal_commas_make_no_difference(rentals):
+def test_semicolons_and_decimal_commas_give_the_same_result(rentals):
     explained = [
         json.loads(run("train", str(rentals / name), "--target", "late", "--explain", "--width", "500", "--json"))
         for name in ("rentals.csv", "rentals-semicolon.csv")
@@ -90,7 +90,7 @@ def test_semicolons_and_decimal_commas_make_no_difference(rentals):
 
 
 def test_a_model_is_served(rentals, monkeypatch):
-    """The request of the tutorial, rows with gaps, and what is no request."""
+    """Send the request of the tutorial, and invalid requests."""
     import polars as pl
 
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -128,7 +128,7 @@ def gallery(monkeypatch):
 
 
 def picture_functions() -> list[str]:
-    """Functions of the module that draw, read without importing matplotlib."""
+    """Return the names of the drawing functions without importing matplotlib."""
     tree = ast.parse((DOCS / "make_gallery.py").read_text(encoding="utf-8"))
     return [each.name for each in tree.body if isinstance(each, ast.FunctionDef) and each.args.args[0].arg == "axes"]
 
@@ -141,7 +141,7 @@ def test_pictures_can_be_drawn(name, monkeypatch, tmp_path):
     assert module.draw(name, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_gallery_has_all_pictures_small_and_described():
+def test_the_gallery_has_all_pictures_with_descriptions():
     page = (DOCS / "gallery.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^!\[(.+?)\]\(gallery/(\w+)\.png\)$", page, re.MULTILINE))
     assert len(shown) >= 8
@@ -155,16 +155,16 @@ def test_the_gallery_has_all_pictures_small_and_described():
 
 
 def test_settings_exist():
-    """Every option of the page is one of a command, every ``name=`` a parameter of something that it speaks of."""
+    """Every option on the page belongs to a command, every ``name=`` is a parameter of a described object."""
     known = typer.main.get_group(app).commands.values()
     options = {name for each in known for option in each.params for name in (*option.opts, *option.secondary_opts)}
-    speaks_of = (
+    described = (
         fireset.ShiftedReLUClassifier,
         fireset.ShiftedReLURegressor,
         fireset.ShiftedReLUClassifier.fit,
         resolve("fireset.engines.data_search.DataSearchEngine"),
     )
-    parameters = {name for each in speaks_of for name in inspect.signature(each).parameters}
+    parameters = {name for each in described for name in inspect.signature(each).parameters}
     settings = 0
     for code in re.findall(r"`([^`]+)`", text_of(DOCS / "which-setting.md")):
         assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", code)) <= options, code
@@ -188,8 +188,8 @@ def test_the_page_of_the_commands_is_up_to_date(monkeypatch):
 # The reference and the site
 
 
-def test_sections_of_docstrings_hold_names():
-    """A sentence below Parameters would be shown as a parameter that is called The."""
+def test_parameter_sections_of_docstrings_list_names():
+    """A sentence below Parameters would be rendered as a parameter."""
     heading = re.compile(r"^(?:Parameters|Attributes)\n-+\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", re.DOTALL | re.MULTILINE)
     seen = 0
     for path in (ROOT / "src").rglob("*.py"):
@@ -204,8 +204,8 @@ def test_sections_of_docstrings_hold_names():
 
 
 @pytest.mark.slow
-def test_search_works_from_the_file_system(tmp_path):
-    """In a real browser, without a server and without a request to anybody; on a telephone nothing is too wide."""
+def test_the_built_site_works_from_the_file_system(tmp_path):
+    """Search works in Chromium without network requests, and pages fit the width of a phone."""
     if not CI:
         pytest.importorskip("material")
     chromium = shutil.which("chromium")
@@ -216,13 +216,22 @@ def test_search_works_from_the_file_system(tmp_path):
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(build, cwd=ROOT, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    asked, errors = [], []
+    requests, errors = [], []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
-        for name in ("tutorial", "gallery", "commands", "which-setting", "comparison", "glossary", "index"):
+        for name in (
+            "tutorial",
+            "gallery",
+            "commands",
+            "which-setting",
+            "comparison",
+            "glossary",
+            "architecture",
+            "index",
+        ):
             page.goto((tmp_path / "site" / f"{name}.html").as_uri())
             assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), name
         page.locator("label[for=__search].md-header__button").click()
@@ -232,4 +241,4 @@ def test_search_works_from_the_file_system(tmp_path):
         browser.close()
     assert any("certify.html" in link for link in found)
     assert not errors
-    assert all(url.startswith("file:") for url in asked)
+    assert all(url.startswith("file:") for url in requests)

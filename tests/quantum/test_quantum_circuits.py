@@ -1,4 +1,4 @@
-"""Circuits: on Aer they do what the two-dimensional simulation says, and the arithmetic oracle what arithmetic says."""
+"""Circuits on Aer against the two-dimensional simulation, and the arithmetic oracle against integer arithmetic."""
 
 import sys
 
@@ -21,14 +21,14 @@ from support.checks import sphere
 
 
 def pearson(hits: int, shots: int, chance: float) -> float:
-    """χ² with one degree of freedom of so many hits."""
+    """χ² with one degree of freedom for the number of hits."""
     return (hits - shots * chance) ** 2 / (shots * chance * (1 - chance))
 
 
 @pytest.mark.sweep(every=7)
 @pytest.mark.parametrize("n_qubits", range(4, 11))
 def test_aer_agrees_with_the_two_dimensional_simulation(n_qubits):
-    """Success by number of iterations, for several k: a χ² test over all of them, with fixed seeds."""
+    """Success probability by iterations for several k: one χ² test over all, with fixed seeds."""
     shots, n_items = 1000, 2**n_qubits
     rng = np.random.default_rng(n_qubits)
     total, degrees = 0.0, 0
@@ -49,7 +49,7 @@ def test_aer_agrees_with_the_two_dimensional_simulation(n_qubits):
     assert chi2.sf(total, degrees) > 0.01
 
 
-def test_marked_items_are_measured_alike():
+def test_marked_items_are_measured_equally_often():
     marked = [1, 6, 12, 15]
     counts = run_circuit(grover_circuit(phase_oracle(marked, 5), 5, 1), 4000, seed=2)
     hits = np.array([counts[item] for item in marked])
@@ -62,9 +62,9 @@ def test_oracle_and_diffusion_as_matrices(n_qubits):
 
     n_items = 2**n_qubits
     for marked in ([], [0], [n_items - 1], list(range(0, n_items, 2))):
-        output_weights = np.ones(n_items)
-        output_weights[marked] = -1
-        assert np.abs(Operator(phase_oracle(marked, n_qubits)).data - np.diag(output_weights)).max() < 1e-9
+        signs = np.ones(n_items)
+        signs[marked] = -1
+        assert np.abs(Operator(phase_oracle(marked, n_qubits)).data - np.diag(signs)).max() < 1e-9
     about_the_mean = 2 * np.full((n_items, n_items), 1 / n_items) - np.eye(n_items)
     assert np.abs(Operator(diffusion(n_qubits)).data + about_the_mean).max() < 1e-9
 
@@ -82,7 +82,7 @@ def test_search_on_aer_finds_all(marked):
 
 
 def applied(circuit, state: int) -> tuple[int, int]:
-    """Basis state and sign after a circuit of X, CX, CCX and Z, gate by gate on bits: the slow twin."""
+    """Apply a circuit of X, CX, CCX and Z to a basis state gate by gate; return state and sign."""
     sign = 1
     for step in circuit.data:
         *controls, target = (circuit.find_bit(qubit).index for qubit in step.qubits)
@@ -109,7 +109,7 @@ def rounded(n_items, d, bits, threshold) -> FixedPoint:
 
 @pytest.mark.parametrize("size", SMALL, ids=str)
 def test_truth_table_on_every_basis_state(size):
-    """All indices, padding included: the sign is the predicate's, and every other qubit comes back as |0⟩."""
+    """For all indices, padding included: the sign is the predicate's, and every other qubit ends as |0⟩."""
     fixed = rounded(*size)
     oracle, expected = half_space_oracle(fixed), fixed.marks()
     for item in range(2 ** index_qubits(len(fixed.points))):
@@ -119,7 +119,7 @@ def test_truth_table_on_every_basis_state(size):
 
 
 @pytest.mark.parametrize("size", SMALL, ids=str)
-def test_resources_without_the_circuit_are_those_of_the_circuit(size):
+def test_counted_resources_equal_those_of_the_circuit(size):
     fixed = rounded(*size)
     oracle, resources = half_space_oracle(fixed), count_resources(fixed)
     assert resources.qubits == oracle.num_qubits
@@ -130,7 +130,7 @@ def test_resources_without_the_circuit_are_those_of_the_circuit(size):
 
 
 def test_truth_table_in_superposition_on_aer():
-    """The same through Aer: all indices at once, phases read from the state vector."""
+    """All indices at once on Aer, with phases from the state vector."""
     from qiskit import QuantumCircuit, transpile
     from qiskit_aer import AerSimulator
 
@@ -155,7 +155,7 @@ def test_search_with_the_arithmetic_oracle():
     assert result.found.tolist() == np.flatnonzero(marks).tolist()
 
 
-def test_fixed_point_decides_as_real_numbers_do_away_from_the_threshold():
+def test_fixed_point_agrees_with_floats_away_from_the_threshold():
     rng = np.random.default_rng(0)
     points, normal = sphere(rng, 500, 6), rng.standard_normal(6)
     for bits in (6, 10, 16):
@@ -166,7 +166,7 @@ def test_fixed_point_decides_as_real_numbers_do_away_from_the_threshold():
         assert np.array_equal(fixed.marks()[clear], margin[clear] > 0)
 
 
-def test_sum_has_room_for_the_largest_points():
+def test_the_sum_does_not_overflow_for_the_largest_points():
     for threshold in (-50.0, 0.0, 3.0):
         fixed = FixedPoint.round(np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([1.0, -1.0]), threshold, 4)
         half = 2 ** (fixed.sum_bits - 1)
@@ -175,39 +175,38 @@ def test_sum_has_room_for_the_largest_points():
         assert (sums < half).all()
 
 
-def test_resources_of_a_large_problem_take_no_circuit():
+def test_resources_of_a_large_problem_need_no_circuit():
     rng = np.random.default_rng(0)
     resources = count_resources(FixedPoint.round(sphere(rng, 1000, 64), rng.standard_normal(64), 2.1, 8))
     assert 50 < resources.qubits < 100
     assert resources.lookup_toffolis > 10 * (resources.toffolis - resources.lookup_toffolis)
 
 
-# Refusals, and without the extra
+# Errors, and missing dependencies
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.ones((2, 2)), np.ones(2), 0.1, 1), "bits must be from 2 to 24, got 1"),
-        ((np.ones((2, 2)), np.ones(3), 0.1, 4), "points (N, d) and normal (d,) must fit, got (2, 2) and (3,)"),
-        ((np.full((2, 2), np.nan), np.ones(2), 0.1, 4), "points, normal and threshold must be finite"),
+        ((np.ones((2, 2)), np.ones(2), 0.1, 1), "bits.*got 1"),
+        ((np.ones((2, 2)), np.ones(3), 0.1, 4), r"normal.*got \(2, 2\) and \(3,\)"),
+        ((np.full((2, 2), np.nan), np.ones(2), 0.1, 4), "finite"),
     ],
 )
-def test_refused_numbers(arguments, message):
-    with pytest.raises(InputError) as refusal:
+def test_invalid_fixed_point_arguments_raise(arguments, message):
+    with pytest.raises(InputError, match=message):
         FixedPoint.round(*arguments)
-    assert str(refusal.value) == message
 
 
-def test_refused_items():
-    with pytest.raises(InputError, match=r"^marked must hold numbers from 0 to 7, got 8$"):
+def test_invalid_items_raise():
+    with pytest.raises(InputError, match=r"marked.*got 8"):
         phase_oracle([8], 3)
-    with pytest.raises(InputError, match=r"^n_items must be at least 1, got 0$"):
+    with pytest.raises(InputError, match=r"n_items.*got 0"):
         index_qubits(0)
 
 
 @pytest.mark.parametrize("missing", ["qiskit", "qiskit_aer"])
-def test_without_the_extra_circuits_say_what_to_install(monkeypatch, missing):
+def test_without_qiskit_circuits_raise_with_the_install_command(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)  # as if it were not installed
     fixed = rounded(4, 2, 3, 0.0)
     for attempt in (
@@ -216,14 +215,12 @@ def test_without_the_extra_circuits_say_what_to_install(monkeypatch, missing):
         lambda: half_space_oracle(fixed),
         lambda: search_on_aer(None, 2, bool),  # pyright: ignore[reportArgumentType]
     ):
-        with pytest.raises(InputError, match=r"are not installed; run: pip install 'fireset\[quantum\]'$"):
+        with pytest.raises(InputError, match=r"fireset\[quantum\]"):
             attempt()
     assert count_resources(fixed).qubits > 0  # needs no circuit
 
 
-def test_an_old_qiskit_is_refused(monkeypatch):
+def test_an_old_qiskit_raises(monkeypatch):
     monkeypatch.setattr("qiskit.__version__", "1.4.2")
-    with pytest.raises(
-        InputError, match=r"^circuits need Qiskit 2, got 1\.4\.2; run: pip install 'fireset\[quantum\]'$"
-    ):
+    with pytest.raises(InputError, match=r"got 1\.4\.2"):
         diffusion(2)

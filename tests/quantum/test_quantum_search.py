@@ -1,4 +1,4 @@
-"""Finding all marked items: dynamics against the whole state vector, the stop rule's proof, counts, failures."""
+"""Search for all marked items: dynamics against the full state vector, failure bound, counts of calls."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from fireset.quantum import (
 
 
 def state_after(n_items: int, marked: np.ndarray, iterations: int) -> np.ndarray:
-    """The slow twin: all N amplitudes, reflected about the marked items and about the mean."""
+    """Reference: all N amplitudes, reflected about the marked items and about the mean."""
     state = np.full(n_items, n_items**-0.5)
     for _ in range(iterations):
         state[marked] *= -1
@@ -27,18 +27,18 @@ def state_after(n_items: int, marked: np.ndarray, iterations: int) -> np.ndarray
 
 
 @pytest.mark.parametrize(("n_items", "k"), [(1, 1), (2, 1), (5, 2), (16, 1), (37, 5), (64, 48), (100, 100), (30, 0)])
-def test_two_dimensions_are_enough(n_items, k):
+def test_the_success_probability_agrees_with_the_state_vector(n_items, k):
     marked = np.random.default_rng(0).permutation(n_items)[:k]
     for j in range(12):
         chances = state_after(n_items, marked, j) ** 2
         assert chances[marked].sum() == pytest.approx(success_probability(n_items, k, j), abs=1e-12)
         assert chances.sum() == pytest.approx(1)
         if k:
-            assert np.ptp(chances[marked]) < 1e-12  # each of them alike
+            assert np.ptp(chances[marked]) < 1e-12  # equally likely
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
-def test_chance_of_a_phase_is_the_mean_over_its_iterations(size):
+def test_phase_success_is_the_mean_over_its_iterations(size):
     for n_items in (1, 2, 9, 64, 1000):
         k = np.arange(n_items + 1)
         mean = np.mean([[success_probability(n_items, one, j) for one in k] for j in range(size)], axis=0)
@@ -53,23 +53,23 @@ def round_failures(n_items: int, sizes) -> np.ndarray:
 
 @pytest.mark.parametrize("delta", [0.5, 0.05, 1e-6, 1e-12])
 @pytest.mark.parametrize("n_items", [1, 2, 3, 4, 10, 64, 1000, 4097, 9000, 50_000])
-def test_the_bound_holds_and_no_phase_is_too_many(n_items, delta):
+def test_the_bound_holds_and_the_schedule_is_shortest(n_items, delta):
     schedule = make_schedule(n_items, delta)
     assert schedule.failure_bound <= delta
     assert round_failures(n_items, schedule.sizes).sum() <= schedule.failure_bound * (1 + 1e-9)
     fewer = round_failures(n_items, schedule.sizes[:-1]).sum() if len(schedule.sizes) > 1 else np.inf
-    assert fewer > 0.99 * delta  # blocks make the bound larger than the sum, by next to nothing
+    assert fewer > 0.99 * delta  # intervals make the bound slightly larger than the sum
 
 
-def test_in_the_upper_half_a_phase_succeeds_with_more_than_a_third():
-    """What the bound of the blocks rests on, for all k ≥ N/2 and all sizes."""
+def test_phase_success_is_above_a_third_if_half_of_the_items_are_marked():
+    """The bound of the upper intervals relies on this for all k ≥ N/2 and all sizes."""
     k = np.linspace(0.5, 1, 4001) * 1_000_000
     lowest = [phase_success(size, 1_000_000, k).min() for size in [*range(1, 200), 500, 999]]
     assert min(lowest) > 0.36
     assert np.argmin(lowest) == 1
 
 
-def test_schedules_of_huge_sets_are_quick_and_sound():
+def test_the_schedule_of_a_huge_set_meets_its_bound():
     schedule = make_schedule(2**50)
     assert schedule.failure_bound <= 1e-6
     assert schedule.sizes.max() == 2**25 - 1
@@ -78,7 +78,7 @@ def test_schedules_of_huge_sets_are_quick_and_sound():
 
 
 @given(st.integers(1, 3000), st.data())
-def test_finds_exactly_what_is_marked(n_items, data):
+def test_exactly_the_marked_items_are_found(n_items, data):
     k = data.draw(st.integers(0, n_items))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     marked = rng.permutation(n_items)[:k]
@@ -104,8 +104,8 @@ def test_a_million_items():
     assert result.oracle_calls[0] < 3.5 * np.sqrt(10**6 * 20_000)
 
 
-def test_kernel_and_plain_python_draw_the_same():
-    """The kernel without numba: the same measurements from the same generator."""
+def test_the_kernel_agrees_with_plain_python():
+    """With equal generators, compiled and plain functions give equal measurements."""
     rng = np.random.default_rng(5)
     counts = rng.integers(0, 20, 30)
     starts = np.cumsum(counts) - counts
@@ -122,7 +122,7 @@ def test_kernel_and_plain_python_draw_the_same():
         assert np.array_equal(compiled, plain)
 
 
-def test_batches_are_the_same_on_any_number_of_cores(monkeypatch):
+def test_batches_do_not_depend_on_the_number_of_threads(monkeypatch):
     indptr, marked = np.arange(0, 3001, 3), np.tile([4, 7, 90], 1000)
     calls = []
     for threads in ("1", "2"):
@@ -132,8 +132,8 @@ def test_batches_are_the_same_on_any_number_of_cores(monkeypatch):
     assert calls[0].std() > 0
 
 
-def test_what_is_found_first_is_a_marked_item_like_any_other():
-    """With one phase more than nothing the search ends after few finds; each item is among them equally often."""
+def test_every_marked_item_is_found_equally_often():
+    """With failure probability 0.9 searches end early; each item is found equally often."""
     searches = 20_000
     marked = np.tile(np.arange(8), searches)
     result = find_all_batch(np.arange(0, 8 * searches + 1, 8), marked, 4096, failure_probability=0.9, seed=0)
@@ -146,7 +146,7 @@ def test_what_is_found_first_is_a_marked_item_like_any_other():
 
 @pytest.mark.parametrize(("n_items", "k"), [(64, 1), (64, 8), (1000, 16), (4096, 50), (50, 49)])
 def test_failure_rate_is_at_most_delta_and_not_zero(n_items, k):
-    """10⁴ searches at δ = 0.05: the number that miss something is that of the proof, Π (1 − F(k)), within 4 σ."""
+    """10⁴ searches at δ = 0.05: the number with a missed item is 1 − Π (1 − F(k)) of them within 4 σ."""
     searches, delta = 10_000, 0.05
     rng = np.random.default_rng(n_items + k)
     marked = np.concatenate([rng.choice(n_items, k, replace=False, shuffle=False) for _ in range(searches)])
@@ -160,8 +160,8 @@ def test_failure_rate_is_at_most_delta_and_not_zero(n_items, k):
     assert abs(failed - searches * expected) <= 4 * np.sqrt(searches * expected)
 
 
-def test_distribution_of_what_is_missed():
-    """At δ = 1/2 of 3 items 0, 1, 2 or 3 are missed as often as the product of the rounds' failures says."""
+def test_the_distribution_of_the_number_of_missed_items():
+    """At δ = 1/2 the numbers of searches that miss 0, 1, 2 or 3 of 3 items follow the products of F(k)."""
     searches, n_items, k = 20_000, 256, 3
     result = find_all_batch(
         np.arange(0, searches * k + 1, k), np.tile([3, 77, 200], searches), n_items, failure_probability=0.5, seed=0
@@ -178,14 +178,14 @@ def test_distribution_of_what_is_missed():
 
 
 def mean_calls(n_items: int, k: int, searches: int) -> tuple[float, float]:
-    """Mean oracle calls and, of these, the verdict's."""
+    """Return mean oracle calls and mean calls of the verdict."""
     marked = np.tile(np.arange(k), searches)
     result = find_all_batch(np.arange(searches + 1) * k, marked, n_items, seed=k)
     return result.oracle_calls.mean(), result.verdict_calls.mean()
 
 
 def test_mean_calls_follow_the_two_terms():
-    """A small part of benchmarks/bench_quantum.py: both terms, with the constants that it fitted."""
+    """Mean calls agree with the two terms that benchmarks/bench_quantum.py fitted."""
     for n_items in (64, 1024, 16_384):
         for k in (1, 8, n_items // 64, n_items // 8):
             calls, verdict = mean_calls(n_items, k, 4000 if k <= 16 else 200)
@@ -202,37 +202,36 @@ def test_verdict_costs_the_square_root_of_n_and_the_logarithm_of_delta():
     costs = np.array([make_schedule(2**16, delta).verdict_calls for delta in deltas]) / 2**8
     slope, _ = np.polyfit(np.log(1 / deltas), costs, 1)
     assert np.corrcoef(np.log(1 / deltas), costs)[0, 1] > 0.999
-    # With many phases four items left are the most easily overlooked: M = √N succeeds with 0.44 then.
+    # With many phases k = 4 is missed most often: a phase of M = √N then succeeds with probability 0.44.
     lowest = phase_success(255, 2**16, np.arange(1, 20)).min()
     assert slope == pytest.approx(-0.5 / np.log(1 - lowest), rel=0.15)
     assert slope == pytest.approx(0.79, abs=0.01)
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1], 0), "n_items must be a whole number from 1 to 2**50, got 0"),
-        (([1], 2.5), "n_items must be a whole number from 1 to 2**50, got 2.5"),
-        (([1], 2**51), f"n_items must be a whole number from 1 to 2**50, got {2**51}"),
-        (([5], 5), "marked must hold numbers from 0 to 4, got 5"),
-        (([-1], 5), "marked must hold numbers from 0 to 4, got -1"),
-        (([3, 1, 3], 5), "marked must hold every item once, 3 is there twice"),
-        (([0.5], 5), "marked must be a list of item numbers, got float64 of shape (1,)"),
-        (([[1]], 5), "marked must be a list of item numbers, got int64 of shape (1, 1)"),
+        (([1], 0), "n_items.*got 0"),
+        (([1], 2.5), "n_items.*got 2.5"),
+        (([1], 2**51), f"n_items.*got {2**51}"),
+        (([5], 5), "marked.*got 5"),
+        (([-1], 5), "marked.*got -1"),
+        (([3, 1, 3], 5), "marked.*got 3 twice"),
+        (([0.5], 5), "marked.*got float64"),
+        (([[1]], 5), r"marked.*got int64 of shape \(1, 1\)"),
     ],
 )
-def test_refused_searches(arguments, message):
-    with pytest.raises(InputError) as refusal:
+def test_invalid_searches_raise(arguments, message):
+    with pytest.raises(InputError, match=message):
         find_all(*arguments)
-    assert str(refusal.value) == message
 
 
-def test_refused_batches_and_probabilities():
-    with pytest.raises(InputError, match=r"^indptr must grow from 0 to 2, the number of marked items$"):
+def test_invalid_batches_and_probabilities_raise():
+    with pytest.raises(InputError, match=r"indptr.*got \[0, 3, 2\]"):
         find_all_batch([0, 3, 2], [1, 2], 5)
     for delta in (0.0, 1.0, -1, float("nan"), "small"):
-        with pytest.raises(InputError, match=r"^failure_probability must lie between 0 and 1, got"):
+        with pytest.raises(InputError, match=r"failure_probability.*got"):
             find_all([1], 5, failure_probability=delta)

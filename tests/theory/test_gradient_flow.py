@@ -1,4 +1,4 @@
-"""Gradient flow from event to event: against small Euler steps, its closed form, and the lemma of the paper."""
+"""Gradient flow against small Euler steps, its closed form without events, and the lemma of the paper."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from support.checks import sphere
 
 
 def euler(network, X, y, end, steps):
-    """Plain descent with a small step, from the definitions."""
+    """Gradient descent with small steps, from the definitions."""
     W, b, a = network.weights.copy(), network.threshold, network.output_weights[:, 0]
     for _ in range(steps):
         H = W @ X.T
@@ -38,10 +38,10 @@ def test_small_euler_steps_converge_to_the_flow(seed):
     np.testing.assert_array_equal(network.weights, before)
     u = network.output_weights[:, 0] @ np.maximum(path.weights @ X.T - network.threshold, 0) / np.sqrt(30)
     assert path.squared_errors[-1] == pytest.approx(np.sum((y - u) ** 2), rel=1e-8)
-    assert (np.diff(path.squared_errors) <= 1e-12).all()  # the loss falls
+    assert (np.diff(path.squared_errors) <= 1e-12).all()  # the loss never increases
 
 
-def test_without_events_the_error_is_an_exponential():
+def test_without_events_the_error_decays_exponentially():
     network, X, _ = problem(0, m=400)
     y = network.predict(X)[:, 0] + 1e-6
     path = follow_flow(network, X, y, np.linspace(0.0, 2.0, 5))
@@ -53,7 +53,7 @@ def test_without_events_the_error_is_an_exponential():
     np.testing.assert_allclose(path.smallest_eigenvalues, values[0], atol=1e-10)
 
 
-def test_the_flow_lemma_holds_where_it_is_assumed():
+def test_the_flow_lemma_holds_under_its_assumption():
     """D_cts < R: λ_min(H(t)) ≥ λ/2, movement ≤ D_cts and ‖err(t)‖² ≤ e^(−λt) ‖err(0)‖², at every event and time."""
     X = np.eye(2)
     network = ShiftedReLUNetwork.initialize(2_000, 2, threshold=0.05, dtype="float64")
@@ -68,7 +68,7 @@ def test_the_flow_lemma_holds_where_it_is_assumed():
     assert (path.squared_errors <= np.exp(-smallest * path.times) * 0.02 * (1 + 1e-9)).all()
 
 
-def test_other_networks_are_refused():
+def test_networks_with_several_outputs_raise():
     network = ShiftedReLUNetwork.initialize(10, 2, 2, dtype="float64")
     with pytest.raises(InputError, match="2 outputs"):
         follow_flow(network, np.eye(2), np.zeros(2), np.array([1.0]))

@@ -1,4 +1,4 @@
-"""The shifted neural tangent kernel against simulation and limits; eigenvalues against dense matrices."""
+"""Shifted neural tangent kernel against simulation and limits; eigenvalues against dense matrices."""
 
 from math import pi, sqrt
 
@@ -15,7 +15,7 @@ from support.problems import hard_cases, problems
 
 
 def explicit(X, output_weights, active, weight=None) -> np.ndarray:
-    """D^½ (1/m) J Jᵀ D^½ over all (sample, output), formed in full."""
+    """D^½ (1/m) J Jᵀ D^½ over all pairs (sample, output) as a dense matrix."""
     n, c = len(X), output_weights.shape[1]
     root = np.sqrt(np.ones(n) if weight is None else weight)
     both = np.einsum("ir,jr,rc,re->icje", active * 1.0, active * 1.0, output_weights, output_weights, optimize=True)
@@ -27,7 +27,7 @@ def explicit(X, output_weights, active, weight=None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("threshold", [-0.5, 0.0, 0.7, 1.5])
-def test_shifted_ntk_is_what_simulation_finds(threshold):
+def test_shifted_ntk_agrees_with_simulation(threshold):
     rng = np.random.default_rng(0)
     X = sphere(rng, 6, 3)
     X = np.concatenate([X, -X[:1], X[:1] + 0.05 * X[1:2]])
@@ -49,7 +49,7 @@ def test_shifted_ntk_at_threshold_zero_is_the_arc_cosine_kernel():
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.0, 0.8, 3.0])
 def test_limits_of_correlation(threshold):
-    """Same rows fire together, opposite rows only below a negative threshold, orthogonal rows independently."""
+    """Activity is equal for equal rows, disjoint for opposite rows if b ≥ 0, independent for orthogonal rows."""
     X = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
     kernel = shifted_ntk(X, threshold)
     one = ndtr(-threshold)
@@ -78,7 +78,7 @@ def test_shifted_ntk_is_symmetric_and_positive(problem):
     np.testing.assert_allclose(kernel, kernel.T, rtol=0, atol=1e-15)
     assert np.isfinite(kernel).all()
     np.testing.assert_allclose(np.diag(kernel), ndtr(-problem.threshold), rtol=1e-12)
-    # Rounding of a correlation near 1 moves the probability by its square root.
+    # Rounding of a correlation near 1 changes the probability by its square root.
     assert smallest_eigenvalue(kernel) >= -1e-7 * len(kernel)
 
 
@@ -117,12 +117,12 @@ def test_largest_eigenvalue_is_dense(case, weighted):
     top = np.linalg.eigvalsh(explicit(problem.X, network.output_weights, active.toarray(), weight))[-1]
     found = largest_eigenvalue(problem.X, network.output_weights, active, weight)
     assert found <= top * (1 + 1e-12) + 1e-15
-    assert found >= 0.9 * top  # a lower bound; the learning rate has a factor 2 to spare
+    assert found >= 0.9 * top  # a lower bound; the learning rate has a margin of a factor 2
     sharp = largest_eigenvalue(problem.X, network.output_weights, active, weight, tolerance=1e-10, max_products=20_000)
     assert sharp == pytest.approx(top, rel=1e-4, abs=1e-12)
 
 
-def test_nothing_fires():
+def test_largest_eigenvalue_without_active_pairs():
     problem = hard_cases()["nothing fires"]
     network = problem.network()
     active = network.fire_sets(problem.X)
@@ -130,14 +130,14 @@ def test_nothing_fires():
     assert largest_eigenvalue(problem.X, network.output_weights, active) == 0.0
 
 
-def test_no_weight_anywhere_that_fires():
+def test_largest_eigenvalue_with_weights_of_zero():
     problem = hard_cases()["random"]
     network = problem.network()
     active = network.fire_sets(problem.X)
     assert largest_eigenvalue(problem.X, network.output_weights, active, np.zeros(len(problem.X))) == 0.0
 
 
-def test_weight_two_is_the_row_twice():
+def test_a_sample_weight_of_two_equals_the_row_twice():
     problem = hard_cases()["several outputs"]
     network = problem.network()
     counts = np.arange(len(problem.X)) % 3
@@ -158,8 +158,8 @@ def test_float32_agrees_with_float64():
 
 
 @pytest.mark.parametrize("case", ["random", "several outputs", "plain ReLU", "duplicates", "everything fires"])
-def test_the_sums_engine_knows_the_kernel_without_the_pairs(case):
-    """H v gathered and handed out by the tree is H v from the fire sets."""
+def test_the_sums_engine_multiplies_by_the_kernel(case):
+    """H v computed by the tree equals H v from the fire sets."""
     from fireset.engines import create
     from fireset.engines.tangent import power_iteration
 
@@ -175,7 +175,7 @@ def test_the_sums_engine_knows_the_kernel_without_the_pairs(case):
     assert top == pytest.approx(largest_eigenvalue(problem.X, network.output_weights, engine.fire_sets()), rel=1e-9)
     before = engine.forward()
     engine.tangent_product(v)
-    engine.step(v, StepRule(0.1))  # a product between forward and step leaves the step alone
+    engine.step(v, StepRule(0.1))  # the product does not change the step
     other = problem.network()
     one = create("dense")
     one.start(other, problem.X)

@@ -1,4 +1,4 @@
-"""docs/paper-map.md has every numbered statement of the paper, in the paper's order, each with a status."""
+"""docs/paper-map.md lists every numbered statement of the paper in the paper's order, each with a status."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ STATEMENTS = [
 
 
 def mapped() -> list[list[str]]:
-    """The cells of the rows of the first table."""
+    """Return the cells of the first table, row by row."""
     text = PAGE.read_text(encoding="utf-8").split("## Every numbered statement")[1].split("\n## ")[0]
     rows = [line for line in text.splitlines() if line.startswith("|")][2:]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
@@ -83,7 +83,7 @@ def test_every_statement_of_the_paper_is_mapped_in_its_order():
     assert len(STATEMENTS) == 60
 
 
-def test_every_statement_has_a_status_and_what_is_behind_it():
+def test_every_statement_has_a_status_a_function_and_a_test():
     for statement, text, function, test, status in mapped():
         assert status in STATUSES, statement
         assert text, statement

@@ -16,7 +16,7 @@ from fireset import (
 from fireset.distributed.process_group import SINGLE_PROCESS
 from fireset.engines import create
 from fireset.theory import fire_set_kernel
-from fireset.theory.leave_one_out import RIDGES, best_ridge
+from fireset.theory.leave_one_out import RELATIVE_RIDGES, best_ridge
 from fireset.training.losses import get_loss
 from fireset.training.solvers import GaussNewton
 from fireset.training.solvers import kernel_solve as solving
@@ -147,11 +147,11 @@ def test_leave_one_out_in_closed_form_is_leaving_one_out():
         return total / float((WEIGHT[:, None] * Y**2).sum())
 
     size = float((WEIGHT * H.diagonal()).mean())
-    errors = [error(share * size) for share in RIDGES]
+    errors = [error(share * size) for share in RELATIVE_RIDGES]
     assert chosen.error == pytest.approx(error(chosen.ridge))
     assert chosen.error <= 1.01 * min(errors)
-    assert chosen.place == RIDGES.index(pytest.approx(chosen.ridge / size))
-    larger = errors[chosen.place - 1]
+    assert chosen.ridge_index == RELATIVE_RIDGES.index(pytest.approx(chosen.ridge / size))
+    larger = errors[chosen.ridge_index - 1]
     assert larger > chosen.error
 
 

@@ -170,7 +170,7 @@ def test_leave_one_out_does_not_depend_on_the_scale_of_weights(size):
     found = leave_one_out(kernel, targets, weight * size, 0.3 * size)
     np.testing.assert_allclose(found.errors, expected.errors, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-4, atol=1e-5)
-    assert best_ridge(kernel, targets, weight * size).place == best_ridge(kernel, targets, weight).place
+    assert best_ridge(kernel, targets, weight * size).ridge_index == best_ridge(kernel, targets, weight).ridge_index
 
 
 # Scales of sample weights

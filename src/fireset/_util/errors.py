@@ -1,6 +1,6 @@
 """Exceptions that fireset raises, and exit codes of the command line.
 
-Every message names the argument, the value received and the remedy. README and docs/commands.md list the exit codes.
+Every message names the argument, the value received and the remedy. docs/commands.md lists the exit codes.
 """
 
 WRONG_INPUT = 2  # like the argument parser

@@ -33,7 +33,7 @@ def _looked_at(claim: dict[str, Any]) -> str:
         return ""
     if claim["total"] == 1:
         return "the first"
-    return "all" if claim["complete"] else f"{len(claim['looked_at'])} of {claim['total']}"
+    return "all" if claim["complete"] else f"{len(claim['measured_iterations'])} of {claim['total']}"
 
 
 def unmet_reasons(certificate: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Grover's search for the fire sets: simulated with all its costs, and as circuits."""
+"""Grover's search for the fire sets: simulation with all costs, and circuits."""
 
 from fireset.quantum.search import (
     Schedule,

@@ -1,17 +1,17 @@
-"""The oracle that computes: ⟨normal, point_i⟩ > threshold in fixed point, reversibly, for all i in superposition.
+"""Arithmetic oracle: ⟨normal, point_i⟩ > threshold in fixed point, reversibly, for all i in superposition.
 
-The same circuit serves both versions of the algorithm: the points are the samples and the normal is a neuron (Version
-2), or the points are the neurons and the normal is a sample (Version 1). Points are looked up by the index register,
-the normal is part of the circuit. Coordinate by coordinate:
+Both versions of the algorithm use this circuit: points are the samples and the normal is a neuron (Version 2), or
+points are the neurons and the normal is a sample (Version 1). Points are looked up by the index register; the normal is
+part of the circuit. For each coordinate c:
 
-1. look up: data ← p_ic, a ladder of Toffolis for each item and controlled NOTs for its set bits;
-2. multiply and add: for each bit of the data, sum ← sum + bit·(normal_c·2^bit), a ripple-carry adder (Cuccaro, Draper,
-   Kutin and Moulton, "A new quantum ripple-carry addition circuit", 2004) on an addend controlled by that bit;
+1. look up: data ← p_ic, with a ladder of Toffolis per item and controlled NOTs for its set bits;
+2. multiply and add: for each bit of the data, sum ← sum + bit·(normal_c·2^bit), with a ripple-carry adder (Cuccaro,
+   Draper, Kutin and Moulton, "A new quantum ripple-carry addition circuit", 2004) on an addend controlled by that bit;
 3. undo the look-up.
 
-The sum starts at −(threshold + 1), so that its sign bit is 0 exactly where the half-space is met; a Z there flips the
-phase, and everything is run backwards. All gates are X, CX, CCX and Z. A Toffoli is counted as seven T gates (Nielsen
-and Chuang, section 4.3), the rest is Clifford.
+The sum starts at −(threshold + 1), so that its sign bit is 0 exactly for points in the half-space. A Z on that bit
+flips the phase, and the computation is inverted. All gates are X, CX, CCX and Z. A Toffoli counts as seven T gates
+(Nielsen and Chuang, section 4.3); the other gates are Clifford.
 """
 
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ T_PER_TOFFOLI = 7
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """A half-space predicate in whole numbers: point i is marked when Σ_c normal_c·points_ic > threshold.
+    """Half-space predicate in integers: point i is marked if Σ_c normal_c·points_ic > threshold.
 
     Attributes
     ----------
     points : (N, d) int64 array
-        In two's complement of ``bits`` bits.
+        In two's complement with ``bits`` bits.
     normal : list of d ints
     threshold : int
     """
@@ -49,12 +49,12 @@ class FixedPoint:
 
     @classmethod
     def round(cls, points, normal, threshold: float, bits: int) -> "FixedPoint":
-        """The nearest predicate with ``bits`` bits a number, sign included; numbers are scaled by powers of 2."""
+        """Round to ``bits`` bits per number, sign included; numbers are scaled by powers of 2."""
         points, normal = np.asarray(points, np.float64), np.asarray(normal, np.float64)
         if not 2 <= bits <= 24:
             raise InputError(f"bits must be from 2 to 24, got {bits}")
         if points.ndim != 2 or normal.shape != points.shape[1:] or not points.size:
-            raise InputError(f"points (N, d) and normal (d,) must fit, got {points.shape} and {normal.shape}")
+            raise InputError(f"points (N, d) and normal (d,) must agree in d, got {points.shape} and {normal.shape}")
         if not (np.isfinite(points).all() and np.isfinite(normal).all() and np.isfinite(threshold)):
             raise InputError("points, normal and threshold must be finite")
         (whole, point_scale), (constants, normal_scale) = _scaled(points, bits), _scaled(normal, bits)
@@ -63,19 +63,19 @@ class FixedPoint:
         )
 
     def marks(self) -> np.ndarray:
-        """Which points are marked, by ordinary arithmetic; (N,) bool."""
+        """Return which points are marked, computed classically; (N,) bool."""
         return self.points @ np.array(self.normal, np.int64) > self.threshold
 
     @property
     def sum_bits(self) -> int:
-        """Bits of the sum, so that no points of ``bits`` bits can overflow it."""
+        """Number of bits of the sum with which points of ``bits`` bits cannot overflow."""
         largest = sum(abs(c) for c in self.normal) << (self.bits - 1)
         low, high = -largest - self.threshold - 1, largest - self.threshold - 1
         return max(high.bit_length(), (-low - 1).bit_length()) + 1
 
 
 def _scaled(numbers: np.ndarray, bits: int) -> tuple[np.ndarray, int]:
-    """Whole numbers near numbers·2^scale, as large as ``bits`` bits with sign allow."""
+    """Return the integers nearest to numbers·2^scale, and the largest scale that ``bits`` bits with sign allow."""
     largest = float(np.abs(numbers).max())
     scale = bits - 1 - (frexp(largest)[1] if largest > 0 else 0)
     top = 2 ** (bits - 1)
@@ -84,11 +84,11 @@ def _scaled(numbers: np.ndarray, bits: int) -> tuple[np.ndarray, int]:
 
 @dataclass(frozen=True)
 class Resources:
-    """Qubits and gates of one call of an oracle. ``depth`` is an upper bound, with a Toffoli as one layer."""
+    """Qubits and gates of one oracle call. ``depth`` is an upper bound that counts a Toffoli as one layer."""
 
     qubits: int
     toffolis: int
-    lookup_toffolis: int  # of these, what a quantum memory (QRAM) would save
+    lookup_toffolis: int  # the part that a quantum memory (QRAM) would save
     depth: int
 
     @property
@@ -97,9 +97,9 @@ class Resources:
 
 
 def half_space_oracle(fixed: FixedPoint) -> "QuantumCircuit":
-    """The circuit: index first, then the registers it works with, which start and end as |0⟩.
+    """Build the circuit: index register first, then work registers, which start and end as |0⟩.
 
-    Padding items, beyond the points, are not marked.
+    Padding items after the last point are not marked.
     """
     require_qiskit()
     from qiskit import AncillaRegister, QuantumCircuit, QuantumRegister
@@ -134,16 +134,17 @@ def half_space_oracle(fixed: FixedPoint) -> "QuantumCircuit":
 
 
 def count_resources(fixed: FixedPoint) -> Resources:
-    """Resources of ``half_space_oracle`` without making it: qubits and Toffolis exact, depth the sum of its parts.
+    """Count the resources of ``half_space_oracle`` without building it, in O(N·d).
 
-    Cost O(N·d): the circuit for a whole data set would have millions of gates.
+    Qubits and Toffolis are exact; the depth is the sum over the parts. The circuit for a whole data set would have
+    millions of gates.
     """
     q, width = index_qubits(len(fixed.points)), fixed.sum_bits
     used = [c for c, constant in enumerate(fixed.normal) if constant]
-    select = 2 * (q - 1)  # Toffolis to select an item, and to undo it
+    select = 2 * (q - 1)  # Toffolis that select an item and undo it
     set_bits = _set_bits(fixed.points[:, used], fixed.bits)
     loaded = int(np.count_nonzero(set_bits))
-    lookups = 4 * loaded * select  # each is done and undone, in the computation and in its inverse
+    lookups = 4 * loaded * select  # each is applied and undone, in the computation and in its inverse
     adders = depth = 0
     for c in used:
         for addition, low in _additions(fixed.normal[c], fixed.bits, width):
@@ -160,17 +161,18 @@ def count_resources(fixed: FixedPoint) -> Resources:
 
 
 def _marked_padding(fixed: FixedPoint) -> range:
-    """Items beyond the points that the arithmetic would mark: their sum is 0, which is above a negative threshold."""
+    """Return the padding items that the arithmetic would mark: their sum 0 is above a negative threshold."""
     n_items = len(fixed.points)
     return range(n_items, 2 ** index_qubits(n_items) if fixed.threshold < 0 else n_items)
 
 
 def _set_bits(points: np.ndarray, bits: int) -> np.ndarray:
+    """Count the bits that are 1 in each number."""
     return np.bitwise_count(points & (2**bits - 1))
 
 
 def _additions(constant: int, bits: int, width: int) -> list[tuple[int, int]]:
-    """For each bit of a point: what it adds to the sum modulo 2^width, and how many of its lowest bits are 0."""
+    """Return for each bit of a point its addend modulo 2^width and the number of trailing zeros of that addend."""
     additions = []
     for bit in range(bits):
         weight = -constant if bit == bits - 1 else constant  # the highest bit of two's complement is negative
@@ -180,7 +182,7 @@ def _additions(constant: int, bits: int, width: int) -> list[tuple[int, int]]:
 
 
 def _look_up(circuit, column: np.ndarray, index, data, ladder) -> None:
-    """data ← data xor the number of the item in the index register. Its own inverse."""
+    """Apply data ← data xor column[index]. It is its own inverse."""
     for item, number in enumerate(column.tolist()):
         if number:
             flag = _select(circuit, item, index, ladder)
@@ -189,7 +191,7 @@ def _look_up(circuit, column: np.ndarray, index, data, ladder) -> None:
 
 
 def _select(circuit, item: int, index, ladder):
-    """A qubit that is 1 exactly where the index is ``item``."""
+    """Compute and return a qubit that is 1 exactly if the index is ``item``."""
     _xor(circuit, ~item, index)
     flag = index[0]
     for bit, rung in zip(index[1:], ladder, strict=True):
@@ -199,6 +201,7 @@ def _select(circuit, item: int, index, ladder):
 
 
 def _unselect(circuit, item: int, index, ladder) -> None:
+    """Undo ``_select``."""
     rungs = [index[0], *ladder]
     for k in reversed(range(len(ladder))):
         circuit.ccx(rungs[k], index[k + 1], ladder[k])
@@ -206,14 +209,14 @@ def _unselect(circuit, item: int, index, ladder) -> None:
 
 
 def _xor(circuit, number: int, register) -> None:
-    """register ← register xor number."""
+    """Apply register ← register xor number."""
     for k, qubit in enumerate(register):
         if number >> k & 1:
             circuit.x(qubit)
 
 
 def _controlled_xor(circuit, number: int, control, register) -> None:
-    """register ← register xor number, where ``control`` is 1."""
+    """Apply register ← register xor number if ``control`` is 1."""
     for k, qubit in enumerate(register):
         if number >> k & 1:
             circuit.cx(control, qubit)
@@ -226,7 +229,7 @@ def _adder(width: int) -> "QuantumCircuit":
 
     circuit = QuantumCircuit(2 * width + 1, name="add")
     a, b = list(range(width)), list(range(width, 2 * width))
-    carries = [2 * width, *a]  # the carry into place k is kept in the place of a below it
+    carries = [2 * width, *a]  # the carry into bit k is stored in bit k − 1 of a
     for k in range(width - 1):
         circuit.cx(a[k], b[k])
         circuit.cx(a[k], carries[k])
@@ -245,5 +248,5 @@ def _adder_toffolis(width: int) -> int:
 
 
 def _adder_depth(width: int) -> int:
-    """An upper bound: three gates down and three up for each place but the last, which has two."""
+    """Upper bound: three gates down and three up for each bit except the last, which has two."""
     return 6 * (width - 1) + 2

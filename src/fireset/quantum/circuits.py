@@ -1,10 +1,9 @@
-"""Grover's search as circuits for Qiskit, and run on its simulator Aer.
+"""Grover's search as Qiskit circuits, and their simulation with Aer.
 
-An index register of q qubits holds N = 2^q items; where there are fewer, the others are padding that no oracle marks:
-the marked set is the same, N is up to twice as large. Items that were found are taken out of any oracle, without
-changing it, by flipping their phase once more.
+An index register of q qubits has N = 2^q items. If there are fewer items, the others are padding that no oracle marks:
+the marked set is the same, N is up to twice as large. Found items are removed from any oracle by a second phase flip.
 
-Qiskit is an extra: everything else in fireset works without it.
+Qiskit is an optional dependency; the rest of fireset works without it.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def require_qiskit() -> None:
-    """Raise an InputError that tells what to install if Qiskit 2 or its simulator is missing."""
+    """Raise InputError with the install command if Qiskit 2 or its simulator is missing."""
     try:
         import qiskit
-        import qiskit_aer  # noqa: F401 - only whether it is installed
+        import qiskit_aer  # noqa: F401 - checks that it is installed
     except ImportError as error:
         raise InputError(
             "circuits need Qiskit and Qiskit Aer, which are not installed; run: pip install 'fireset[quantum]'"
@@ -33,27 +32,27 @@ def require_qiskit() -> None:
 
 
 def index_qubits(n_items: int) -> int:
-    """q: the qubits of the smallest register, of at least one qubit, that can number so many items."""
+    """Return q ≥ 1, the number of qubits of the smallest register for ``n_items`` items."""
     if n_items < 1:
         raise InputError(f"n_items must be at least 1, got {n_items}")
     return max(1, (n_items - 1).bit_length())
 
 
 def phase_oracle(marked: Iterable[int], n_qubits: int) -> "QuantumCircuit":
-    """|i⟩ ↦ −|i⟩ for the marked items, given by their numbers: a controlled Z for each of them."""
+    """Build the oracle |i⟩ ↦ −|i⟩ for the given marked items, with a controlled Z for each."""
     require_qiskit()
     from qiskit import QuantumCircuit
 
     circuit = QuantumCircuit(n_qubits, name="oracle")
     for item in marked:
         if not 0 <= item < 2**n_qubits:
-            raise InputError(f"marked must hold numbers from 0 to {2**n_qubits - 1}, got {item}")
+            raise InputError(f"marked must contain numbers from 0 to {2**n_qubits - 1}, got {item}")
         _flip_phase(circuit, int(item), range(n_qubits))
     return circuit
 
 
 def diffusion(n_qubits: int) -> "QuantumCircuit":
-    """2|s⟩⟨s| − 1 up to a global sign, |s⟩ being the uniform superposition: the reflection about the mean."""
+    """Build 2|s⟩⟨s| − 1 up to a global sign, the reflection about the uniform superposition |s⟩."""
     require_qiskit()
     from qiskit import QuantumCircuit
 
@@ -67,9 +66,9 @@ def diffusion(n_qubits: int) -> "QuantumCircuit":
 def grover_circuit(
     oracle: "QuantumCircuit", n_qubits: int, iterations: int, found: Iterable[int] = ()
 ) -> "QuantumCircuit":
-    """Uniform superposition, ``iterations`` times oracle and diffusion, measurement of the index.
+    """Build a search: uniform superposition, ``iterations`` times oracle and diffusion, measurement of the index.
 
-    The first ``n_qubits`` qubits of the oracle are the index; whatever else it works with starts and ends as |0⟩.
+    The first ``n_qubits`` qubits of the oracle are the index; its other qubits start and end as |0⟩.
     """
     require_qiskit()
     from qiskit import QuantumCircuit
@@ -87,7 +86,7 @@ def grover_circuit(
 
 
 def run_circuit(circuit: "QuantumCircuit", shots: int, seed: int) -> dict[int, int]:
-    """How often each item was measured, on Aer's state vector simulator."""
+    """Run on Aer's state vector simulator and return the number of measurements of each item."""
     require_qiskit()
     from qiskit import transpile
     from qiskit_aer import AerSimulator
@@ -106,14 +105,14 @@ def search_on_aer(
     failure_probability: float = 1e-6,
     seed: int = 0,
 ) -> SearchResults:
-    """Find all marked items of an oracle, by the schedule of ``fireset.quantum.search``, one circuit a phase.
+    """Find all marked items of an oracle with the schedule of ``fireset.quantum.search``, one circuit per phase.
 
     Parameters
     ----------
     oracle : QuantumCircuit
         Flips the phase of the marked items; its first ``n_qubits`` qubits are the index.
     check : function
-        The classical predicate: whether an item that was measured is marked.
+        The classical predicate: whether a measured item is marked.
     """
     sizes = make_schedule(2**n_qubits, failure_probability).sizes
     rng = np.random.default_rng(seed)
@@ -141,7 +140,7 @@ def search_on_aer(
 
 
 def _flip_phase(circuit: "QuantumCircuit", item: int, qubits: Iterable[int]) -> None:
-    """|item⟩ ↦ −|item⟩, qubit 0 being the lowest bit."""
+    """Apply |item⟩ ↦ −|item⟩; qubit 0 is the lowest bit."""
     from qiskit.circuit.library import ZGate
 
     *controls, target = qubits

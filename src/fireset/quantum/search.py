@@ -1,27 +1,27 @@
-"""Finding all marked items by Grover's search when nobody knows how many there are.
+"""Grover's search for all marked items when their number is unknown.
 
-The schedule is that of Boyer, Brassard, Høyer and Tapp ("Tight bounds on quantum searching", 1998): draw j uniformly
-below M, run j Grover iterations, measure, check what was measured; while that fails let M grow by λ = 6/5. An item that
-was found is taken out of the oracle, and the schedule begins again for the next one. When all its phases have failed in
-a row, the verdict is that nothing is left.
+The schedule is that of Boyer, Brassard, Høyer and Tapp ("Tight bounds on quantum searching", 1998). A phase of size M
+draws j uniformly below M, runs j Grover iterations, measures, and checks the measured item. After a failure M grows by
+the factor 6/5. A found item is removed from the oracle, and the schedule starts again. When all phases fail in a row,
+the search ends with the *verdict* that no marked item is left.
 
-**When to stop.** A measured item is checked, so nothing false is ever found. The one thing that can go wrong is the
-verdict that nothing is left while k ≥ 1 items are. For phases of sizes M_1 … M_T it happens with probability
+**Failure probability.** Every measured item is checked, so an unmarked item is never reported. The only possible error
+is the verdict while k ≥ 1 items are left. For phases of sizes M_1 … M_T its probability is
 
     F(k) = Π_t (1 − P(M_t, k)),    P(M, k) = (1/M) Σ_{j<M} sin²((2j + 1)θ) = 1/2 − sin(4Mθ) / (4M sin 2θ),
 
-sin²θ = k/N: exactly, as every phase is a measurement of its own. A search meets k, k − 1, …, 1 items left, each once,
-and misses something only if the verdict falls too early at one of them: with probability at most Σ_k F(k), whatever
-the number of marked items was. T is the smallest number of phases for which this sum, over k = 1 … N, is at most the
-failure probability asked for. (It is about twice F(1): the more items are left, the more of the growing phases find
-one.) No lemma about M ≥ 1/sin 2θ is needed, nor a case of its own for k > 3N/4.
+sin²θ = k/N. This is exact, as the measurements of the phases are independent. A search passes through the states of k,
+k − 1, …, 1 items left and misses an item only if the verdict comes too early in one of them: with probability at most
+Σ_k F(k), whatever the number of marked items is. T is the smallest number of phases for which this sum over k = 1 … N
+is at most ``failure_probability``. (The sum is about twice F(1).) The proof needs neither a lemma about M ≥ 1/sin 2θ
+nor a separate case for k > 3N/4.
 
 Deviations from the textbook:
 
-1. M stops growing at √N − 1 instead of √N: with the check a phase then costs at most √N − 1 calls, √N/2 on average.
-2. The number of phases comes from the exact sum above instead of P ≥ 1/4, which would ask for three times as many.
+1. M grows up to √N − 1 instead of √N: a phase then costs at most √N − 1 calls including the check, √N/2 on average.
+2. The number of phases follows from the exact sum above instead of P ≥ 1/4, which would need three times as many.
 
-N need not be a power of two: amplitudes are uniform over N items. (Circuits pad to 2^q items, the new ones unmarked.)
+N need not be a power of two: amplitudes are uniform over N items. (Circuits are padded to 2^q items.)
 """
 
 from dataclasses import dataclass
@@ -36,18 +36,18 @@ from fireset._util.parallel import parallel_map, ranges
 
 Seed = int | np.random.SeedSequence | np.random.Generator
 
-GROWTH = 1.2  # λ of the schedule
-_EXACT_COUNTS = 4096  # F(k) is summed k by k up to here, and in blocks of k beyond
-_MAX_ITEMS = 2**50  # so that squares of angles and sums of calls stay far from the limits of 64 bits
+PHASE_GROWTH = 1.2  # factor of M between two phases
+_MAX_EXACT_COUNT = 4096  # F(k) is summed for each k up to here, and bounded for intervals of k beyond
+_MAX_ITEMS = 2**50  # keeps squares of angles and sums of calls within 64 bits
 
 
 def success_probability(n_items: int, n_marked: int, iterations: int) -> float:
-    """sin²((2j + 1)θ): the chance to measure a marked item after j Grover iterations."""
+    """Return sin²((2j + 1)θ), the probability to measure a marked item after j Grover iterations."""
     return float(np.sin((2 * iterations + 1) * _angles(n_items, n_marked)) ** 2)
 
 
 def phase_success(size, n_items: int, n_marked) -> np.ndarray:
-    """P(M, k): the chance of a phase to find an item, j being uniform below M = ``size``. Shape of ``n_marked``."""
+    """Return P(M, k), the probability that a phase of size M finds an item; shape of ``n_marked``."""
     marked = np.asarray(n_marked, np.float64)
     angles = _angles(n_items, marked)
     some = (marked > 0) & (marked < n_items)
@@ -56,21 +56,21 @@ def phase_success(size, n_items: int, n_marked) -> np.ndarray:
 
 
 def _angles(n_items, n_marked) -> np.ndarray:
-    """θ; by the arc tangent, since the arc sine loses digits where nearly all items are marked."""
+    """Return θ by the arc tangent; the arc sine loses digits if nearly all items are marked."""
     marked = np.asarray(n_marked, np.float64)
     return np.arctan2(np.sqrt(marked), np.sqrt(n_items - marked))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Phases of one round, and what they guarantee.
+    """Phases after the last found item, and their failure bound.
 
     Attributes
     ----------
     sizes : (T,) int64 array
-        M_t; the number of iterations of a phase is uniform below it.
+        M_t.
     failure_bound : float
-        At least Σ_k F(k), at most the failure probability that was asked for.
+        Upper bound on Σ_k F(k), at most the requested failure probability.
     """
 
     sizes: np.ndarray
@@ -78,34 +78,34 @@ class Schedule:
 
     @property
     def verdict_calls(self) -> float:
-        """Mean oracle calls, checks included, of finding out that nothing is left: Σ_t (M_t + 1)/2."""
+        """Expected oracle calls of the verdict, checks included: Σ_t (M_t + 1)/2."""
         return float((self.sizes + 1).sum() / 2)
 
 
 @lru_cache(maxsize=256)
 def make_schedule(n_items: int, failure_probability: float = 1e-6) -> Schedule:
-    """The phases after which nothing is left, but for the failure probability. Cost O(4096·T), once for N and δ."""
+    """Compute the shortest schedule with the given failure probability. Cost O(4096·T), cached for N and δ."""
     n_items, failure_probability = _check(n_items, failure_probability)
     largest = max(2, round(sqrt(n_items)) - 1)
-    counts = np.arange(1, min(n_items, _EXACT_COUNTS) + 1)
-    blocks = _CountBlocks(n_items)
-    failures, block_failures = np.ones(len(counts)), blocks.lengths.copy()
+    counts = np.arange(1, min(n_items, _MAX_EXACT_COUNT) + 1)
+    intervals = _CountIntervals(n_items)
+    failures, interval_failures = np.ones(len(counts)), intervals.lengths.copy()
     sizes: list[int] = []
     unrounded, bound = 1.0, np.inf
     while bound > failure_probability:
         size = min(ceil(unrounded), largest)
-        unrounded = min(unrounded * GROWTH, 2.0 * largest)
+        unrounded = min(unrounded * PHASE_GROWTH, 2.0 * largest)
         sizes.append(size)
         failures *= 1.0 - phase_success(size, n_items, counts)
-        block_failures *= blocks.phase_failure(size)
-        bound = float(failures.sum() + block_failures.sum()) * (1 + 1e-9)  # the factor covers rounding
+        interval_failures *= intervals.phase_failure(size)
+        bound = float(failures.sum() + interval_failures.sum()) * (1 + 1e-9)  # the factor covers rounding
     return Schedule(np.array(sizes, np.int64), bound)
 
 
-class _CountBlocks:
-    """Numbers of marked items k = 4097 … N in blocks, with an upper bound on 1 − P(M, k) for the whole block.
+class _CountIntervals:
+    """Intervals of k = 4097 … N marked items, each with an upper bound on 1 − P(M, k).
 
-    Up to N/2 a block extends from k to 2k, beyond from N − 2u to N − u; in both sin 2θ = 2√(k(N − k))/N has its
+    Up to N/2 an interval extends from k to 2k, beyond from N − 2u to N − u; in both sin 2θ = 2√(k(N − k))/N has its
     smallest value at an end. Three bounds: 1 − P ≤ 1/2 + 1/(4M sin 2θ) always; 1 − k/N for M = 1; and 0.64 for
     k ≥ N/2, where P = 1/2 + sin(2Mx) / (4M sin x) with x = π − 2θ ≤ π/2, whose lowest value, of M = 2, is 0.364.
     """
@@ -113,12 +113,14 @@ class _CountBlocks:
     def __init__(self, n_items: int):
         half = n_items // 2
         lower, upper = [], []
-        k = _EXACT_COUNTS + 1
+        k = _MAX_EXACT_COUNT + 1
         while k <= half:
             lower.append((k, min(2 * k - 1, half)))
             k *= 2
         u = 1
-        top = n_items - max(half + 1, _EXACT_COUNTS + 1)  # the largest N − k of the upper blocks; k = N cannot fail
+        top = n_items - max(
+            half + 1, _MAX_EXACT_COUNT + 1
+        )  # the largest N − k of the upper intervals; k = N cannot fail
         while u <= top:
             upper.append((n_items - min(2 * u - 1, top), n_items - u))
             u *= 2
@@ -130,6 +132,7 @@ class _CountBlocks:
         self._is_upper = np.arange(len(ends)) >= len(lower)
 
     def phase_failure(self, size: int) -> np.ndarray:
+        """Return the bound on 1 − P(M, k) of each interval for M = ``size``."""
         if size == 1:
             return 1.0 - self._smallest_share
         always = np.minimum(1.0, 0.5 + 1.0 / (4 * size * self._smallest_sine))
@@ -138,16 +141,16 @@ class _CountBlocks:
 
 @dataclass(frozen=True)
 class SearchResults:
-    """What a number of searches found and what they cost.
+    """Found items and costs of one or more searches.
 
     Attributes
     ----------
     indptr, found : arrays
-        Search s measured the items ``found[indptr[s]:indptr[s+1]]``, ascending.
+        Search s found the items ``found[indptr[s]:indptr[s+1]]``, ascending.
     iterations, measurements : (searches,) int64 arrays
-        Grover iterations, each one call of the oracle in superposition; and measurements, each followed by a check.
+        Grover iterations, each one oracle call in superposition; and measurements, each followed by a check.
     verdict_calls : (searches,) int64 array
-        Of the oracle calls, those after the last find: the price of knowing that nothing is left.
+        Oracle calls after the last found item, up to the verdict that none is left.
     """
 
     indptr: np.ndarray
@@ -158,7 +161,7 @@ class SearchResults:
 
     @property
     def checks(self) -> np.ndarray:
-        """Classical evaluations of the predicate: one for each measurement."""
+        """Classical evaluations of the predicate: one per measurement."""
         return self.measurements
 
     @property
@@ -168,16 +171,16 @@ class SearchResults:
 
 
 def find_all(marked, n_items: int, *, failure_probability: float = 1e-6, seed: Seed = 0) -> SearchResults:
-    """Find all marked items among ``n_items``, as a quantum computer would: a single search.
+    """Simulate one quantum search for all marked items among ``n_items``.
 
     Parameters
     ----------
     marked : array of ids
-        The items that the oracle marks. The search learns of them by measurements only.
+        The items that the oracle marks. The search uses them only through simulated measurements.
     n_items : int
         N.
     failure_probability : float
-        δ: the chance that not all of them are found is at most this.
+        δ, an upper bound on the probability that an item is missed.
     seed : int, SeedSequence or Generator
     """
     marked = np.asarray(marked)
@@ -187,7 +190,7 @@ def find_all(marked, n_items: int, *, failure_probability: float = 1e-6, seed: S
 
 
 def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float = 1e-6, seed: Seed = 0) -> SearchResults:
-    """Many searches over ``n_items`` each, independent of one another; δ is that of every single one.
+    """Simulate independent searches over ``n_items`` items each; δ is the failure probability of each.
 
     Parameters
     ----------
@@ -196,8 +199,8 @@ def find_all_batch(indptr, marked, n_items: int, *, failure_probability: float =
 
     Notes
     -----
-    Mean oracle calls of a search for k items: about 3.1 √(N k) + 0.65 √N ln(1/δ) at δ = 10⁻⁶. Simulating it costs O(1)
-    for each measurement, whatever N is.
+    Mean oracle calls of a search for k items: about 3.1 √(N k) + 0.65 √N ln(1/δ) at δ = 10⁻⁶. The simulation costs
+    O(1) per measurement for every N.
     """
     from fireset.kernels.grover import search
 
@@ -238,13 +241,13 @@ def _check_marked(indptr, marked, n_items: int) -> tuple[np.ndarray, np.ndarray]
         raise InputError(f"marked must be a list of item numbers, got {marked.dtype} of shape {marked.shape}")
     indptr, marked = indptr.astype(np.int64), marked.astype(np.int64)
     if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(marked) or (np.diff(indptr) < 0).any():
-        raise InputError(f"indptr must grow from 0 to {len(marked)}, the number of marked items")
+        raise InputError(f"indptr must increase from 0 to {len(marked)} = len(marked), got {indptr.tolist()[:10]}")
     outside = np.flatnonzero((marked < 0) | (marked >= n_items))
     if len(outside):
-        raise InputError(f"marked must hold numbers from 0 to {n_items - 1}, got {marked[outside[0]]}")
+        raise InputError(f"marked must contain numbers from 0 to {n_items - 1}, got {marked[outside[0]]}")
     owners = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     order = np.lexsort((marked, owners))
     twice = np.flatnonzero((np.diff(marked[order]) == 0) & (np.diff(owners[order]) == 0))
     if len(twice):
-        raise InputError(f"marked must hold every item once, {marked[order][twice[0]]} is there twice")
+        raise InputError(f"marked must contain every item at most once, got {marked[order][twice[0]]} twice")
     return indptr, marked

@@ -30,7 +30,7 @@ from fireset.sparse_rows import is_sparse
 from fireset.tables.columns import scaled_columns
 from fireset.tables.sphere import to_sphere, typical_norm
 from fireset.theory.kernel_function import KernelFunction
-from fireset.theory.leave_one_out import LeftOut, best_ridge, ridge_at
+from fireset.theory.leave_one_out import LeaveOneOutFit, best_ridge, leave_one_out_at
 
 BIASES = (0.3, 1.0, 3.0)
 DEFAULT_BIAS = 1.0
@@ -42,7 +42,7 @@ _MAX_OUTPUTS = 16  # whose gradients are looked at one by one
 _MIN_KERNEL = 1e-12  # at so high a threshold nobody fires
 _NUMBERS_AT_ONCE = 5_000_000  # of gradients of sparse rows: 20 MB
 _NAMED = 3  # columns that `in_words` names
-_FIRST_RIDGE = 6  # place in RIDGES to begin at
+_FIRST_RIDGE = 6  # place in RELATIVE_RIDGES to begin at
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _Fit:
     bias: float
     scales: np.ndarray
     typical: float
-    left_out: LeftOut
+    left_out: LeaveOneOutFit
 
     @property
     def error(self) -> float:
@@ -107,7 +107,7 @@ class _Sample:
         typical = typical_norm(Z, self.weight)
         mapped, _ = to_sphere(Z, typical, bias)
         K = self.kernel.values(_dense(mapped @ mapped.T))
-        look = best_ridge if search else ridge_at
+        look = best_ridge if search else leave_one_out_at
         return _Fit(bias, scales, typical, look(K, self.targets, self.weight, start))
 
     def squared_gradients(self, fit: _Fit) -> np.ndarray:
@@ -258,7 +258,7 @@ def _mistakes(halves: list[_Sample], fits: list[_Fit]) -> float:
 
 def _start(fits: list[_Fit]) -> int:
     """Where to begin looking for a ridge: where it was found last."""
-    return max(0, round(np.mean([fit.left_out.place for fit in fits])))
+    return max(0, round(np.mean([fit.left_out.ridge_index for fit in fits])))
 
 
 def _few_columns(coefficients: np.ndarray) -> np.ndarray:

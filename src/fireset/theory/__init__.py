@@ -1,4 +1,4 @@
-"""The shifted neural tangent kernel, the paper's constants (``bounds``), and a certificate for a run."""
+"""Shifted neural tangent kernel, the bounds of the paper (``bounds``) and the certificate of a run."""
 
 from fireset.engines.tangent import largest_eigenvalue
 from fireset.theory import bounds

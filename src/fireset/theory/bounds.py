@@ -1,16 +1,17 @@
-"""The numbers of the paper's lemmas: sparsity, λ, step size, movement, widths, iterations, costs.
+"""Bounds of the paper's lemmas: sparsity, λ, step size, movement, widths, iterations, costs.
 
-Letters as in the paper: n samples in d dimensions, m neurons, threshold b, λ = λ_min(H^cts), δ the separation, η the
-learning rate, R the radius within which no doubtless neuron flips, ρ a failure probability. Where a lemma hides a
-constant (Ω, O), it is an argument or, if its proof allows, worked out. Deviations from the printed text are numbered.
+Letters are the paper's: n samples in d dimensions, m neurons, threshold b, λ = λ_min(H^cts), separation δ, learning
+rate η, failure probability ρ, and the radius R: a neuron that moves by less than R flips only for samples within R of
+its threshold. A constant that a lemma hides (Ω, O) is an argument, or is derived where the proof allows it. Deviations
+from the printed text:
 
-1. λ's proof divides by n² twice: λ⁻⁴ n⁴ with λ⁻¹ ≤ 100 e^(b²/2) n²/δ is n¹², not the corollary's n¹⁰.
-2. ‖err(0)‖² carries 1 + b², which the convergence lemma shortens to b² and so asks for nothing at b = 0.
+1. The bound on λ has n² in its denominator: λ⁻⁴ n⁴ with λ⁻¹ ≤ 100 e^(b²/2) n²/δ is n¹², not the corollary's n¹⁰.
+2. ‖err(0)‖² has the factor 1 + b². The convergence lemma shortens it to b², which gives width 0 at b = 0.
 3. Lemma "perturbed w": P[A_i] + P[A_j] is twice the bound of one of them, so c is 4 e^(1 − R²/2).
-4. |S̄_i| > mR does not follow from a Bernstein bound on the excess over a mean of mR; with the true mean, which is
-   below 0.8 mR, it does. ``doubtful_failure`` uses that.
-5. With η = λ/(4n²) and R = λ/(12n) the last step of the convergence proof, 4ηnR + η²n² ≤ ηλ/2, has 7/12 on its left.
-   ``safe_radius`` is λ/(16n), which repairs it. Runs are compared with the printed claim all the same.
+4. |S̄_i| ≤ mR does not follow from a Bernstein bound on the excess over a mean of mR. It follows with the true mean,
+   which is below 0.8 mR; ``near_threshold_failure`` uses the true mean.
+5. With η = λ/(4n²) and R = λ/(12n) the last step of the convergence proof, 4ηnR + η²n² ≤ ηλ/2, has 7/12 ηλ on its left.
+   ``safe_radius``, λ/(16n), repairs it. Runs are still compared with the printed claim.
 6. The Fact on H(t)^⊥ bounds the square of the norm; its printed left side lacks the square.
 """
 
@@ -21,7 +22,7 @@ import numpy as np
 from fireset._util.gaussian import upper_tail
 from fireset.theory.joint_firing import interval_probability
 
-_MAX_TERMS = 1_000_000  # of the Hermite series: 0.3 s
+_MAX_HERMITE_TERMS = 1_000_000  # takes 0.3 s
 
 # Probabilities used in the proofs
 
@@ -42,7 +43,7 @@ def tail_bound(threshold: float) -> float:
 
 
 def expected_active(m: int, threshold: float) -> float:
-    """m Φ(−b): neurons that fire for a row at initialization, on average."""
+    """Return m Φ(−b), the expected number of neurons active for a row at initialization."""
     return m * upper_tail(threshold)
 
 
@@ -52,25 +53,25 @@ def sparsity_bound(m: int, threshold: float) -> float:
 
 
 def sparsity_failure(n: int, m: int, threshold: float) -> float:
-    """The probability that some row breaks ``sparsity_bound`` is at most this; by Bernstein about the true mean."""
+    """Upper bound on the probability that some row exceeds ``sparsity_bound``, by Bernstein about the true mean."""
     mean = expected_active(m, threshold)
     return min(1.0, n * bernstein(sparsity_bound(m, threshold) - mean, mean))
 
 
-def doubtful_share(threshold: float, radius: float) -> float:
-    """P(|⟨w, x⟩ − b| < R): the neurons that may flip for a row while they move by less than R."""
+def near_threshold_share(threshold: float, radius: float) -> float:
+    """P(|⟨w, x⟩ − b| < R): expected share of neurons that can flip for a row while they move by less than R."""
     return interval_probability(threshold, radius)
 
 
-def doubtful_bound(m: int, threshold: float, radius: float) -> float:
+def near_threshold_bound(m: int, threshold: float, radius: float) -> float:
     """|S̄_i| ≤ m min{R, e^(−b²/2)} (Claim "bound on noflip probability" and the lemma before it)."""
     return m * min(radius, tail_bound(threshold))
 
 
-def doubtful_failure(n: int, m: int, threshold: float, radius: float) -> float:
-    """The probability that some row breaks ``doubtful_bound`` is at most this."""
-    mean = m * doubtful_share(threshold, radius)
-    return min(1.0, n * bernstein(doubtful_bound(m, threshold, radius) - mean, mean))
+def near_threshold_failure(n: int, m: int, threshold: float, radius: float) -> float:
+    """Upper bound on the probability that some row exceeds ``near_threshold_bound``."""
+    mean = m * near_threshold_share(threshold, radius)
+    return min(1.0, n * bernstein(near_threshold_bound(m, threshold, radius) - mean, mean))
 
 
 # λ
@@ -83,29 +84,30 @@ def eigenvalue_bounds(n: int, threshold: float, separation: float) -> tuple[floa
 
 
 def hermite_bound(n: int, threshold: float, separation: float) -> float:
-    """A sharper lower bound on λ, without the factor 1/n².
+    """Sharper lower bound on λ, without the factor 1/n².
 
     P(Z₁ > b, Z₂ > b) = Σ_k c_k² ρ^k with c_0 = Φ(−b) and c_k = φ(b) He_{k−1}(b)/√k!, so H^cts is the sum of
     c_k² (X Xᵀ)^{∘(k+1)}. Each Hadamard power is positive semi-definite with ones on the diagonal and, off it, entries
-    of at most q^(k+1), q = 1 − δ²/2; so by Gershgorin λ ≥ Σ_k c_k² max(0, 1 − (n − 1) q^(k+1)). The terms with
-    k > 2 ln(n)/δ² count, which have about e^(−b²/2) δ/√ln n of the sum. 0 where that needs more than a million terms.
+    of at most q^(k+1), q = 1 − δ²/2; so by Gershgorin λ ≥ Σ_k c_k² max(0, 1 − (n − 1) q^(k+1)). Terms with
+    k > 2 ln(n)/δ² are positive; they are about e^(−b²/2) δ/√ln n of the sum. Returns 0 where that needs more than a
+    million terms.
     """
     if n == 1:
         return upper_tail(threshold)
     q = max(0.0, 1.0 - min(separation, sqrt(2.0)) ** 2 / 2.0)
-    if q > 0 and log(n) > -log(q) * _MAX_TERMS:
+    if q > 0 and log(n) > -log(q) * _MAX_HERMITE_TERMS:
         return 0.0
     total = upper_tail(threshold) ** 2 * max(0.0, 1.0 - (n - 1) * q)
-    remaining = upper_tail(threshold) - upper_tail(threshold) ** 2  # what all c_k², k ≥ 1, add up to
+    remaining = upper_tail(threshold) - upper_tail(threshold) ** 2  # Σ c_k² over k ≥ 1
     scale = exp(-threshold * threshold) / (2.0 * pi)
     previous, current, power, k = 0.0, 1.0, q * q, 1  # He_{k−2}/√(k−2)!, He_{k−1}/√(k−1)!, q^(k+1)
-    while k <= _MAX_TERMS and remaining > 0.0:
+    while k <= _MAX_HERMITE_TERMS and remaining > 0.0:
         weight = scale * current * current / k
         remaining -= weight
         lost = (n - 1) * power
         if lost < 1.0:
             total += weight * (1.0 - lost)
-            if lost < 1e-9:  # all that is left counts in full
+            if lost < 1e-9:  # the rest of the series is not reduced any more
                 return total + max(remaining, 0.0) * (1.0 - lost)
         previous, current = current, (threshold * current - sqrt(k - 1.0) * previous) / sqrt(k)
         power *= q
@@ -114,7 +116,7 @@ def hermite_bound(n: int, threshold: float, separation: float) -> float:
 
 
 def discrete_width(n: int, smallest: float, failure: float) -> float:
-    """Lemma "continuous and discrete kernel": λ_min(H^dis) ≥ 3λ/4, with probability 1 − ρ, from this m on.
+    """Lemma "continuous and discrete kernel": the width m from which λ_min(H^dis) ≥ 3λ/4 with probability 1 − ρ.
 
     By the matrix Chernoff bound (Tropp, Theorem 5.1.1) it fails with probability at most n exp(−λ m/(32 n)).
     """
@@ -126,36 +128,39 @@ def perturbation_bound(n: int, threshold: float, radius: float) -> float:
     return n * min(4.0 * exp(1.0 - radius**2 / 2.0) * tail_bound(threshold), 3.0 * radius)
 
 
-def dual_bound(m: int, doubtful: np.ndarray) -> float:
-    """Fact "norm of dual Hessian": ‖H(t)^⊥‖_F ≤ (√n/m) (Σ_i |S̄_i|²)^½ (deviation 6); ``doubtful`` holds |S̄_i|."""
-    return sqrt(len(doubtful) * float(np.sum(doubtful.astype(np.float64) ** 2))) / m
+def dual_bound(m: int, near_threshold: np.ndarray) -> float:
+    """Fact "norm of dual Hessian": ‖H(t)^⊥‖_F ≤ (√n/m) (Σ_i |S̄_i|²)^½ (deviation 6).
+
+    ``near_threshold`` (n,) are the counts |S̄_i|.
+    """
+    return sqrt(len(near_threshold) * float(np.sum(near_threshold.astype(np.float64) ** 2))) / m
 
 
 # Descent
 
 
 def learning_rate(n: int, smallest: float) -> float:
-    """η = λ/(4n²)."""
+    """Lemma "convergence": learning rate η = λ/(4n²)."""
     return smallest / (4.0 * n * n)
 
 
 def sparse_learning_rate(n: int, smallest: float, active_share: float) -> float:
-    """η = λ/(16 p² n²): what the proof allows if at most p·m neurons fire for a row, in any iteration.
+    """η = λ/(16 p² n²): rate that the proof allows if at most p·m neurons are active for a row in every iteration.
 
-    Only neurons that fire before or after the step move a prediction, so |Δu_i| ≤ 2pη√n ‖err‖ and
-    B₄ ≤ 4p²η²n² ‖err‖²; asking for ηλ/4 of it gives this η. It is 1/(4p²) times the paper's: sparsity does not slow
-    descent down, as Yang, Jiang, Zhang, Wang and Liang (JMLR 2024) found for networks with trained biases.
+    Only neurons that are active before or after the step change a prediction, so |Δu_i| ≤ 2pη√n ‖err‖ and
+    B₄ ≤ 4p²η²n² ‖err‖². This is ηλ/4 ‖err‖² at the returned η, which is 1/(4p²) times the paper's: sparsity does not
+    slow down descent, as Yang, Jiang, Zhang, Wang and Liang (JMLR 2024) found for networks with trained biases.
     """
     return max(1.0, 1.0 / (4.0 * active_share**2)) * learning_rate(n, smallest)
 
 
 def paper_radius(n: int, smallest: float) -> float:
-    """R = λ/(12n)."""
+    """Lemma "convergence": radius R = λ/(12n)."""
     return smallest / (12.0 * n)
 
 
 def safe_radius(n: int, smallest: float) -> float:
-    """R = λ/(16n), with which the convergence proof closes (deviation 5)."""
+    """R = λ/(16n), with which the convergence proof is correct (deviation 5)."""
     return smallest / (16.0 * n)
 
 
@@ -165,7 +170,7 @@ def movement_bound(n: int, m: int, smallest: float, error: float) -> float:
 
 
 def flow_movement_bound(n: int, m: int, smallest: float, error: float) -> float:
-    """D_cts = √n ‖err(0)‖/(√m λ), for gradient flow."""
+    """Definition D_cts = √n ‖err(0)‖/(√m λ): movement bound of gradient flow."""
     return sqrt(n) * error / (sqrt(m) * smallest) if smallest > 0 else inf
 
 
@@ -177,14 +182,14 @@ def gradient_bound(n: int, m: int, error: float) -> float:
 def split_bounds(
     n: int, rate: float, smallest: float, threshold: float, radius: float, error: float
 ) -> tuple[float, float, float, float]:
-    """Upper bounds on B₁ … B₄: −ηλ, 2ηn min{R, e^(−b²/2)} twice, η²n²; all times ‖err‖²."""
-    doubt = 2.0 * rate * n * min(radius, tail_bound(threshold))
+    """Claims on B₁ … B₄: upper bounds −ηλ, 2ηn min{R, e^(−b²/2)} (twice) and η²n², all times ‖err‖²."""
+    flip_bound = 2.0 * rate * n * min(radius, tail_bound(threshold))
     square = error * error
-    return -rate * smallest * square, doubt * square, doubt * square, rate * n * (rate * n) * square
+    return -rate * smallest * square, flip_bound * square, flip_bound * square, rate * n * (rate * n) * square
 
 
 def step_factor(n: int, rate: float, smallest: float, threshold: float, radius: float) -> float:
-    """Lemma "progress per iteration": ‖err(t+1)‖² ≤ this times ‖err(t)‖²."""
+    """Lemma "progress per iteration": upper bound on ‖err(t+1)‖²/‖err(t)‖²."""
     return 1.0 + sum(split_bounds(n, rate, smallest, threshold, radius, 1.0))
 
 
@@ -194,19 +199,20 @@ def initial_error_bound(n: int, threshold: float, failure: float, max_target: fl
     The paper does not give C. With a random sign a_r, a_r σ_b(z_r) is symmetric and at most |z_r| in size for b ≥ 0, so
     E exp(θ a_r σ_b(z_r)) ≤ E cosh(θ z_r) = exp(θ²/2): f(x_i) is sub-Gaussian with variance 1, and all |f(x_i)| are at
     most s = √(2 ln(2n/ρ)) with probability 1 − ρ. Then ‖err(0)‖² ≤ n (y + s)², y = max |y_i|. For y ≤ 1 that is below
-    n ln²(n/ρ), so C = 1, from n/ρ = 74 on; otherwise C = (y + s)²/ln²(n/ρ). The y_i must not depend on the weights.
+    n ln²(n/ρ), so C = 1, from n/ρ = 74 on; otherwise C = (y + s)²/ln²(n/ρ). The y_i must
+    not depend on the weights.
     """
     size = (max_target + sqrt(2.0 * log(2.0 * n / failure))) ** 2
     return n * (1.0 + threshold * threshold) * max(size, log(n / failure) ** 2)
 
 
 def iterations(n: int, smallest: float, accuracy: float) -> float:
-    """T = λ⁻² n² ln(n/ε)."""
+    """Lemma "convergence": number of iterations T = λ⁻² n² ln(n/ε)."""
     return n / smallest * (n / smallest) * log(n / accuracy) if smallest > 0 else inf
 
 
 def iterations_at_rate(rate: float, smallest: float, reduction: float) -> float:
-    """Steps until (1 − ηλ/2)^t, the proved bound on ‖err(t)‖²/‖err(0)‖², is ``reduction``."""
+    """Number of steps t until (1 − ηλ/2)^t, the proved bound on ‖err(t)‖²/‖err(0)‖², equals ``reduction``."""
     if smallest <= 0:
         return inf
     return log(reduction) / log1p(-rate * smallest / 2.0) if rate * smallest < 2.0 else 1.0
@@ -224,11 +230,11 @@ def width_lemma(n: int, smallest: float, threshold: float, failure: float, const
 
 
 def width_for_movement(n: int, smallest: float, error: float) -> float:
-    """What the lemma needs the width for, without a hidden constant: D < R from m = 2304 λ⁻⁴ n³ ‖err(0)‖² on."""
+    """Width from which D < R, which the convergence lemma needs, without hidden constant: 2304 λ⁻⁴ n³ ‖err(0)‖²."""
     if smallest <= 0:
         return inf
     ratio = error / smallest / smallest
-    return 2304.0 * n**3 * ratio * ratio  # by products, which overflow to ∞; powers raise an error
+    return 2304.0 * n**3 * ratio * ratio  # products overflow to ∞, powers raise an error
 
 
 def width_corollary(n: int, separation: float, failure: float, alpha: float, constant: float = 1.0) -> float:
@@ -240,19 +246,20 @@ def width_corollary(n: int, separation: float, failure: float, alpha: float, con
 
 
 def sufficient_width(n: int, smallest: float, threshold: float, error: float, failure: float) -> float:
-    """The least m that meets every assumption of the claims about descent that depends on it, at a fixed threshold.
+    """Smallest m that meets all width assumptions of the claims about descent at a fixed threshold; ∞ where λ is 0.
 
-    These are D < R (``width_for_movement``), λ_min(H^dis) ≥ 3λ/4 (``discrete_width``), and the counts of fired and of
-    doubtful neurons with probability 1 − ρ each; both probabilities of failure fall with m. ∞ where λ is 0.
+    The assumptions are D < R (``width_for_movement``), λ_min(H^dis) ≥ 3λ/4 (``discrete_width``), and the bounds on the
+    numbers of active neurons and of neurons near the threshold, with probability 1 − ρ each. Both failure probabilities
+    decrease with m.
     """
     if smallest <= 0:
         return inf
     radius = paper_radius(n, smallest)
 
     def counts_fail(m: float) -> bool:
-        # Where λ is tiny the number of neurons is beyond integers that matter; the bounds take floats as well.
-        sparsity, doubtful = sparsity_failure(n, m, threshold), doubtful_failure(n, m, threshold, radius)  # pyright: ignore[reportArgumentType]
-        return max(sparsity, doubtful) > failure
+        # m is a float: for tiny λ it exceeds 2^63.
+        sparsity, near = sparsity_failure(n, m, threshold), near_threshold_failure(n, m, threshold, radius)  # pyright: ignore[reportArgumentType]
+        return max(sparsity, near) > failure
 
     low, high = 1.0, 2.0
     while counts_fail(high):
@@ -262,12 +269,12 @@ def sufficient_width(n: int, smallest: float, threshold: float, error: float, fa
     while high - low > max(0.5, 1e-12 * high):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if counts_fail(middle) else (low, middle)
-    # D < R is strict: one neuron more than where they are equal.
+    # D < R is strict, so one neuron is added to the width at which they are equal.
     return max(high, discrete_width(n, smallest, failure), (1.0 + 1e-12) * width_for_movement(n, smallest, error) + 1.0)
 
 
 def sufficient_error(n: int, m: int, smallest: float) -> float:
-    """The ‖err(0)‖ up to which D < R at width m: √m λ²/(48 n^(3/2))."""
+    """Largest ‖err(0)‖ with D ≤ R at width m: √m λ²/(48 n^(3/2))."""
     return sqrt(m) * smallest * smallest / (48.0 * n**1.5)
 
 
@@ -275,7 +282,9 @@ def sufficient_error(n: int, m: int, smallest: float) -> float:
 
 
 def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float]:
-    """Operations of one iteration with k = m e^(−b²/2) fired neurons a row; the constants that O hides taken as 1.
+    """Theorems I and II, quantum corollary: operations of one iteration with k = m e^(−b²/2) active neurons per row.
+
+    Constants that O hides are taken as 1.
 
     "dense": n m d. "weights" (Algorithm 1): n (m^(1 − 1/⌊d/2⌋) + k) for the queries, n k log² m for the updates, n k d
     for the gradient. "data" (Algorithm 2): n k log n and n k d. The quantum algorithms: n d √(m k).
@@ -291,7 +300,7 @@ def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float
 
 
 def decay(rate: float, smallest: float, steps: int) -> float:
-    """(1 − ηλ/2)^t, the proved share of ‖err(0)‖² that is left after t steps (for ηλ ≥ 2 it says nothing; 0)."""
+    """(1 − ηλ/2)^t, the proved bound on ‖err(t)‖²/‖err(0)‖² after t steps; 0 for ηλ ≥ 2, where nothing is proved."""
     if steps == 0:
         return 1.0
     return exp(steps * log1p(-rate * smallest / 2.0)) if rate * smallest < 2.0 else 0.0

@@ -1,16 +1,17 @@
-"""Checking a run against the paper, claim by claim: a callback for ``fireset.train``.
+"""Certificate of a run: a callback for ``fireset.train`` that compares the run with the claims of the paper.
 
     certificate = fireset.theory.Certificate()
     fireset.train(network, X, y, momentum=0, learning_rate="theory", callbacks=[certificate])
     for claim in certificate.report().claims:
         print(claim.text, claim.verdict)
 
-‖err(t)‖ is followed in every iteration. Fire sets, flips, movement and the split into B₁ … B₄ are exact, but measured
-in some iterations only (about 10 of a run and the last one; ``every=1`` for all). λ_min(H(t)), which costs n³, is
-computed in each of these while that takes 2·10¹⁰ operations in total (every iteration of 200 at n = 464), in evenly
-spaced ones and the last beyond, and not at all beyond 2,000 rows. Each claim has the iterations it was measured in.
-Before training, H^cts and its λ_min cost n³ and 8 n² bytes, the doubtful pairs one dense pass. Memory: the initial W,
-the W before the step that is measured, and their fire sets.
+‖err(t)‖ is measured in every iteration. Fire sets, flips, movement and the split into B₁ … B₄ are exact, but measured
+in a sample of iterations: about 10 and the last one; all with ``every=1``. λ_min(H(t)) costs n³. It is computed in
+every sampled iteration while that takes at most 2·10¹⁰ operations in total (200 iterations at n = 464), otherwise in
+evenly spaced ones and the last, and not above 2,000 rows. Each claim lists the iterations in which it was measured.
+
+Cost before training: n³ operations and 8 n² bytes for H^cts and its λ_min, one dense pass for the pairs near the
+threshold. Memory: the initial W, the W before the measured step, and their fire sets.
 """
 
 import time
@@ -29,16 +30,16 @@ from fireset.theory.kernel import fire_set_kernel, shifted_ntk
 from fireset.theory.run_claims import MAX_SPECTRUM_ROWS, RunMeasurements, make_report
 from fireset.theory.separation import measure_separation
 from fireset.theory.spectrum import check_memory, extreme_eigenvalues, smallest_eigenvalue
-from fireset.theory.step_split import doubtful_pairs, flipped_pairs, gradient_norms, split_step
+from fireset.theory.step_split import flipped_pairs, gradient_norms, pairs_near_threshold, split_step
 
-_SAMPLED_ITERATIONS = 10  # of a run, by default
-_SPECTRUM_OPERATIONS = 2e10  # for λ_min(H(t)) in all iterations together, at n³ each
-_MIN_SPECTRA = 4  # of a run, whatever they cost
+_SAMPLED_ITERATIONS = 10  # per run, unless ``every`` is given
+_MAX_SPECTRUM_OPERATIONS = 2e10  # per run, for λ_min(H(t)) at n³ each
+_MIN_SPECTRA = 4  # per run, even if they exceed that cost
 _HISTOGRAM_BINS = 40
 
 
 class _Progress(Protocol):
-    """The part of ``fireset.training.progress.Progress`` used here; theory lies below training and cannot import it."""
+    """Part of ``fireset.training.progress.Progress`` used here; theory is below training and cannot import it."""
 
     @property
     def record(self) -> Any: ...
@@ -65,14 +66,14 @@ class _Progress(Protocol):
 
 
 class Certificate:
-    """A callback that measures a run; ``report()`` then tells which of the paper's claims hold.
+    """Callback that measures a run; ``report()`` compares the measurements with the paper's claims.
 
     Parameters
     ----------
     every : int, optional
-        Take all measurements in every so many iterations; by default in about 10 of ``max_iter``.
+        Take all measurements every ``every`` iterations; by default in about 10 of ``max_iter``.
     failure : float
-        ρ: claims that hold with high probability are taken as proved if that is at least 1 − ρ.
+        ρ: a claim with high probability counts as proved if its probability is at least 1 − ρ.
     """
 
     def __init__(self, *, every: int | None = None, failure: float = 0.01):
@@ -82,8 +83,8 @@ class Certificate:
             raise InputError(f"failure must lie between 0 and 1, got {failure!r}")
         self._every, self._failure = every, failure
         self._run: RunMeasurements | None = None
-        self.seconds = 0.0  # spent here, the preparation included
-        self.start_seconds = 0.0  # of these, on the preparation
+        self.seconds = 0.0  # spent in this callback, including its start
+        self.start_seconds = 0.0  # the part of them spent at the start
 
     def __call__(self, progress: _Progress) -> None:
         started = time.perf_counter()
@@ -94,7 +95,7 @@ class Certificate:
         self.seconds += time.perf_counter() - started
 
     def end(self, progress: _Progress) -> None:
-        """Measure the last iteration, whatever ended the run; ``train`` calls it before it restores other weights."""
+        """Measure the last iteration; ``train`` calls this before it restores the best weights."""
         run = self._run
         if run is None or run.overflow_iteration is not None:
             return
@@ -109,12 +110,12 @@ class Certificate:
         self.seconds += time.perf_counter() - started
 
     def report(self, row_numbers: np.ndarray | None = None) -> CertificateReport:
-        """Every claim with its verdict. Call it after training.
+        """Judge every claim. Call this after training.
 
-        ``row_numbers`` number the rows given to ``train`` in messages; by default they count from 0.
+        ``row_numbers`` are the numbers by which messages name the rows given to ``train``; by default from 0.
         """
         if self._run is None:
-            raise InputError("the certificate has seen no iteration; pass it to train(..., callbacks=[certificate])")
+            raise InputError("the certificate has no measurements; pass it to train(..., callbacks=[certificate])")
         numbers = self._rows if row_numbers is None else np.asarray(row_numbers)[self._rows]
         run = replace(self._run, separation=self._run.separation.with_row_numbers(numbers))
         return make_report(run, self._failure, self.seconds, self.start_seconds)
@@ -128,7 +129,7 @@ class Certificate:
         self._X = np.ascontiguousarray(progress.X[self._rows], np.float64)
         self._y = progress.targets[self._rows]
         self._stride = self._every or max(1, ceil(progress.max_iter / _SAMPLED_ITERATIONS))
-        affordable = max(_MIN_SPECTRA, int(_SPECTRUM_OPERATIONS / n**3))
+        affordable = max(_MIN_SPECTRA, int(_MAX_SPECTRUM_OPERATIONS / n**3))
         self._spectrum_stride = ceil((progress.max_iter // self._stride + 1) / affordable)
         spectrum = extreme_eigenvalues(shifted_ntk(self._X, network.threshold), overwrite=True)
         run = RunMeasurements(
@@ -138,27 +139,27 @@ class Certificate:
             precision=float(np.finfo(network.dtype).eps),
             separation=measure_separation(self._X),
             spectrum=spectrum,
-            why_not_descent=_descent_mismatch(progress, self._rows),
-            why_not_start=_paper_network_mismatch(progress),
+            no_descent_reason=_descent_mismatch(progress, self._rows),
+            no_start_reason=_paper_network_mismatch(progress),
             max_target=float(np.abs(self._y).max()),
         )
         self._initial_weights = network.weights.copy()
-        self._doubtful = doubtful_pairs(self._initial_weights, self._X, network.threshold, run.radius)
-        run.doubtful = np.diff(self._doubtful.indptr)
+        self._near_threshold = pairs_near_threshold(self._initial_weights, self._X, network.threshold, run.radius)
+        run.near_threshold = np.diff(self._near_threshold.indptr)
         self._step_start: _StepStart | None = None
         self._initial_counts: np.ndarray | None = None
         self._initial_kernel: np.ndarray | None = None
         self._run = run
 
     def _record(self, progress: _Progress) -> None:
-        """Note the error of an iteration, finish the step that was being measured, and sample if it is time."""
+        """Record the error of an iteration, finish the measured step, and sample this iteration if it is due."""
         run = self._run
         assert run is not None
         t, rate = progress.record.iteration, progress.record.learning_rate
         err = self._y - progress.predictions[self._rows]
         squared_error = float(np.sum(err**2))
-        if run.rates and rate != run.rates[-1] and not run.why_not_descent:
-            run.why_not_descent = f"the learning rate was changed in iteration {t}: the claims are for a fixed one"
+        if run.rates and rate != run.rates[-1] and not run.no_descent_reason:
+            run.no_descent_reason = f"the learning rate was changed in iteration {t}: the claims are for a fixed one"
         run.rates.append(rate)
         run.squared_errors.append(squared_error)
         if not isfinite(squared_error):
@@ -173,7 +174,7 @@ class Certificate:
             self._sample(progress, progress.engine.fire_sets()[self._rows] if active is None else active, err)
 
     def _sample(self, progress: _Progress, active, err: np.ndarray) -> None:
-        """Counts, movement and gradient at the current weights; the step that follows is split afterwards."""
+        """Measure counts, movement and gradient at the current weights, and save the state for the split."""
         run, network = self._run, progress.network
         assert run is not None
         t = progress.record.iteration
@@ -197,7 +198,7 @@ class Certificate:
             self._step_start = _StepStart(t, active, err, network.weights.copy(), gradient)
 
     def _add_spectrum(self, run: RunMeasurements, t: int, active) -> None:
-        """λ_min(H(t)) and ‖H(t) − H(0)‖_F."""
+        """Measure λ_min(H(t)) and ‖H(t) − H(0)‖_F."""
         kernel = fire_set_kernel(self._X, active)
         if self._initial_kernel is None:
             self._initial_kernel = kernel
@@ -205,7 +206,7 @@ class Certificate:
         run.spectra.append((t, smallest_eigenvalue(kernel), change))
 
     def _finish_step(self, progress: _Progress, active, err: np.ndarray) -> None:
-        """After the step that follows a sampled iteration: which pairs flipped, and B₁ … B₄."""
+        """Count the flipped pairs of the step after a sampled iteration, and split it into B₁ … B₄."""
         run, step, network = self._run, self._step_start, progress.network
         assert run is not None
         assert step is not None
@@ -213,12 +214,12 @@ class Certificate:
         if progress.record.iteration != step.iteration + 1:
             return
         flips = flipped_pairs(step.active, active)
-        outside = csr_array(flips.astype(np.int8) - flips.multiply(self._doubtful).astype(np.int8))
+        outside = csr_array(flips.astype(np.int8) - flips.multiply(self._near_threshold).astype(np.int8))
         outside.eliminate_zeros()
-        neurons = np.unique(outside.indices)  # which, by the claim, must have moved by R or more
+        neurons = np.unique(outside.indices)  # by the claim these have moved by R or more
         moved = _movement(network.weights[neurons], self._initial_weights[neurons])
         run.flips.append((step.iteration + 1, flips.nnz, outside.nnz, float(moved.max(initial=0.0))))
-        if run.why_not_descent:
+        if run.no_descent_reason:
             return
         exact = run.rates[-2] * step.gradient
         if exact.any():
@@ -230,7 +231,7 @@ class Certificate:
             network.threshold,
             run.rates[-2],
             step.active,
-            csr_array(self._doubtful + flips),
+            csr_array(self._near_threshold + flips),
             float(step.gradient @ step.gradient),
             (step.weights, network.weights),
             (step.err[:, 0], err[:, 0]),
@@ -240,7 +241,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class _StepStart:
-    """The state before a step that is to be split."""
+    """State before a step that will be split."""
 
     iteration: int
     active: csr_array
@@ -250,7 +251,7 @@ class _StepStart:
 
 
 def _movement(weights: np.ndarray, initial_weights: np.ndarray) -> np.ndarray:
-    """‖w_r − w_r(0)‖ for every neuron, in blocks."""
+    """Return ‖w_r − w_r(0)‖ for every neuron, computed in chunks."""
     movement = np.empty(len(weights))
     for lo in range(0, len(weights), 1 << 14):
         rows = slice(lo, lo + (1 << 14))
@@ -260,7 +261,10 @@ def _movement(weights: np.ndarray, initial_weights: np.ndarray) -> np.ndarray:
 
 
 def _histogram(movement: np.ndarray) -> tuple[list[float], list[int]]:
-    """Middles and counts of logarithmic bins of the movement, without neurons that did not move unless none did."""
+    """Return centres and counts of logarithmic bins of the movement, without neurons that did not move.
+
+    If no neuron moved, the result is one bin at 0.
+    """
     moved = movement[movement > 0]
     if not len(moved):
         return [0.0], [len(movement)]
@@ -270,15 +274,15 @@ def _histogram(movement: np.ndarray) -> tuple[list[float], list[int]]:
 
 
 def _descent_mismatch(progress: _Progress, rows: np.ndarray) -> str:
-    """Why the claims about descent do not apply to this run; empty if they do."""
+    """Return why the claims about descent do not apply to this run; empty if they do."""
     if progress.solver != "gradient":
         return f"the solver is {progress.solver}: the claims are for gradient descent"
-    if why_not := _paper_network_mismatch(progress):
-        return why_not
+    if reason := _paper_network_mismatch(progress):
+        return reason
     if progress.momentum:
         return f"momentum is {progress.momentum:g}: the claims are for plain descent, momentum 0"
     if not np.array_equal(progress.weight[rows], np.ones(len(rows))):
-        return "the rows are weighted: the paper's count alike"
+        return "the rows have sample weights: the claims are for equal weights"
     err = progress.targets[rows] - progress.predictions[rows]
     if not np.allclose(progress.residual[rows], -err, rtol=1e-6, atol=1e-9):
         return "the loss is not ½ Σ (u − y)²"
@@ -286,9 +290,9 @@ def _descent_mismatch(progress: _Progress, rows: np.ndarray) -> str:
 
 
 def _paper_network_mismatch(progress: _Progress) -> str:
-    """Why the claim about the predictions before training does not apply to this network; empty if it does."""
+    """Return why the claim about the predictions before training does not apply to this network; empty if it does."""
     if progress.network.n_outputs > 1:
-        return f"the network has {progress.network.n_outputs} outputs: the paper's has one"
+        return f"the network has {progress.network.n_outputs} outputs: the claims are for one"
     if progress.network.output_scale != 1.0:
-        return f"the output scale is {progress.network.output_scale:g}: the paper's is 1"
+        return f"the output scale is {progress.network.output_scale:g}: the claims are for 1"
     return ""

@@ -1,4 +1,4 @@
-"""What the paper assumes and claims about a run, compared with what was measured."""
+"""Assumptions and claims of the paper about a run, compared with measurements."""
 
 from dataclasses import dataclass
 from math import inf, isfinite, isnan
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Assumption:
-    """A condition of a lemma, and whether the run meets it."""
+    """Condition of a lemma, and whether the run meets it."""
 
     key: str
     text: str  # the condition, as a formula
@@ -29,9 +29,9 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper about the run: a bound and what was measured, where the two came closest.
+    """Statement of the paper about the run: its bound and the measured value, in the iteration nearest to failing.
 
-    ``holds`` is None where the claim does not apply or nothing was measured; ``why_not`` says why.
+    ``holds`` is None if the claim does not apply or nothing was measured; ``reason`` gives the cause.
     """
 
     key: str
@@ -42,25 +42,29 @@ class Claim:
     holds: bool | None
     iteration: int | None
     unmet: tuple[Assumption, ...] = ()
-    why_not: str = ""
-    looked_at: tuple[int, ...] = ()  # iterations in which it was measured
-    total: int = 1  # iterations, or steps, of the run that the claim is about
+    reason: str = ""
+    measured_iterations: tuple[int, ...] = ()  # iterations in which it was measured
+    total: int = 1  # iterations, or steps, that the claim covers
 
     @property
     def complete(self) -> bool:
-        """Whether every iteration that the claim is about was measured, not a sample of them."""
-        return len(self.looked_at) >= self.total
+        """Whether every iteration that the claim covers was measured, not a sample of them."""
+        return len(self.measured_iterations) >= self.total
 
     @property
     def proved(self) -> bool:
-        """Whether the paper's statement covers this run: it applies, and all it assumes is met."""
+        """Whether the paper proves the claim for this run: it applies, and all assumptions are met."""
         return self.holds is not None and not self.unmet
 
     @property
     def verdict(self) -> str:
         if self.holds is None:
-            return f"does not apply: {self.why_not}"
-        holds = "holds" if self.complete else f"holds in the {len(self.looked_at)} of {self.total} iterations looked at"
+            return f"does not apply: {self.reason}"
+        holds = (
+            "holds"
+            if self.complete
+            else f"holds in {len(self.measured_iterations)} measured of {self.total} iterations"
+        )
         if not self.unmet:
             return holds if self.holds else "fails, though its assumptions are met"
         reasons = "; ".join(assumption.reason for assumption in self.unmet)
@@ -76,7 +80,7 @@ class Claim:
             "iteration": self.iteration,
             "holds": self.holds,
             "proved": self.proved,
-            "looked_at": list(self.looked_at),
+            "measured_iterations": list(self.measured_iterations),
             "total": self.total,
             "complete": self.complete,
             "unmet": [assumption.key for assumption in self.unmet],
@@ -85,24 +89,24 @@ class Claim:
 
 
 class ClaimCollector:
-    """Judges claims one after the other and keeps them in ``claims``.
+    """Judge claims and collect them in ``claims``.
 
     Parameters
     ----------
     assumptions : list of Assumption
-        All that claims may refer to.
-    why_not_descent, why_no_lambda, no_movement_reason : str
-        Why claims about plain descent, claims that divide by λ, or claims about weights that have moved do not apply
-        to this run; empty if they do.
+        All assumptions that claims may refer to.
+    no_descent_reason, no_lambda_reason, no_movement_reason : str
+        Reasons why claims about plain descent, claims that divide by λ, or claims about weights that moved do not
+        apply to this run; empty if they apply.
     """
 
     def __init__(
-        self, assumptions: list[Assumption], why_not_descent: str, why_no_lambda: str, no_movement_reason: str = ""
+        self, assumptions: list[Assumption], no_descent_reason: str, no_lambda_reason: str, no_movement_reason: str = ""
     ):
         self.assumptions = {assumption.key: assumption for assumption in assumptions}
         self.claims: list[Claim] = []
-        self._descent_mismatch, self._why_no_lambda = why_not_descent, why_no_lambda
-        self._why_no_movement = no_movement_reason
+        self._no_descent_reason, self._no_lambda_reason = no_descent_reason, no_lambda_reason
+        self._no_movement_reason = no_movement_reason
 
     def add(
         self,
@@ -120,21 +124,21 @@ class ClaimCollector:
         missing: str = "nothing was measured",
         total: int = 1,
     ) -> None:
-        """Judge one claim from what was ``observed``: (iteration, measured, bound).
+        """Judge one claim from its observations (iteration, measured, bound).
 
-        ``assumes`` are keys of assumptions. ``at_most``: the claim is measured ≤ bound, otherwise measured ≥ bound.
-        Shown is the observation nearest to failing, by difference in units of the bound. ``missing`` is the reason
-        given if nothing was observed. ``total`` iterations or steps are what the claim is about; fewer observations are
-        a sample.
+        ``assumes`` are keys of assumptions. The claim is measured ≤ bound if ``at_most``, otherwise measured ≥ bound.
+        The claim keeps the observation nearest to failing, by the difference relative to the bound. ``missing`` is the
+        reason if nothing was observed. The claim covers ``total`` iterations or steps; fewer observations are a
+        sample.
         """
-        why_not = (
-            (self._descent_mismatch if needs_descent else "")
-            or (self._why_no_movement if needs_movement else "")
-            or (self._why_no_lambda if needs_lambda else "")
+        reason = (
+            (self._no_descent_reason if needs_descent else "")
+            or (self._no_movement_reason if needs_movement else "")
+            or (self._no_lambda_reason if needs_lambda else "")
             or ("" if observed else missing)
         )
-        if why_not:
-            self.claims.append(Claim(key, source, text, None, None, None, None, (), why_not))
+        if reason:
+            self.claims.append(Claim(key, source, text, None, None, None, None, (), reason))
             return
         sign = 1.0 if at_most else -1.0
 
@@ -148,22 +152,24 @@ class ClaimCollector:
         worst = max(observed, key=excess)
         iteration, measured, bound = worst
         unmet = tuple(self.assumptions[name] for name in assumes if not self.assumptions[name].met)
-        looked_at = tuple(t for t, _, _ in observed)
+        iterations = tuple(t for t, _, _ in observed)
         holds = excess(worst) <= slack
         self.claims.append(
-            Claim(key, source, text, bound, measured, holds, iteration, unmet, looked_at=looked_at, total=total)
+            Claim(
+                key, source, text, bound, measured, holds, iteration, unmet, measured_iterations=iterations, total=total
+            )
         )
 
 
 @dataclass(frozen=True)
 class CertificateReport:
-    """All claims about a run, what they assume, and the curves to draw."""
+    """All claims about a run, their assumptions, and curves for figures."""
 
     quantities: dict[str, float]
     assumptions: list[Assumption]
     claims: list[Claim]
     curves: dict[str, list[float]]  # by iteration, or by sampled iteration
-    notes: list[str]  # what is exact and what is sampled, and what it cost
+    notes: list[str]  # which values are exact or sampled, and the time it took
 
     def claim(self, key: str) -> Claim:
         return next(claim for claim in self.claims if claim.key == key)
@@ -173,11 +179,11 @@ class CertificateReport:
 
     @property
     def failed(self) -> list[str]:
-        """Keys of the claims that apply and fail."""
+        """Keys of the claims that apply and do not hold."""
         return [claim.key for claim in self.claims if claim.holds is False]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON, which has neither ∞ nor NaN: None stands for them."""
+        """Convert to plain data for JSON; ∞ and NaN become None."""
         return json_safe(
             {
                 "quantities": self.quantities,
@@ -190,7 +196,7 @@ class CertificateReport:
 
 
 def json_safe(value: Any) -> Any:
-    """The same nested dicts and lists with None for every number that is not finite."""
+    """Copy nested dicts and lists with None for every number that is not finite."""
     if isinstance(value, dict):
         return {key: json_safe(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""H^cts as a function of the correlation alone: a series for each threshold, a few nanoseconds an entry.
+"""H^cts as a function of the correlation: one Chebyshev series per threshold, a few nanoseconds per entry.
 
-``shifted_ntk`` is accurate to 12 digits and takes a hundred nanoseconds. To choose settings by, seven digits do.
+``shifted_ntk`` has 12 digits and takes 100 ns per entry. The choice of settings needs seven digits.
 """
 
 from functools import cache
@@ -11,8 +11,8 @@ import numpy as np
 from fireset._util.parallel import parallel_map
 from fireset.theory.joint_firing import both_above
 
-_ROWS_AT_ONCE = 64
-_MIN_SQUARED_SINE = 1e-6  # rows closer than this are one point: the slope has a pole there
+_TASK_ROWS = 64
+_MIN_SQUARED_SINE = 1e-6  # below this rows count as equal: dk/dρ has a pole at ρ = 1
 
 
 class _Series(NamedTuple):
@@ -25,8 +25,8 @@ class _Series(NamedTuple):
 class KernelFunction:
     """k(ρ) = ρ · P(Z₁ > b and Z₂ > b), the entry of H^cts for unit rows of correlation ρ, and its derivative.
 
-    A Chebyshev series in the angle, in which k is smooth from end to end. The error of k is below 1e-6 of k(1) for
-    thresholds of at least 1, and below 1e-5 for others; that of k′ some hundred times that.
+    A Chebyshev series in the angle, in which k is smooth on [0, π]. The error of k is below 1e-6 k(1) for thresholds
+    of at least 1 and below 1e-5 k(1) for others; that of k′ is about a hundred times larger.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class KernelFunction:
         self.at_one = float(np.polynomial.chebyshev.chebval(-1.0, self._series.value))
 
     def values(self, cosines: np.ndarray) -> np.ndarray:
-        """k for all entries of ``cosines`` (n, k), float32 or float64, C-contiguous; in place, and returned."""
+        """Replace ``cosines`` (n, k) by k of each entry and return the array; float32 or float64, C-contiguous."""
         from fireset.kernels.cosines import function_of_cosines
 
         arguments = _arcsine().astype(cosines.dtype), self._series.value.astype(cosines.dtype)
@@ -47,7 +47,7 @@ class KernelFunction:
         return cosines
 
     def slopes(self, cosines: np.ndarray) -> np.ndarray:
-        """dk/dρ likewise; 0 for rows that are one point."""
+        """Replace ``cosines`` by dk/dρ of each entry and return the array; 0 for equal rows."""
         from fireset.kernels.cosines import slope_of_cosines
 
         arguments = _arcsine().astype(cosines.dtype), self._series.slope.astype(cosines.dtype)
@@ -57,7 +57,7 @@ class KernelFunction:
 
 
 def _spans(rows: int) -> list[tuple[int, int]]:
-    return [(lo, min(lo + _ROWS_AT_ONCE, rows)) for lo in range(0, rows, _ROWS_AT_ONCE)]
+    return [(lo, min(lo + _TASK_ROWS, rows)) for lo in range(0, rows, _TASK_ROWS)]
 
 
 @cache
@@ -78,7 +78,7 @@ def _series(threshold: float) -> _Series:
 
 @cache
 def _arcsine() -> np.ndarray:
-    """Coefficients of (4/π) arcsin(√s)/√s in s, for s from 0 to ½, to 1e-8."""
+    """Return coefficients of (4/π) arcsin(√s)/√s in s, for s from 0 to ½, to 1e-8."""
     from numpy.polynomial import Polynomial, chebyshev
 
     s = (chebyshev.chebpts1(200) + 1) / 4

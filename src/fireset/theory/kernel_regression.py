@@ -1,4 +1,4 @@
-"""Regression with H^cts: what an infinitely wide network predicts after training."""
+"""Kernel regression with H^cts: the predictions of an infinitely wide network after training."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from fireset.theory.spectrum import ShiftedCholesky
 
 
 class KernelRegression:
-    """Predictions f(z) = H^cts(z, X) α, the infinite-width limit of training on (X, y) from a network that is 0.
+    """Predictor f(z) = H^cts(z, X) α, the infinite-width limit of training on (X, y) from a network with output 0.
 
     A network of finite width starts from f_0 ≠ 0: fit y − f_0(X) and add f_0(z) to the predictions.
 
@@ -21,11 +21,11 @@ class KernelRegression:
         self.threshold = float(threshold)
 
     def fit(self, X, y, *, factor: ShiftedCholesky | None = None) -> "KernelRegression":
-        """Training to convergence: α = (H^cts)⁻¹ y; rows X (n, d), targets y (n,) or (n, c).
+        """Fit as training to convergence does: α = (H^cts)⁻¹ y; rows X (n, d), targets y (n,) or (n, c).
 
-        Solved with a ridge of 1e-10 λ_max (``ShiftedCholesky``), so that where H^cts is singular, as for equal rows,
-        this is the least-squares solution. ``factor`` is that of H^cts, if it has been computed already. Cost n³/3;
-        memory 8 n² bytes.
+        The system has a ridge of 1e-10 λ_max (``ShiftedCholesky``). Where H^cts is singular, as for equal rows, the
+        result is the least-squares solution. ``factor`` is the factor of H^cts if it exists already. Cost n³/3; memory
+        8 n² bytes.
         """
         self._rows = unit_rows(X, "X")
         if factor is None:
@@ -34,9 +34,9 @@ class KernelRegression:
         return self
 
     def fit_steps(self, X, y, *, rate: float, steps: int) -> "KernelRegression":
-        """``steps`` steps of gradient descent with a fixed rate η < 2/λ_max: α = H⁻¹ (I − (I − η H)^t) y.
+        """Fit as t = ``steps`` steps of gradient descent with rate η < 2/λ_max do: α = H⁻¹ (I − (I − η H)^t) y.
 
-        From all eigenvectors: cost about 10 n³, memory 24 n² bytes.
+        Uses all eigenvectors: cost about 10 n³, memory 24 n² bytes.
         """
         self._rows = unit_rows(X, "X")
         values, vectors = np.linalg.eigh(shifted_ntk(self._rows, self.threshold))
@@ -50,5 +50,5 @@ class KernelRegression:
         return self
 
     def predict(self, Z) -> np.ndarray:
-        """f at the rows of Z (k, d); shape (k,) or (k, c)."""
+        """Predict for the rows of Z (k, d); shape (k,) or (k, c)."""
         return shifted_ntk(Z, self.threshold, self._rows) @ self._coefficients

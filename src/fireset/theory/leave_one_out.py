@@ -1,7 +1,7 @@
-"""Leave-one-out in closed form: what kernel regression predicts for each row without that row, from one factorization.
+"""Leave-one-out errors of kernel regression in closed form, from one factorization.
 
-With weights R² = diag(weight) of the rows, A = R K R + λ and z = A⁻¹ R t, the coefficients are α = R z, and the error
-in row i, had it been left out, is z_i / (√weight_i [A⁻¹]_ii).
+With row weights R² = diag(weight), A = R K R + λ and z = A⁻¹ R t, the coefficients are α = R z. The error of row i in
+the regression without row i is z_i / (√weight_i [A⁻¹]_ii).
 """
 
 from collections.abc import Callable
@@ -11,20 +11,20 @@ import numpy as np
 
 from fireset._util.cholesky import cholesky, cholesky_solve, inverse_diagonal
 
-# λ beside the mean diagonal of the kernel: from very smooth to interpolation.
-RIDGES = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4, 1e-5)
-_NEARLY_AS_GOOD = 1.005
-_SINGLE_PRECISION = 3e-3  # of the mean diagonal: below, float32 has too few digits
+# Candidates for λ relative to the mean diagonal of the kernel, from very smooth to interpolation.
+RELATIVE_RIDGES = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4, 1e-5)
+_TIE_RATIO = 1.005  # errors within this ratio count as equal
+_MIN_FLOAT32_RIDGE = 3e-3  # relative ridge; for smaller ones float32 has too few digits
 
 
-class LeftOut(NamedTuple):
-    """Kernel regression on some rows, each predicted without itself."""
+class LeaveOneOutFit(NamedTuple):
+    """Kernel regression on n rows with the leave-one-out error of each."""
 
     ridge: float  # λ
-    place: int  # of λ in RIDGES, or −1
+    ridge_index: int  # index of λ in RELATIVE_RIDGES, or −1
     coefficients: np.ndarray  # α, (n, c)
-    errors: np.ndarray  # target less prediction, (n, c)
-    error: float  # their mean square, or score, beside that of the targets
+    errors: np.ndarray  # target minus leave-one-out prediction, (n, c)
+    error: float  # score of the errors divided by the score of the targets
 
 
 def leave_one_out(
@@ -32,31 +32,32 @@ def leave_one_out(
     targets: np.ndarray,
     weight: np.ndarray,
     ridge: float,
-    place: int = -1,
+    ridge_index: int = -1,
     score: Callable[[np.ndarray], float] | None = None,
-) -> LeftOut:
-    """With this λ; ``kernel`` (n, n), its lower triangle, is not changed; targets (n, c). Cost 2/3 n³.
+) -> LeaveOneOutFit:
+    """Fit with λ = ``ridge`` and compute all leave-one-out errors; cost 2/3 n³.
 
-    ``score(errors)`` is what to judge them by, where it is not their mean square.
+    Only the lower triangle of ``kernel`` (n, n) is read, and it is not changed; ``targets`` (n, c). ``score(errors)``
+    replaces the weighted sum of squares.
     """
-    # Divided by the mean diagonal, coefficients and errors are the same, and no entry over- or underflows.
-    size = max(_size(kernel, weight), 1e-300)
-    ridge_share = ridge / size
-    dtype = np.float32 if kernel.dtype == np.float32 and ridge_share >= _SINGLE_PRECISION else np.float64
-    roots = np.sqrt(weight / size)
+    # Division by the mean diagonal changes neither coefficients nor errors, and prevents over- and underflow.
+    scale = max(_mean_diagonal(kernel, weight), 1e-300)
+    relative_ridge = ridge / scale
+    dtype = np.float32 if kernel.dtype == np.float32 and relative_ridge >= _MIN_FLOAT32_RIDGE else np.float64
+    roots = np.sqrt(weight / scale)
     A = kernel.astype(dtype)
     A *= roots[:, None].astype(dtype)
     A *= roots.astype(dtype)
-    A[np.diag_indices(len(A))] += dtype(ridge_share)
+    A[np.diag_indices(len(A))] += dtype(relative_ridge)
     if not cholesky(A):
-        return LeftOut(ridge, place, np.zeros_like(targets), targets, np.inf)
+        return LeaveOneOutFit(ridge, ridge_index, np.zeros_like(targets), targets, np.inf)
     solved = cholesky_solve(A, roots[:, None] * targets).astype(np.float64)
-    own = inverse_diagonal(A)
-    errors = solved / np.maximum(own * roots, 1e-300)[:, None]
-    judge = score or (lambda off: float(weight @ (off**2).sum(axis=1)))
-    spread = judge(targets)
-    mean = judge(errors) / spread if spread > 0 else 1.0
-    return LeftOut(ridge, place, roots[:, None] * solved, errors, mean)
+    inverse = inverse_diagonal(A)
+    errors = solved / np.maximum(inverse * roots, 1e-300)[:, None]
+    score = score or (lambda errors: float(weight @ (errors**2).sum(axis=1)))
+    target_score = score(targets)
+    error = score(errors) / target_score if target_score > 0 else 1.0
+    return LeaveOneOutFit(ridge, ridge_index, roots[:, None] * solved, errors, error)
 
 
 def best_ridge(
@@ -65,44 +66,45 @@ def best_ridge(
     weight: np.ndarray,
     start: int = 6,
     score: Callable[[np.ndarray], float] | None = None,
-) -> LeftOut:
-    """The λ among ``RIDGES`` at which the error is least, downhill from the one at ``start``.
+) -> LeaveOneOutFit:
+    """Fit with the λ of smallest error among ``RELATIVE_RIDGES``, found downhill from index ``start``.
 
-    The error has one valley in all but odd cases. Of two that are nearly as good the larger λ counts: it is the
-    smoother fit, and solved sooner. λ is in the units of the kernel and carries over to more rows.
+    The error has a single valley in nearly all cases. Of two equal errors the larger λ wins: the fit is smoother and
+    faster to solve. λ has the units of the kernel and can be used with more rows.
     """
-    size = _size(kernel, weight)
-    if not (size > 0 and (weight @ (targets**2).sum(axis=1)) > 0):
-        return LeftOut(max(size, 1.0), -1, np.zeros_like(targets), targets, 1.0)
-    tried: dict[int, LeftOut] = {}
+    scale = _mean_diagonal(kernel, weight)
+    if not (scale > 0 and (weight @ (targets**2).sum(axis=1)) > 0):
+        return LeaveOneOutFit(max(scale, 1.0), -1, np.zeros_like(targets), targets, 1.0)
+    fits: dict[int, LeaveOneOutFit] = {}
 
-    def at(k: int) -> float:
-        if not 0 <= k < len(RIDGES):
+    def error(k: int) -> float:
+        if not 0 <= k < len(RELATIVE_RIDGES):
             return np.inf
-        if k not in tried:
-            tried[k] = ridge_at(kernel, targets, weight, k, score)
-        return tried[k].error
+        if k not in fits:
+            fits[k] = leave_one_out_at(kernel, targets, weight, k, score)
+        return fits[k].error
 
     k = start
-    while at(k - 1) <= _NEARLY_AS_GOOD * at(k) and k > 0:
+    while error(k - 1) <= _TIE_RATIO * error(k) and k > 0:
         k -= 1
     if k == start:
-        while at(k + 1) * _NEARLY_AS_GOOD < at(k):
+        while error(k + 1) * _TIE_RATIO < error(k):
             k += 1
-    return tried[k]
+    return fits[k]
 
 
-def ridge_at(
+def leave_one_out_at(
     kernel: np.ndarray,
     targets: np.ndarray,
     weight: np.ndarray,
-    place: int,
+    ridge_index: int,
     score: Callable[[np.ndarray], float] | None = None,
-) -> LeftOut:
-    """With the λ at this place of ``RIDGES``."""
-    return leave_one_out(kernel, targets, weight, RIDGES[place] * _size(kernel, weight), place, score)
+) -> LeaveOneOutFit:
+    """Fit with the λ at ``ridge_index`` of ``RELATIVE_RIDGES``."""
+    ridge = RELATIVE_RIDGES[ridge_index] * _mean_diagonal(kernel, weight)
+    return leave_one_out(kernel, targets, weight, ridge, ridge_index, score)
 
 
-def _size(kernel: np.ndarray, weight: np.ndarray) -> float:
-    """Mean diagonal of R K R."""
+def _mean_diagonal(kernel: np.ndarray, weight: np.ndarray) -> float:
+    """Return the mean diagonal of R K R."""
     return float(np.mean(kernel.diagonal() * weight))

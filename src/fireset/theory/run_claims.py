@@ -1,4 +1,4 @@
-"""From the measurements of a run to the paper's claims about it."""
+"""Compute the paper's claims about a run from its measurements."""
 
 from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
@@ -12,16 +12,17 @@ from fireset.theory.separation import Separation
 from fireset.theory.spectrum import Spectrum
 from fireset.theory.step_split import StepSplit
 
-_STEP_ROUNDING = 0.1  # relative error of a step that the claims about descent allow for
-_IDENTITY_TOLERANCE = 1e-9  # of the four-term identity, besides the rounding of the predictions
-_MAX_SHOWN = 14  # iterations that are listed one by one
-MAX_SPECTRUM_ROWS = 2000  # up to which λ_min(H(t)) is computed
-_FEW_FLIPS = ("still", "radius", "doubtful_odds")  # assumptions under which only pairs in S̄ flip, and these are few
+_MAX_STEP_ROUNDING = 0.1  # relative error of a step up to which the claims about descent are judged
+_IDENTITY_TOLERANCE = 1e-9  # relative, of the four-term identity, in addition to the rounding of the predictions
+_MAX_LISTED_ITERATIONS = 14  # in a note
+MAX_SPECTRUM_ROWS = 2000  # above, λ_min(H(t)) is not computed
+# Assumptions under which only pairs in S̄ flip, and |S̄_i| ≤ mR.
+_FLIP_ASSUMPTIONS = ("within_radius", "radius", "near_threshold_probability")
 
 
 @dataclass
 class RunMeasurements:
-    """What a certificate has measured of a run. Tuples that begin with an iteration are of sampled iterations."""
+    """Measurements of a run. Tuples start with the number of a sampled iteration."""
 
     n: int
     m: int
@@ -29,29 +30,29 @@ class RunMeasurements:
     precision: float  # machine epsilon of the network's weights
     separation: Separation
     spectrum: Spectrum
-    why_not_descent: str  # why the claims about descent do not apply; empty if they do
-    why_not_start: str  # why the claim about ‖err(0)‖ does not apply; empty if it does
+    no_descent_reason: str  # why the claims about descent do not apply; empty if they do
+    no_start_reason: str  # why the claim about ‖err(0)‖ does not apply; empty if it does
     max_target: float  # max_i |y_i|
-    doubtful: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # |S̄_i|
-    rates: list[float] = field(default_factory=list)  # of every iteration
+    near_threshold: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # |S̄_i|
+    rates: list[float] = field(default_factory=list)  # learning rate of every iteration
     squared_errors: list[float] = field(default_factory=list)  # ‖err(t)‖² of every iteration
     overflow_iteration: int | None = None  # the iteration in which the run overflowed
     sampled_iterations: list[int] = field(default_factory=list)
     max_active: list[int] = field(default_factory=list)  # max_i k_{i,t}
     mean_active: list[float] = field(default_factory=list)
-    active_neurons: list[int] = field(default_factory=list)  # neurons that fire for some sample
+    active_neurons: list[int] = field(default_factory=list)  # neurons active for at least one sample
     max_active_increase: list[int] = field(default_factory=list)  # max_i k_{i,t} − k_{i,0}
     movement: list[float] = field(default_factory=list)  # max_r ‖w_r(t) − w_r(0)‖
     histogram: tuple[list[float], list[int]] = field(default_factory=lambda: ([], []))  # movement, neurons
     gradients: list[tuple[int, float, float]] = field(default_factory=list)  # max_r ‖∂L/∂w_r‖, ‖err‖
     spectra: list[tuple[int, float, float]] = field(default_factory=list)  # λ_min(H(t)), ‖H(t) − H(0)‖_F
-    flips: list[tuple[int, int, int, float]] = field(default_factory=list)  # all, outside S̄, movement of the latter
+    flips: list[tuple[int, int, int, float]] = field(default_factory=list)  # pairs; outside S̄: pairs, movement
     step_rounding: list[tuple[int, float]] = field(default_factory=list)  # relative error of ‖w_r(t+1) − w_r(t)‖
     splits: list[tuple[int, StepSplit]] = field(default_factory=list)
 
     @property
     def smallest(self) -> float:
-        """λ, 0 where rounding does not tell it from 0."""
+        """λ, or 0 if it is below the rounding error."""
         return 0.0 if self.spectrum.singular else self.spectrum.smallest
 
     @property
@@ -61,7 +62,7 @@ class RunMeasurements:
 
     @property
     def converged_iteration(self) -> int:
-        """The first iteration whose error is only the rounding of the predictions, or the number of all iterations."""
+        """First iteration whose error is only rounding of the predictions; ``n_iterations`` if there is none."""
         rounding = (100.0 * self.precision) ** 2 * self.squared_errors[0]
         return next((t for t, square in enumerate(self.squared_errors) if square <= rounding), len(self.squared_errors))
 
@@ -72,18 +73,22 @@ class RunMeasurements:
 
     @property
     def n_iterations(self) -> int:
-        """Forward passes: the number of steps, and one."""
+        """Number of forward passes: one more than the number of steps."""
         return len(self.squared_errors)
 
     @property
     def n_judged_steps(self) -> int:
-        """Steps from an error that is more than rounding to another such error."""
+        """Number of steps before the error is only rounding."""
         return max(0, min(self.n_iterations, self.converged_iteration) - 1)
 
     @property
     def no_movement_reason(self) -> str:
-        """Why claims about weights that have moved do not apply; empty if some weight has moved."""
-        if self.n_iterations == 1 or self.overflow_iteration is not None or any(far > 0 for far in self.movement):
+        """Reason why claims about weights that moved do not apply; empty if a weight moved."""
+        if (
+            self.n_iterations == 1
+            or self.overflow_iteration is not None
+            or any(distance > 0 for distance in self.movement)
+        ):
             return ""
         steps = self.n_iterations - 1
         if not any(norm > 0 for _, norm, _ in self.gradients):
@@ -95,10 +100,10 @@ class RunMeasurements:
 
 
 def make_report(run: RunMeasurements, failure: float, seconds: float, start_seconds: float) -> CertificateReport:
-    """Judge every claim."""
+    """Judge every claim with failure probability ρ = ``failure``."""
     assumptions = _assumptions(run, failure)
-    why_no_lambda = "" if run.smallest > 0 else f"λ_min(H^cts) is 0 up to rounding: {run.separation}"
-    claims = ClaimCollector(assumptions, run.why_not_descent, why_no_lambda, run.no_movement_reason)
+    no_lambda_reason = "" if run.smallest > 0 else f"λ_min(H^cts) is 0 up to rounding: {run.separation}"
+    claims = ClaimCollector(assumptions, run.no_descent_reason, no_lambda_reason, run.no_movement_reason)
     _eigenvalue_claims(run, claims)
     _initial_error_claim(run, failure, claims)
     _firing_claims(run, claims)
@@ -120,14 +125,15 @@ def _assumptions(run: RunMeasurements, failure: float) -> list[Assumption]:
     delta = run.separation.distance
     add("separation", "δ > 0", 0.0, delta, delta > 0, f"δ = 0: {run.separation}")
     add("threshold", "0 ≤ b", 0.0, b, b >= 0, f"b = {b:.4g} is negative")
-    odds = bounds.sparsity_failure(n, m, b)
-    text = f"m e^(−b²/2) is too small for probability {1 - failure:g}: the bound on failing is {odds:.2g}"
-    add("sparsity_odds", "P(sparsity fails) ≤ ρ", failure, odds, odds <= failure, text)
-    edge = 1.0 / b if b > 0 else inf
-    odds = bounds.doubtful_failure(n, m, b, radius)
-    add("radius", "R < 1/b", edge, radius, radius < edge, f"R = {radius:.2g} is above 1/b = {edge:.2g}")
-    text = f"m R = {m * radius:.2g} is too small to count on |S̄_i| ≤ mR with probability {1 - failure:g}"
-    add("doubtful_odds", "P(|S̄_i| > mR) ≤ ρ", failure, odds, odds <= failure, text)
+    failing = bounds.sparsity_failure(n, m, b)
+    text = f"m e^(−b²/2) is too small for probability {1 - failure:g}: the failure bound is {failing:.2g}"
+    add("sparsity_probability", "P(sparsity fails) ≤ ρ", failure, failing, failing <= failure, text)
+    largest_radius = 1.0 / b if b > 0 else inf
+    failing = bounds.near_threshold_failure(n, m, b, radius)
+    text = f"R = {radius:.2g} is above 1/b = {largest_radius:.2g}"
+    add("radius", "R < 1/b", largest_radius, radius, radius < largest_radius, text)
+    text = f"m R = {m * radius:.2g} is too small for |S̄_i| ≤ mR with probability {1 - failure:g}"
+    add("near_threshold_probability", "P(|S̄_i| > mR) ≤ ρ", failure, failing, failing <= failure, text)
     width = bounds.discrete_width(n, smallest, failure)
     text = f"m = {m:,} is below 32 n ln(n/ρ)/λ = {width:.3g}"
     add("kernel_width", "m ≥ 32 λ⁻¹ n ln(n/ρ)", width, m, m >= width, text)
@@ -137,30 +143,31 @@ def _assumptions(run: RunMeasurements, failure: float) -> list[Assumption]:
     width = bounds.width_for_movement(n, smallest, run.initial_error)
     text = f"m = {m:,} is below 2304 λ⁻⁴ n³ ‖err(0)‖² = {width:.3g}, where D < R"
     add("width", "D < R", width, m, m > width, text)
-    far = max([*run.movement, *(moved for *_, moved in run.flips)], default=0.0)
+    moved = max([*run.movement, *(distance for *_, distance in run.flips)], default=0.0)
     if run.overflow_iteration is not None:
-        far = inf
-    add("still", "max movement < R", radius, far, far < radius, f"neurons moved by {far:.2g}, beyond R = {radius:.2g}")
+        moved = inf
+    text = f"neurons moved by {moved:.2g}, more than R = {radius:.2g}"
+    add("within_radius", "max movement < R", radius, moved, moved < radius, text)
     judged = [(t, lost) for t, lost in run.step_rounding if t < run.n_judged_steps]
     t, lost = max(judged, key=lambda item: item[1], default=(0, 0.0))
     text = (
         f"rounding of the weights, relative {run.precision:.2g}, changed the step of iteration {t} by "
         f"{percent(lost, 0)}; use dtype float64"
     )
-    limit = _STEP_ROUNDING
+    limit = _MAX_STEP_ROUNDING
     add("rounding", "‖w_r(t+1) − w_r(t)‖ = η ‖∂L/∂w_r‖", limit, lost, lost <= limit, text)
-    behind = [
+    above = [
         t
         for t, square in enumerate(run.squared_errors[: run.converged_iteration])
         if not square <= run.squared_errors[0] * bounds.decay(run.rates[0], smallest, t) * (1 + 1e-9)
     ]
-    text = f"‖err(t)‖² was above (1 − ηλ/2)^t ‖err(0)‖² in iteration {behind[0] if behind else 0}"
-    add("rate_so_far", "‖err(t)‖² ≤ (1 − ηλ/2)^t ‖err(0)‖²", 0, len(behind), not behind, text)
+    text = f"‖err(t)‖² was above (1 − ηλ/2)^t ‖err(0)‖² in iteration {above[0] if above else 0}"
+    add("rate_so_far", "‖err(t)‖² ≤ (1 − ηλ/2)^t ‖err(0)‖²", 0, len(above), not above, text)
     return found
 
 
 def _eigenvalue_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
-    """λ of H^cts between its bounds."""
+    """Judge both bounds on λ = λ_min(H^cts)."""
     low, high = bounds.eigenvalue_bounds(run.n, run.threshold, run.separation.distance)
     source = "Theorem: spectral gap with data separation"
     claims.add("λ below", source, "λ ≤ e^(−b²/2)", [(0, run.smallest, high)], ("threshold",), needs_lambda=True)
@@ -176,49 +183,51 @@ def _eigenvalue_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
 
 
 def _initial_error_claim(run: RunMeasurements, failure: float, claims: ClaimCollector) -> None:
-    """‖err(0)‖²; C is worked out in ``bounds.initial_error_bound``."""
+    """Judge ‖err(0)‖²; ``bounds.initial_error_bound`` derives the constant C."""
     bound = bounds.initial_error_bound(run.n, run.threshold, failure, run.max_target)
-    observed = [] if run.why_not_start else [(0, run.squared_errors[0], bound)]
+    observed = [] if run.no_start_reason else [(0, run.squared_errors[0], bound)]
     source, text = "Claim: upper bound the initialization", "‖err(0)‖² ≤ C n (1 + b²) ln²(n/ρ)"
-    claims.add("initial error", source, text, observed, ("threshold",), missing=run.why_not_start)
+    claims.add("initial error", source, text, observed, ("threshold",), missing=run.no_start_reason)
 
 
 def _firing_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
-    """How many neurons fire for a sample, may flip, flip, and fire at all."""
+    """Judge the numbers of active neurons, of neurons near the threshold, and of flips."""
     m, b = run.m, run.threshold
     source = "Lemma: sparsity after initialization"
     observed = [(0, float(run.max_active[0]), bounds.sparsity_bound(m, b))]
-    claims.add("sparsity", source, "max_i k_{i,0} ≤ 2m e^(−b²/2)", observed, ("threshold", "sparsity_odds"))
+    claims.add("sparsity", source, "max_i k_{i,0} ≤ 2m e^(−b²/2)", observed, ("threshold", "sparsity_probability"))
 
     source, text = "Claim: bound on noflip probability", "max_i |S̄_i| ≤ m min{R, e^(−b²/2)}"
-    limit = bounds.doubtful_bound(m, b, run.radius)
-    observed = [(0, float(run.doubtful.max()), limit)]
-    claims.add("doubtful", source, text, observed, ("radius", "doubtful_odds"), needs_lambda=True)
+    limit = bounds.near_threshold_bound(m, b, run.radius)
+    observed = [(0, float(run.near_threshold.max()), limit)]
+    claims.add("near threshold", source, text, observed, ("radius", "near_threshold_probability"), needs_lambda=True)
     text = "flips of pairs outside S̄_i: none while ‖w_r − w_r(0)‖ < R"
     observed = [(t, float(outside), 0.0) for t, _, outside, _ in run.flips]
     steps = run.n_iterations - 1
-    claims.add("noflip", source, text, observed, ("still",), needs_lambda=True, needs_movement=True, total=steps)
+    claims.add(
+        "noflip", source, text, observed, ("within_radius",), needs_lambda=True, needs_movement=True, total=steps
+    )
 
     source, text = "Lemma: number of fired neurons per iteration", "max_i k_{i,t} − k_{i,0} ≤ m min{R, e^(−b²/2)}"
     observed = [(t, float(n), limit) for t, n in zip(run.sampled_iterations, run.max_active_increase, strict=True)]
     every = {"needs_movement": True, "total": run.n_iterations}
-    claims.add("fired", source, text, observed, _FEW_FLIPS, needs_lambda=True, **every)
-    # What the O hides: k_{i,0} ≤ 2m e^(−b²/2), and no more than |S̄_i| are added.
+    claims.add("active increase", source, text, observed, _FLIP_ASSUMPTIONS, needs_lambda=True, **every)
+    # The constant that O hides: k_{i,0} ≤ 2m e^(−b²/2), and at most |S̄_i| neurons are added.
     text = "max_i k_{i,t} ≤ 2m e^(−b²/2) + m min{R, e^(−b²/2)}"
     most = bounds.sparsity_bound(m, b) + limit
     observed = [(t, float(n), most) for t, n in zip(run.sampled_iterations, run.max_active, strict=True)]
-    assumes = ("threshold", "sparsity_odds", *_FEW_FLIPS)
+    assumes = ("threshold", "sparsity_probability", *_FLIP_ASSUMPTIONS)
     claims.add("sparsity, all t", source, text, observed, assumes, needs_lambda=True, **every)
 
-    # Assumes nothing: a neuron that fires for no sample has no gradient, does not move, and so never fires.
+    # No assumptions: a neuron that is active for no sample has gradient 0 and does not move.
     source, text = "Lemma: running time of Algorithm 1", "|∪_i S_{i,fire}(t)| ≤ |∪_i S_{i,fire}(0)|"
     first = float(run.active_neurons[0])
     observed = [(t, float(n), first) for t, n in zip(run.sampled_iterations, run.active_neurons, strict=True)]
-    claims.add("alive", source, text, observed, **every)
+    claims.add("active neurons", source, text, observed, **every)
 
 
 def _kernel_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
-    """λ_min(H(t)), and how far H(t) is from H(0)."""
+    """Judge λ_min(H(t)) and ‖H(t) − H(0)‖_F."""
     missing = f"λ_min(H(t)) is computed for up to {MAX_SPECTRUM_ROWS:,} rows only"
     every = {"needs_lambda": True, "needs_movement": True, "missing": missing, "total": run.n_iterations}
     source, text = "Lemma: continuous and discrete kernel", "λ_min(H(0)) ≥ 3λ/4"
@@ -228,14 +237,14 @@ def _kernel_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     source, text = "Lemma: perturbed w for shifted NTK", "‖H(t) − H(0)‖_F ≤ n min{c e^(−b²/2), 3R}"
     limit = bounds.perturbation_bound(run.n, run.threshold, run.radius)
     observed = [(t, change, limit) for t, _, change in run.spectra]
-    claims.add("H change", source, text, observed, _FEW_FLIPS, **every)
-    text, assumes = "λ_min(H(t)) ≥ λ/2", ("still", "kernel_width")
+    claims.add("H change", source, text, observed, _FLIP_ASSUMPTIONS, **every)
+    text, assumes = "λ_min(H(t)) ≥ λ/2", ("within_radius", "kernel_width")
     observed = [(t, value, 0.5 * run.smallest) for t, value, _ in run.spectra]
     claims.add("H(t)", source, text, observed, assumes, at_most=False, **every)
 
 
 def _movement_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
-    """Gradients, and how far neurons move."""
+    """Judge the norm of the gradient and the movement of the neurons."""
     n, m, smallest = run.n, run.m, run.smallest
     observed = [(t, norm, bounds.gradient_bound(n, m, error)) for t, norm, error in run.gradients]
     text = "max_r ‖∂L/∂w_r‖ ≤ √(n/m) ‖err(t)‖"
@@ -248,15 +257,15 @@ def _movement_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
         moved.append((run.overflow_iteration, inf))
     source, text = "Claim: movement per iteration", "max_r ‖w_r(t) − w_r(0)‖ ≤ D = 4√n ‖err(0)‖/(√m λ)"
     limit = bounds.movement_bound(n, m, smallest, run.initial_error)
-    observed = [(t, far, limit) for t, far in moved]
+    observed = [(t, distance, limit) for t, distance in moved]
     claims.add("movement", source, text, observed, ("rate_so_far", "rounding"), **descent)
     text, assumes = "max_r ‖w_r(t) − w_r(0)‖ < R = λ/(12n)", ("width", "rate_so_far", "rounding")
-    observed = [(t, far, run.radius) for t, far in moved]
+    observed = [(t, distance, run.radius) for t, distance in moved]
     claims.add("within R", source, text, observed, assumes, **descent)
 
 
 def _split_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
-    """B₁ … B₄ with their bounds, all over ‖err(t)‖²; the identity; and one step."""
+    """Judge B₁ … B₄ divided by ‖err(t)‖², the four-term identity, and the progress of a step."""
     n, b, smallest, radius, errors = run.n, run.threshold, run.smallest, run.radius, run.squared_errors
     rate = run.rates[0]
     limits = bounds.split_bounds(n, rate, smallest, b, radius, 1.0)
@@ -267,7 +276,7 @@ def _split_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
         "B₃/‖err‖² ≤ 2ηn min{R, e^(−b²/2)}",
         "B₄/‖err‖² ≤ η²n²",
     )
-    assumes = (("still", "kernel_width"), _FEW_FLIPS, _FEW_FLIPS, ())
+    assumes = (("within_radius", "kernel_width"), _FLIP_ASSUMPTIONS, _FLIP_ASSUMPTIONS, ())
     steps = [(t, split) for t, split in run.splits if t + 1 < run.converged_iteration]
     descent = {"needs_descent": True, "needs_movement": True, "total": run.n_judged_steps}
     for k in range(4):
@@ -275,7 +284,7 @@ def _split_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
         key, source = f"B{k + 1}", f"Claim: bounding the {names[k]} term"
         claims.add(key, source, texts[k], observed, assumes[k], needs_lambda=k < 3, slack=1e-9, **descent)
     observed = [
-        # Predictions are known to their precision only; beside a small error that shows.
+        # Rounding of the predictions is large relative to a small error.
         (t, abs(split.gap), _IDENTITY_TOLERANCE + 1e3 * run.precision * sqrt(errors[0] / errors[t]))
         for t, split in steps
     ]
@@ -285,12 +294,12 @@ def _split_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
     observed = [(t, errors[t + 1] / errors[t], factor) for t, _ in steps]
     source = "Lemma: progress per iteration"
     text = "‖err(t+1)‖²/‖err(t)‖² ≤ 1 − ηλ + 4ηn min{R, e^(−b²/2)} + η²n²"
-    assumed = (*_FEW_FLIPS, "kernel_width", "rounding")
+    assumed = (*_FLIP_ASSUMPTIONS, "kernel_width", "rounding")
     claims.add("one step", source, text, observed, assumed, needs_lambda=True, slack=1e-9, **descent)
 
 
 def _rate_claim(run: RunMeasurements, claims: ClaimCollector) -> None:
-    """The convergence lemma itself."""
+    """Judge the convergence lemma."""
     first = run.squared_errors[0]
     observed = [
         (t, square / first if isfinite(square) else inf, bounds.decay(run.rates[0], run.smallest, t))
@@ -298,10 +307,19 @@ def _rate_claim(run: RunMeasurements, claims: ClaimCollector) -> None:
         if t > 0
     ]
     text = "‖err(t)‖²/‖err(0)‖² ≤ (1 − ηλ/2)^t"
-    assumes = ("step", "width", "radius", "doubtful_odds", "kernel_width", "threshold", "separation", "rounding")
+    assumes = (
+        "step",
+        "width",
+        "radius",
+        "near_threshold_probability",
+        "kernel_width",
+        "threshold",
+        "separation",
+        "rounding",
+    )
     source = "Lemma: convergence"
     descent = {"needs_descent": True, "needs_lambda": True, "needs_movement": True, "total": run.n_judged_steps}
-    claims.add("rate", source, text, observed, assumes, slack=1e-9, **descent)
+    claims.add("rate", source, text, observed, (*assumes, "rounding"), slack=1e-9, **descent)
 
 
 def _quantities(run: RunMeasurements, failure: float) -> dict[str, float]:
@@ -348,32 +366,32 @@ def _curves(run: RunMeasurements) -> dict[str, list[float]]:
 
 def _notes(run: RunMeasurements, seconds: float, start_seconds: float) -> list[str]:
     n_iterations = run.n_iterations
-    spectra = iterations_in_words([t for t, *_ in run.spectra], n_iterations)
+    spectra = describe_iterations([t for t, *_ in run.spectra], n_iterations)
     notes = [
         f"‖err(t)‖ was measured in every iteration. Fire sets, flips, movement, gradients and B₁ … B₄ are exact, "
-        f"measured in {iterations_in_words(run.sampled_iterations, n_iterations)}; λ_min(H(t)) and ‖H(t) − H(0)‖ in "
+        f"measured in {describe_iterations(run.sampled_iterations, n_iterations)}; λ_min(H(t)) and ‖H(t) − H(0)‖ in "
         f"{spectra}.",
         f"The certificate took {seconds:.2f} s, {start_seconds:.2f} s of it before training; the training time "
-        f"includes that.",
+        f"includes both.",
     ]
     if run.no_movement_reason:
         notes.append(f"Warning: {run.no_movement_reason}.")
     if run.converged_iteration < n_iterations:
         notes.append(
-            f"From iteration {run.converged_iteration} on the error is only rounding; no claim is held against it."
+            f"From iteration {run.converged_iteration} on the error is only rounding; claims are not judged there."
         )
     if run.overflow_iteration is not None:
         notes.append(f"The run overflowed in iteration {run.overflow_iteration}.")
     return notes
 
 
-def iterations_in_words(iterations: list[int], total: int) -> str:
-    """Which of ``total`` iterations, counted from 0, a list holds."""
+def describe_iterations(iterations: list[int], total: int) -> str:
+    """Name the listed ones of ``total`` iterations, counted from 0."""
     if not iterations:
         return "no iteration"
     if len(iterations) >= total:
         return "every iteration" if total > 1 else "iteration 0"
     shown = [str(t) for t in iterations]
-    if len(shown) > _MAX_SHOWN:
-        shown = [*shown[: _MAX_SHOWN - 2], "…", shown[-1]]
+    if len(shown) > _MAX_LISTED_ITERATIONS:
+        shown = [*shown[: _MAX_LISTED_ITERATIONS - 2], "…", shown[-1]]
     return f"{len(iterations)} of {total} iterations ({', '.join(shown)})"

@@ -1,4 +1,4 @@
-"""The ends of a kernel's spectrum: all of it for small n, a Krylov method on a Cholesky factor for large n."""
+"""Extreme eigenvalues of a kernel: a dense solver for small n, a Krylov method on a Cholesky factor for large n."""
 
 from dataclasses import dataclass
 
@@ -7,31 +7,32 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.system_memory import available_bytes
 
-_MAX_DENSE_ROWS = 1500  # a dense solver takes about a second for them
-_TOLERANCE = 1e-10  # of the Krylov method, relative
-_RELATIVE_SHIFT = 1e-10
+_MAX_DENSE_ROWS = 1500  # for which the dense solver takes about a second
+_KRYLOV_TOLERANCE = 1e-10  # relative
+_RELATIVE_SHIFT = 1e-10  # of λ_max
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """λ_min and λ_max of a symmetric positive kernel, and how far rounding may have moved λ_min."""
+    """λ_min and λ_max of a symmetric positive semi-definite kernel, and the rounding error of λ_min."""
 
     smallest: float
     largest: float
-    rounding: float  # n · eps · λ_max: a λ_min below this cannot be told from 0
+    rounding: float  # n · eps · λ_max
 
     @property
     def singular(self) -> bool:
+        """Whether λ_min is 0 up to rounding."""
         return self.smallest <= self.rounding
 
 
 class ShiftedCholesky:
     """Cholesky factor of ``kernel + shift·I`` for a symmetric positive semi-definite kernel (n, n).
 
-    The shift is 1e-10 λ_max, or n·eps·λ_max if that is more, and ten times as much as long as rounding prevents the
-    factorization: a smaller one would amplify rounding in the solutions where the kernel is singular. ``smallest``
-    subtracts it again. Cost n³/3; memory 8 n² bytes, none of it with ``overwrite`` (the kernel is lost then).
+    The shift is max(1e-10, n·eps) λ_max, and is multiplied by 10 while rounding makes the factorization fail. A smaller
+    shift would amplify rounding in the solutions for a singular kernel. ``smallest`` subtracts the shift. Cost n³/3;
+    memory 8 n² bytes, or 0 with ``overwrite``, which destroys the kernel.
     """
 
     def __init__(self, kernel: np.ndarray, *, overwrite: bool = False):
@@ -39,39 +40,39 @@ class ShiftedCholesky:
 
         n = len(kernel)
         if not np.isfinite(kernel.sum()):
-            raise FloatingPointError("the kernel to be factored has entries that are not finite")
+            raise FloatingPointError("the kernel has entries that are not finite")
         self.largest = _largest_eigenvalue(kernel)
-        self.shift = max(_RELATIVE_SHIFT, n * _EPS) * self.largest or 1.0  # for a kernel that is 0, any will do
+        self.shift = max(_RELATIVE_SHIFT, n * _EPS) * self.largest or 1.0  # any shift is correct for a kernel of zeros
         kernel = kernel if overwrite else kernel.copy()
         diagonal = np.diagonal(kernel).copy()
-        while True:  # ends where the shift makes the kernel diagonally dominant
+        while True:  # ends at the latest when the shift makes the kernel diagonally dominant
             kernel[np.diag_indices(n)] = diagonal + self.shift
             try:
-                # The transposed view is what LAPACK calls column-major: factored in place, in one triangle.
+                # The transposed view is column-major, so that LAPACK factors one triangle in place.
                 self._factor = cho_factor(kernel.T, lower=True, overwrite_a=True, check_finite=False)
                 return
-            except LinAlgError:  # restore that triangle from the other one, and shift more
+            except LinAlgError:  # restore the triangle from the other one and increase the shift
                 self.shift *= 10.0
                 for i in range(n):
                     kernel[i, i + 1 :] = kernel[i + 1 :, i]
 
     def solve(self, y: np.ndarray) -> np.ndarray:
-        """(kernel + shift·I)⁻¹ y."""
+        """Return (kernel + shift·I)⁻¹ y."""
         from scipy.linalg import cho_solve
 
         return cho_solve(self._factor, y, check_finite=False)
 
     def smallest(self) -> float:
-        """λ_min of the kernel, by Lanczos on the inverse: some twenty solves of 2 n² operations.
+        """Return λ_min of the kernel by Lanczos on the inverse: about twenty solves of 2 n² operations.
 
-        Plain Lanczos hardly converges at the lower end of an ill-conditioned matrix; the inverse has it on top.
+        Lanczos on an ill-conditioned kernel converges slowly to λ_min; λ_min is the largest eigenvalue of the inverse.
         """
         from scipy.sparse.linalg import LinearOperator, eigsh
 
         n = len(self._factor[0])
         inverse = LinearOperator((n, n), matvec=self.solve, dtype=np.float64)  # pyright: ignore[reportCallIssue]
         start = np.random.default_rng(0).standard_normal(n)
-        largest_inverse = eigsh(inverse, k=1, which="LA", v0=start, tol=_TOLERANCE, return_eigenvectors=False)[0]  # pyright: ignore[reportArgumentType]
+        largest_inverse = eigsh(inverse, k=1, which="LA", v0=start, tol=_KRYLOV_TOLERANCE, return_eigenvectors=False)[0]  # pyright: ignore[reportArgumentType]
         return 1.0 / float(largest_inverse) - self.shift
 
     def spectrum(self) -> Spectrum:
@@ -79,11 +80,11 @@ class ShiftedCholesky:
 
 
 def extreme_eigenvalues(kernel: np.ndarray, *, overwrite: bool = False) -> Spectrum:
-    """Both ends of the spectrum of a symmetric positive semi-definite matrix (n, n), n ≥ 1.
+    """Return λ_min and λ_max of a symmetric positive semi-definite matrix (n, n), n ≥ 1.
 
-    Up to 1,500 rows by LAPACK's dense solver. Beyond, λ_max by Lanczos and λ_min by Lanczos on the inverse, through a
-    Cholesky factor (``ShiftedCholesky`` has cost and memory). Accuracy of λ_min: 1e-9 relative and, absolute, about
-    ``Spectrum.rounding``, which no method in float64 goes below.
+    Up to 1,500 rows by LAPACK's dense solver; beyond, λ_max by Lanczos and λ_min by Lanczos on the inverse, with a
+    Cholesky factor (cost and memory: ``ShiftedCholesky``). Error of λ_min: 1e-9 relative plus about
+    ``Spectrum.rounding``, the limit of float64.
     """
     from scipy.linalg import eigvalsh
 
@@ -95,7 +96,7 @@ def extreme_eigenvalues(kernel: np.ndarray, *, overwrite: bool = False) -> Spect
 
 
 def smallest_eigenvalue(kernel: np.ndarray) -> float:
-    """λ = λ_min of a symmetric positive semi-definite matrix; see ``extreme_eigenvalues``."""
+    """Return λ_min of a symmetric positive semi-definite matrix, as ``extreme_eigenvalues`` does."""
     from scipy.linalg import eigvalsh
 
     if len(kernel) <= _MAX_DENSE_ROWS:
@@ -104,22 +105,22 @@ def smallest_eigenvalue(kernel: np.ndarray) -> float:
 
 
 def check_memory(n: int) -> None:
-    """Raise an InputError if a kernel of n rows, 8 n² bytes, does not fit into memory."""
+    """Raise InputError if a kernel of n rows, 8 n² bytes, does not fit into memory."""
     needed = 8.0 * n * n
     free = available_bytes()
     if needed > 0.9 * free:
         raise InputError(
             f"the kernel of {n:,} rows takes {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; "
-            f"give fewer rows"
+            f"pass fewer rows"
         )
 
 
 def _largest_eigenvalue(kernel: np.ndarray) -> float:
     from scipy.sparse.linalg import eigsh
 
-    if np.diagonal(kernel).max() <= 0:  # then a positive kernel is 0
+    if np.diagonal(kernel).max() <= 0:  # a positive semi-definite kernel is then 0
         return 0.0
     if len(kernel) < 3:  # too small for Lanczos
         return float(np.linalg.eigvalsh(kernel)[-1])
-    start = np.ones(len(kernel))  # near the top vector where all entries are positive
-    return float(eigsh(kernel, k=1, which="LA", v0=start, tol=_TOLERANCE, return_eigenvectors=False)[0])  # pyright: ignore[reportArgumentType]
+    start = np.ones(len(kernel))  # near the top eigenvector if all entries are positive
+    return float(eigsh(kernel, k=1, which="LA", v0=start, tol=_KRYLOV_TOLERANCE, return_eigenvectors=False)[0])  # pyright: ignore[reportArgumentType]

@@ -11,16 +11,16 @@ A loss may name another to stand for it (``Loss.for_ridge``): for quantiles it i
 
 import numpy as np
 
-from fireset.theory.leave_one_out import LeftOut, best_ridge
+from fireset.theory.leave_one_out import LeaveOneOutFit, best_ridge
 from fireset.training.losses import Loss
 
-_FIRST_PLACE = 6  # in RIDGES, to begin at
+_FIRST_PLACE = 6  # in RELATIVE_RIDGES, to begin at
 _MUCH_WORSE = 10.0  # times the loss before a round: its predictions are not where to take curvatures
 
 
 def ridge_for_loss(
     kernel: np.ndarray, loss: Loss, start: np.ndarray, targets: np.ndarray, weight: np.ndarray
-) -> LeftOut:
+) -> LeaveOneOutFit:
     """For a network that predicts ``start`` (n, c) before training; ``kernel`` (n, n), its lower triangle."""
     loss, targets = loss.for_ridge(targets, weight)
     first = start[:, : targets.shape[1]]
@@ -40,7 +40,7 @@ def ridge_for_loss(
 
         found = best_ridge(kernel, response, curvatures, place, score if loss.ridge_rounds > 1 else None)
         before = loss.value(u, targets, weight)
-        u, place = first + response - found.errors, max(found.place, 0)
+        u, place = first + response - found.errors, max(found.ridge_index, 0)
         if not loss.value(u, targets, weight) <= _MUCH_WORSE * before:
             break
     assert found is not None
