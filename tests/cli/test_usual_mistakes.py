@@ -79,7 +79,7 @@ TYPED: dict[str, tuple[Any, str]] = {
         "holds the single class 'yes' in all rows; give rows of at least two classes",
     ),
     "an engine that is none": ((*TRAIN, "--engine", "cuda"), "engine must be one of"),
-    "a loss that is none": ((*TRAIN, "--loss", "mse"), "loss must be one of squared_error"),
+    "a loss that is none": ((*TRAIN, "--loss", "mse"), "`loss` must be one of squared_error"),
     "a loss for classes": (
         (*TRAIN, "--loss", "log_loss"),
         "for regression; got 'log_loss', which is for classification",
