@@ -41,7 +41,7 @@ def test_training(solver):
     line = drawn(on, bar._bar.get_renderable())
     assert "12002/30000" in line or (solver == "gauss-newton" and "12002/?" in line)
     assert "loss 1235" in line
-    assert "fired 2.3" in line
+    assert "active 2.3" in line
 
 
 def test_a_wide_terminal_has_a_bar():

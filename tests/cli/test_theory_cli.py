@@ -34,7 +34,7 @@ def test_classification_as_a_table(works):
     out = works(*THEORY)
     for line in (
         "The data and their kernel",
-        "What the theorem asks for",
+        "What the theorem requires",
         "What practice needs",
         "n         32     ",
         "smallest eigenvalue of H^cts",
@@ -191,10 +191,10 @@ def test_figures_are_data(works, monkeypatch):
     works(*THEORY, "--report", "page.html")
     checked, ((path, title, sections), settings) = pages
     assert str(checked) == str(path) == "page.html"
-    assert title == "What the theorem asks for on table.csv"
+    assert title == "What the theorem requires on table.csv"
     assert settings["settings"]["width"] == 2000
-    assert [section.heading for section in sections][1] == "What the theorem asks for"
-    (figure,) = sections[0].figures
+    assert [section.heading for section in sections][2] == "What the theorem requires"
+    (figure,) = sections[1].figures
     assert len(figure.series) == 4
     assert figure.alt
     for series in figure.series:
@@ -224,7 +224,7 @@ def test_tables_and_sections_have_the_same_words():
     found = theory_task.Theory(summary, [])
     tables = theory_tables(found)
     assert "one row: no pair" in tables[0][1].rows[2][2]
-    assert [section.heading for section in theory_sections(found)] == [heading for heading, _ in tables]
+    assert [section.heading for section in theory_sections(found)[1:]] == [heading for heading, _ in tables]
 
 
 def test_train_with_a_certificate(works):

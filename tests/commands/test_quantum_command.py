@@ -132,7 +132,7 @@ def test_page(quantum, monkeypatch):
     code, _, _ = quantum(*SMALL, "--quiet", "--report", "page.html")
     assert code == 0
     assert str(written[0]) == "page.html"
-    assert written[1] == (written[0], "Grover's search for the fire sets of table.csv", 4)
+    assert written[1] == (written[0], "Quantum search for active neurons on table.csv", 4)
 
 
 def test_without_qiskit(quantum, monkeypatch):

@@ -143,7 +143,7 @@ def test_nothing_held_out_says_what_is_missing(task, missing):
     sections = held_out_sections(None, task)
     assert not parts(sections)
     assert f"{missing} and " in text(sections)
-    assert "Leave --holdout out" in text(sections)
+    assert "--holdout" in text(sections)
 
 
 # In short
@@ -163,7 +163,7 @@ def test_in_short():
     said = words(of_classes(), held_out_majority_accuracy=0.34, forecast_accuracy=0.7)
     assert "trained on 400 rows of t.csv to predict the class y from 2 columns, by 1 round of Gauss–Newton" in said
     assert "better than always predicting the most frequent class, which is right for 34.0 %" in said
-    assert "had forecast an accuracy of 0.700" in said
+    assert "had forecast an accuracy of 70.0 %" in said
     assert "fireset predict 'm x' new.csv" in said
 
 
@@ -182,10 +182,10 @@ def test_in_short_for_numbers():
     ("changes", "advice"),
     [
         ({"stop_reason": "max_iter"}, "allow more with --max-iter"),
-        ({"iterations": 0}, "give it more neurons with --width"),
+        ({"iterations": 0}, "Training left the network unchanged"),
         ({"held_out_majority_accuracy": 0.9}, "explain little of the target"),
-        ({"forecast_accuracy": 0.99}, "The outcome is behind the forecast"),
-        ({"held_out_low_recall_classes": {"c1": 0.1}}, "Train with --balance: found less than half the time are c1."),
+        ({"forecast_accuracy": 0.99}, "below the forecast"),
+        ({"held_out_low_recall_classes": {"c1": 0.1}}, "Train with --balance: recall is below one half for c1."),
         ({"importances": {"a": 0.95, "b": 0.05}, "held_out_accuracy": 1.0}, "The column a determines nearly all"),
     ],
 )
@@ -196,7 +196,7 @@ def test_next_steps(changes, advice):
 
 def test_next_steps_without_a_score():
     assert "train again without --holdout 0" in words(None)
-    assert "Hold out more rows: 5 cannot tell" in words(of_classes(5))
+    assert "5 held-out rows cannot tell" in words(of_classes(5))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_train_leaves_all_of_it(tmp_path, holdout):
     read = Page(page)
     assert "fireset predict m.safetensors new.csv" in read.text
     assert "Learning curve" in read.text
-    assert ("--holdout 0 kept no rows back" in read.text) == (holdout == 0)
+    assert ("--holdout 0 held out no rows" in read.text) == (holdout == 0)
     assert read.count("table", **{"class": "matrix"}) == (holdout > 0)
     if holdout:
         cells = [int(count) for count in re.findall(r'<td class="(?:match|mismatch)"[^>]*>(\d+)<', page.read_text())]

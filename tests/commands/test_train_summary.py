@@ -16,6 +16,7 @@ from sklearn.metrics import (
 )
 
 from fireset._util.wording import counted, duration, percent, significant
+from fireset.cli.train_summary import train_summary
 from fireset.commands.intervals import r2_interval
 from fireset.commands.scores import scores
 
@@ -172,3 +173,25 @@ class TestTask:
         given = ("--task", "regression")
         found = json.loads(works("train", "churn.csv", "--target", "spent", "--width", 200, "-q", "--json", *given))
         assert "task_reason" not in found
+
+
+def test_an_interval_of_few_rows_has_no_absurd_bounds():
+    facts = {
+        "held_out_rows": 3,
+        "held_out_r2": -0.0001,
+        "held_out_r2_interval": [-9e11, 0.999],
+        "held_out_rmse": 1.0,
+        "held_out_mae": 1.0,
+        "held_out_constant_rmse": 1.0,
+        "held_out_constant_prediction": 0.0,
+        "rows": 12,
+        "columns": 2,
+        "width": 100,
+        "iterations": 1,
+        "stop_reason": "tol",
+        "solver": "gauss-newton",
+        "importances": {"a": 0.9999, "b": 0.0001},
+    }
+    shown = train_summary(facts)
+    assert shown["R²"].startswith("0.000 (95 % interval below -1 to 0.999)")
+    assert shown["what matters"] == "a 100 %"  # a share of 0 % is left out

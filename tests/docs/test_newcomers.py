@@ -56,7 +56,7 @@ def test_the_tutorial_can_be_followed(rentals, monkeypatch):
     columns = [line for line in explained if line.startswith(("rental", "pickup", "station", "age"))]
     assert len(columns) == 4
     # Shares may differ in the last digit from machine to machine.
-    assert {re.sub(r"[\d.]+%", "", line) for line in columns} <= {re.sub(r"[\d.]+%", "", line) for line in shown}
+    assert {re.sub(r"[\d.]+ %", "", line) for line in columns} <= {re.sub(r"[\d.]+ %", "", line) for line in shown}
 
     trained = run(*followed[1])
     held_out = re.search(r"^accuracy +([\d.]+) %", trained, re.MULTILINE)

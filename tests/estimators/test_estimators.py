@@ -215,4 +215,4 @@ def test_verbose_shows_progress(capsys, monkeypatch):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "training: round 1  loss" in shown.err
-    assert "fired" in shown.err
+    assert "active" in shown.err

@@ -406,3 +406,54 @@ def test_unsuitable_files_are_refused_with_one_line(run, tmp_path):
         "plain",
         "same.onnx",
     ]
+
+
+class TestOrderedCategories:
+    """Places in an order, with and without missing cells in training."""
+
+    levels = ("low", "medium", "high", "never seen")
+
+    def table(self, missing: bool) -> pl.DataFrame:
+        rng = np.random.default_rng(3)
+        cells = [self.levels[k] for k in rng.integers(0, 3, 200)]
+        cells = [None if missing and k % 9 == 0 else cell for k, cell in enumerate(cells)]
+        sizes = [str(k) for k in rng.integers(0, 4, 200)]
+        return pl.DataFrame(
+            {
+                "risk": pl.Series(cells, dtype=pl.Enum(self.levels)),
+                "size": pl.Series(sizes, dtype=pl.Enum(["0", "1", "2", "3"])),
+                "x": rng.standard_normal(200),
+            }
+        )
+
+    @pytest.mark.parametrize("missing", [False, True])
+    @pytest.mark.parametrize("estimator_class", [ShiftedReLURegressor, ShiftedReLUClassifier])
+    def test_predictions(self, estimator_class, missing):
+        table = self.table(missing)
+        y = table["risk"].to_physical().fill_null(1).to_numpy() + table["x"].to_numpy()
+        y = y if estimator_class is ShiftedReLURegressor else np.digitize(y, [0.0, 1.0])
+        estimator = estimator_class(width=300, random_state=0, dtype="float64").fit(table, y)
+        assert [type(column).__name__ for column in estimator.encoder_.columns[:2]] == ["OrderedColumn"] * 2
+        texts = table.with_columns(pl.col("risk", "size").cast(pl.String))
+        assert_same(estimator, table, inputs_of(estimator, texts))
+
+    def test_missing_for_the_first_time_and_never_seen(self):
+        table = self.table(False)
+        estimator = ShiftedReLURegressor(width=300, random_state=0, dtype="float64").fit(table, table["x"].to_numpy())
+        new = table[:3].with_columns(pl.Series("risk", [None, "never seen", "low"], dtype=pl.Enum(self.levels)))
+        texts = new.with_columns(pl.col("risk", "size").cast(pl.String))
+        with pytest.warns(UserWarning, match="missing cells"):
+            assert_same(estimator, new, inputs_of(estimator, texts))
+
+    def test_two_spellings_of_whole_numbers_and_what_has_no_place(self):
+        table = self.table(True)
+        estimator = ShiftedReLURegressor(width=50, random_state=0).fit(table, table["x"].to_numpy())
+        model = estimator.to_onnx()
+        one = inputs_of(estimator, table[1:2].with_columns(pl.col("risk", "size").cast(pl.String)))
+
+        def predicted(column: str, text: str) -> float:
+            return float(run_graph(model, one | {column: np.array([[text]], object)})[0][0])
+
+        assert predicted("size", "2") == predicted("size", "2.0")
+        assert np.isfinite(predicted("risk", ""))
+        assert np.isnan(predicted("risk", "enormous"))  # the estimator refuses it

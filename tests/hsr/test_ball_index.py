@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fireset import InputError
+from fireset import InputError, hsr
+from fireset._util.files import write_model
 from fireset.hsr import BallIndex
 from support.indexes import KINDS, grid
 
@@ -131,3 +132,50 @@ class TestMistakes:
             BallIndex([[1e200]])
         with pytest.raises(InputError, match="shape"):
             self.index.query_batch(np.zeros((2, 2)), [1.0, 1.0, 1.0])
+
+
+class TestSaving:
+    @pytest.mark.parametrize("kind", [*KINDS, "hull-hierarchy"])
+    @pytest.mark.parametrize("own", [False, True])
+    def test_a_loaded_index_answers_as_before(self, kind, own, tmp_path):
+        points = np.random.default_rng(0).standard_normal((300, 3))
+        index = BallIndex(points, kind, ids=np.arange(300)[::-1] * 7 - 50 if own else None)
+        if kind != "hull-hierarchy":
+            index.delete(index.ids[:20])
+            index.add(points[:2] + 1, ids=[10**12, -9] if own else None)
+            index.move(index.ids[-1:], points[:1] - 1)
+            index.delete(index.ids[-1:])
+        index.save(tmp_path / "balls")
+        loaded = hsr.load(tmp_path / "balls")
+        assert isinstance(loaded, BallIndex)
+        assert (loaded.kind, loaded.n_features, len(loaded)) == (index.kind, 3, len(index))
+        assert np.array_equal(loaded.ids, index.ids)
+        assert np.array_equal(loaded.get(index.ids), index.get(index.ids))
+        for found, expected in zip(
+            loaded.report(points[:50], np.linspace(0, 2, 50)),
+            index.report(points[:50], np.linspace(0, 2, 50)),
+            strict=True,
+        ):
+            assert np.array_equal(found, expected)
+        if kind != "hull-hierarchy":
+            assert np.array_equal(loaded.add(points[:3]), index.add(points[:3]))
+            loaded.delete(loaded.ids[:5])
+            assert len(loaded) == len(index) - 5
+
+    def test_an_empty_index(self, tmp_path):
+        index = BallIndex(np.eye(3))
+        index.delete([0, 1, 2])
+        index.save(tmp_path / "balls")
+        loaded = hsr.load(tmp_path / "balls")
+        assert len(loaded) == 0
+        assert loaded.add(np.eye(3)[:1]).tolist() == [3]
+        assert loaded.query(np.eye(3)[0], 0.5).tolist() == [3]
+
+    @pytest.mark.parametrize(
+        "points", [np.eye(3), np.ones((3, 1)), np.ones((3, 2), np.float32), np.full((3, 2), 1e200)]
+    )
+    def test_points_that_are_not_lifted_are_refused(self, points, tmp_path):
+        about = {"kind": "scan", "next_id": 3, "balls": True}
+        write_model(tmp_path / "balls", {"points": points, "ids": np.arange(3, dtype=np.int32)}, {"index": about})
+        with pytest.raises(InputError, match="is damaged, or holds no index"):
+            hsr.load(tmp_path / "balls")

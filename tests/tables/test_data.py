@@ -20,16 +20,16 @@ import numpy as np
 import polars as pl
 import pytest
 import zstandard
+from typer.testing import CliRunner
 
 from fireset._util.errors import InputError
+from fireset.cli import app
+from fireset.tables.file_formats import BINARY_FORMATS, COMPRESSED, TEXT_FORMATS, formats_in_words
 from fireset.tables.reader import read_table
 from fireset.tables.target import class_labels, detect_task, regression_values, split_target
 from support.checks import refusal
 
-SUFFIXES = (
-    "the suffixes understood are .csv, .tsv, .txt, .svm, .svmlight, .libsvm (each also with .gz, .bz2, .zst), "
-    ".parquet, .pq, .npz, .xlsx, .xls"
-)
+SUFFIXES = f"the formats that can be read are {formats_in_words()}"
 ONE_ROW = "give a table with at least one row"
 SAVEZ = "numpy.savez(path, X=X, y=y)"
 
@@ -231,7 +231,7 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
             "t.parquet",
             PARQUET[: len(PARQUET) // 2],
             "t.parquet "
-            + DAMAGED("parquet", "parquet: File out of specification: The file must end with PAR1 or PARE"),
+            + DAMAGED("Parquet", "parquet: File out of specification: The file must end with PAR1 or PARE"),
         ),
         ("t.npz", JUNK, f"t.npz is not an NPZ archive; write one with {SAVEZ}"),
         ("t.npz", npz(X=np.eye(9))[:300], "t.npz " + DAMAGED("NPZ", "File is not a zip file")),
@@ -412,7 +412,7 @@ def test_what_polars_prints_when_it_panics_is_not_shown(monkeypatch, capfd, pani
     path = written("t.parquet", b"PAR1")
     if panics:
         assert refusal(read_table, path) == (
-            "t.parquet cannot be read as parquet, it may be damaged: called `Option::unwrap()` on a `None` value"
+            "t.parquet cannot be read as Parquet, it may be damaged: called `Option::unwrap()` on a `None` value"
         )
     else:
         assert read_table(path).height == 1
@@ -548,7 +548,7 @@ CONVERT = "which is neither number, text nor date; convert it to numbers or text
             detect_task,
             pl.Series("y", [*map(str, range(30)), "3O"]),
             "target column 'y' is mostly numbers but holds the text '3O' in row 31; "
-            "fix that cell, or say that the task is classification",
+            "fix that cell, leave it empty and pass --drop-missing-target, or pass --task classification",
         ),
         (
             class_labels,
@@ -637,3 +637,15 @@ def test_regression_values():
         got = regression_values(pl.Series("y", values))
         assert got.dtype == np.float64
         assert got.tolist() == [1.0, 2.0]
+
+
+def test_help_docs_and_refusal_list_the_same_formats(tmp_path):
+    (tmp_path / "table.docx").write_text("a")
+    refused = refusal(read_table, tmp_path / "table.docx")
+    docs = (Path(__file__).parents[2] / "docs" / "tabular-data.md").read_text(encoding="utf-8")
+    shown = [
+        CliRunner().invoke(app, [command, "--help"]).stdout for command in ("train", "compare", "theory", "quantum")
+    ]
+    for text in (refused, docs, *shown):
+        words = set(re.findall(r"\.\w+", text))
+        assert words >= {*TEXT_FORMATS, *BINARY_FORMATS, *COMPRESSED}

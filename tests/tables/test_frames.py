@@ -268,7 +268,7 @@ def test_columns_that_look_wrong_are_warned_of():
         }
     )
     email = "column 'email' is left out: it holds 60 different texts in 60 rows, like an identifier"
-    ids = "'customer_id', 'number' numbers the rows, as an identifier does; if it is one, drop it"
+    ids = "'customer_id', 'number' number the rows, like an identifier; if so, pass --drop customer_id,number"
     copy = "{} says the target of every row; if it is not known before the target is, drop it"
     for model, target, copied in (
         (ShiftedReLURegressor(**SETTINGS), y, "'in_cents'"),
@@ -370,3 +370,12 @@ def test_rows_that_are_looked_at_briefly_are_looked_at():
         model.predict(X[:0])
     with pytest.raises(ValueError, match="Expected 2D array"):
         model.predict(X[0])
+
+
+@pytest.mark.parametrize("name", ["rownames", "row_number", "Row ID", "Unnamed: 0", "level_0"])
+def test_row_numbers_by_the_names_that_programs_give_them(name):
+    """Of the rows that are trained on, which are not consecutive."""
+    rng = np.random.default_rng(0)
+    table = pl.DataFrame({name: np.arange(60)[rng.permutation(60)[:40]], "x": rng.standard_normal(40)})
+    with pytest.warns(UserWarning, match="--drop"):
+        ShiftedReLURegressor(width=50, max_iter=2).fit(table, rng.standard_normal(40))

@@ -275,6 +275,54 @@ def test_poisson_with_huge_first_outputs_does_not_converge_at_once():
     assert result.loss < result.history[0].loss
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("solver", ["gauss-newton", "gradient"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_poisson_from_a_start_far_from_all_targets_has_a_true_stop_reason(solver, dtype):
+    """The first means are e^±230. A ridge in units of such curvatures kept the weights there."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 3))
+    y = rng.poisson(np.exp(0.5 * X[:, 0]))
+    settings = {"start": "paper", "output_scale": 1000.0, "width": 200, "random_state": 0}
+    result = ShiftedReLURegressor(loss="poisson", solver=solver, dtype=dtype, **settings).fit(X, y).result_
+    assert result.stop_reason is not StopReason.TOL or result.loss < 1e-60 * result.history[0].loss
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "huber"])
+def test_a_plateau_above_zero_weights_does_not_count_as_converged(loss):
+    """With tiny steps the loss is constant, and far above that of weights of 0."""
+    X = UNIT_ROWS
+    one = ShiftedReLUNetwork.initialize(400, 4, output_scale=1000.0, threshold=0.5, seed=0, start="paper")
+    options = {"solver": "gradient", "learning_rate": 1e-250, "max_iter": 60, "tol": 1e-4}
+    assert train(one, X, np.exp(X[:, 0]), loss=loss, **options).stop_reason is StopReason.STALLED
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_ridge_whose_square_overflows_is_used():
+    """A ridge of 1e-3 at weights of 1e-200 is 1e197 in units of the weights."""
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    model = ShiftedReLURegressor(width=200, ridge=1e-3, solver="gauss-newton", random_state=0)
+    assert_learned(model.fit(X, X[:, 0], sample_weight=np.full(40, 1e-200)), X)
+
+
+@pytest.mark.parametrize("case", ["zero", "negative", "not a number", "one"])
+def test_zero_pivots_add_nothing(case):
+    """LAPACK then returns no order of the pivots."""
+    rows = {"zero": 0.0, "negative": -1.0, "not a number": np.nan, "one": 1.0}[case] * np.ones((3, 10), np.float32)
+    new = np.zeros((3, 10), np.float32)
+    added = preconditioners._add_pivots(rows, np.ones(10), np.arange(3), np.zeros((0, 10), np.float32), new)
+    assert added == (case == "one")
+
+
+@pytest.mark.parametrize("threshold", [0.0, 3.0, 6.0])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_two_neurons_and_2600_rows(threshold):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2600, 2))
+    settings = {"width": 2, "solver": "gauss-newton", "threshold": threshold, "random_state": 0}
+    assert_learned(ShiftedReLURegressor(**settings).fit(X, np.sin(X[:, 0])), X)
+
+
 def test_poisson_is_convex_and_smooth_beyond_the_largest_mean():
     loss, one, nothing = get_loss("poisson"), np.ones(1), np.zeros((1, 1))
     u = np.linspace(290.0, 310.0, 201)

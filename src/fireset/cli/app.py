@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from fireset._util.errors import InputError
+from fireset.tables.file_formats import formats_in_words
 
 _ORDER = ("train", "predict", "info", "export", "compare", "engines", "theory", "quantum", "warmup", "demo")
 
@@ -25,13 +26,13 @@ class _InOrderOfUse(TyperGroup):
 app = typer.Typer(
     name="fireset",
     cls=_InOrderOfUse,
-    help="Train very wide shifted-ReLU networks exactly, paying only for the neurons that fire.",
+    help="Train very wide shifted-ReLU networks exactly, at the cost of the active neurons only.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-Table = Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, NPZ or svmlight file; .gz, .bz2 and .zst, too.")]
+Table = Annotated[Path, typer.Argument(help=f"The table: {formats_in_words()}.")]
 Target = Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[
@@ -46,14 +47,19 @@ Categorical = Annotated[
 ]
 Width = Annotated[str, typer.Option(metavar="NUMBER", help="Number of neurons, such as 10000 or 1e4.")]
 Impute = Annotated[
-    bool, typer.Option(help="Fill missing cells: by the median, with a column that marks them; in texts by a category.")
+    bool,
+    typer.Option(help="Impute missing cells: numbers by the median with an indicator column, texts by a category."),
 ]
-DropMissingTarget = Annotated[bool, typer.Option(help="Drop rows without a target instead of refusing them.")]
-Bias = Annotated[float | None, typer.Option(help="Size of the constant coordinate; larger is smoother.")]
+DropMissingTarget = Annotated[
+    bool, typer.Option(help="Drop rows whose target is missing, which is an error otherwise.")
+]
+Bias = Annotated[
+    float | None, typer.Option(help="Size of the constant coordinate appended to each row; larger is smoother.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
-Seed = Annotated[int, typer.Option(help="Seed of the network and of the hold-out split.")]
-Engine = Annotated[str, typer.Option(help="How the fire sets are found; `fireset engines` lists them.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
+Seed = Annotated[int, typer.Option(help="Random seed of the network and of the hold-out split.")]
+Engine = Annotated[str, typer.Option(help="How active neurons are found; `fireset engines` lists the engines.")]
 
 
 def _version(wanted: bool) -> None:

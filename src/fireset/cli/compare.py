@@ -27,9 +27,9 @@ from fireset.cli.app import (
 from fireset.cli.output import require_written, show, show_table
 
 _LEGEND = """\
-dense contenders compute every pair of row and neuron, preprocessed ones look only for the pairs that fire, approximate
-ones miss some of those (recall is the share that they find). 'differs from dense': how far the trained weights are from
-the dense engine's, as a share of how far training has moved them; 1e-6 is rounding."""
+Dense engines compute every pair of row and neuron; preprocessed ones compute only active pairs; approximate ones miss
+some of these (recall is the share found). 'differs from dense': distance of the trained weights from those of the dense
+engine, relative to their movement during training; 1e-6 is rounding."""
 _OF_ENGINES = ("engines", "width", "iterations", "dtype")
 
 
@@ -39,17 +39,20 @@ def compare(
     file: Table,
     target: Target,
     models: Annotated[
-        bool, typer.Option("--models", help="Compare fireset with other models, rather than its engines.")
+        bool, typer.Option("--models", help="Compare fireset with other models instead of comparing its engines.")
     ] = False,
     engines: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Engines, pytorch and jax; all but simulations by default."),
+        typer.Option(
+            metavar="A,B",
+            help="Engines to compare, separated by commas, pytorch and jax included; by default all but simulations.",
+        ),
     ] = None,
     width: Width = "10000",
-    iterations: Annotated[int, typer.Option(help="Steps of each engine, at most.")] = 30,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time to stay within, such as 60s or 5m.")] = "60s",
-    report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
+    iterations: Annotated[int, typer.Option(help="Maximum number of iterations per engine.")] = 30,
+    dtype: Annotated[str, typer.Option(help="Precision: float32 or float64.")] = "float32",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit, such as 60s or 5m.")] = "60s",
+    report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a report with figures.")] = None,
     task: Task = "auto",
     drop: Drop = None,
     categorical: Categorical = None,

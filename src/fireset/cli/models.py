@@ -60,26 +60,39 @@ def train(
         ),
     ] = "squared_error",
     quantiles: Annotated[
-        str | None, typer.Option(metavar="LEVELS", help="Of quantile: levels such as 0.1,0.5,0.9, the default.")
+        str | None,
+        typer.Option(metavar="LEVELS", help="With --loss quantile: levels, separated by commas; default 0.1,0.5,0.9."),
     ] = None,
     huber_delta: Annotated[
-        float | None, typer.Option(help="Of huber: errors from which on it is linear, in spreads of the target; 1.35.")
+        float | None,
+        typer.Option(help="With --loss huber: error beyond which it is linear, in standard deviations; default 1.35."),
     ] = None,
-    max_iter: Annotated[int, typer.Option(help="Iterations at most, each over all rows.")] = 300,
-    tol: Annotated[str, typer.Option(help="auto, or stop when the loss gains less than this; 0 never.")] = "auto",
+    max_iter: Annotated[int, typer.Option(help="Maximum number of iterations, each over all rows.")] = 300,
+    tol: Annotated[
+        str,
+        typer.Option(help="Stop when the loss improves by less than this; auto or a number, 0 to use all iterations."),
+    ] = "auto",
     solver: Annotated[str, typer.Option(help="auto, gauss-newton or gradient.")] = "auto",
-    ridge: Annotated[str, typer.Option(help="Of gauss-newton: auto (by leave-one-out) or a number.")] = "auto",
-    output_scale: Annotated[str, typer.Option(help="auto or a number; 1 is the paper's.")] = "auto",
-    learning_rate: Annotated[str, typer.Option(help="Of gradient: auto, theory or a number.")] = "auto",
+    ridge: Annotated[
+        str, typer.Option(help="With gauss-newton: strength of the ridge penalty; auto (by leave-one-out) or a number.")
+    ] = "auto",
+    output_scale: Annotated[
+        str, typer.Option(help="Scale of the network's outputs: auto or a number; the paper's is 1.")
+    ] = "auto",
+    learning_rate: Annotated[str, typer.Option(help="With gradient: auto, theory or a number.")] = "auto",
     momentum: Annotated[
-        float, typer.Option(help="Nesterov momentum; 0 is the paper's plain descent, and the default with --certify.")
+        float, typer.Option(help="Nesterov momentum; 0 is plain gradient descent, the default with --certify.")
     ] = 0.9,
-    batch_size: Annotated[int | None, typer.Option(help="Of gradient: step on batches of so many rows.")] = None,
-    threshold: Annotated[str, typer.Option(help="auto, paper or a number.")] = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option(help="With gradient: rows per mini-batch; all rows by default.")
+    ] = None,
+    threshold: Annotated[str, typer.Option(help="Activation threshold: auto, paper or a number.")] = "auto",
     bias: Bias = None,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    early_stopping: Annotated[bool, typer.Option(help="Stop by a validation split of a tenth.")] = False,
-    holdout: Annotated[float, typer.Option(help="Share of the rows kept back for the score; 0 for none.")] = 0.2,
+    dtype: Annotated[str, typer.Option(help="Precision: float32 or float64.")] = "float32",
+    early_stopping: Annotated[
+        bool, typer.Option(help="Stop when a validation split, a tenth of the rows, no longer improves.")
+    ] = False,
+    holdout: Annotated[float, typer.Option(help="Share of the rows held out for the score; 0 for none.")] = 0.2,
     holdout_by: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Hold out whole groups of this column, or the last rows if it has dates."),
@@ -92,7 +105,7 @@ def train(
         Path | None, typer.Option("--eval", metavar="FILE", help="Another table to score on after training.")
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Describe the columns and the score to expect; train nothing.")
+        bool, typer.Option("--explain", help="Describe the columns and the expected score without training.")
     ] = False,
     time: Annotated[str | None, typer.Option(metavar="TIME", help="Stop training after 60s, 5m or 2h.")] = None,
     balance: Annotated[bool, typer.Option(help="Weight all classes equally, however rare they are.")] = False,
@@ -100,29 +113,30 @@ def train(
         bool,
         typer.Option(
             "--certify",
-            help="Compare the run with the paper's claims. Unless given: momentum 0, tol 0, the paper's network.",
+            help="Check the run against the paper's claims. Changes defaults: momentum 0, tol 0, the paper's network.",
         ),
     ] = False,
-    report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a page with figures.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Write a report with figures.")] = None,
     history: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every iteration's numbers, .csv or .json.")
+        Path | None, typer.Option(metavar="FILE", help="Write the figures of every iteration, as .csv or .json.")
     ] = None,
     tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Log to TensorBoard.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Write checkpoints into this folder.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for checkpoints.")] = None,
     every: Annotated[int, typer.Option(help="Iterations between two checkpoints.")] = 50,
-    resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint, if there is one.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint, if there is one.")] = False,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory to stay within, such as 12G; by default what is free.")
+        str | None, typer.Option(metavar="SIZE", help="Memory limit, such as 12G; by default the free memory.")
     ] = None,
     grid: Annotated[
-        str | None, typer.Option(metavar="NxR", help="With torchrun: N shares of the neurons, R shares of the rows.")
+        str | None,
+        typer.Option(metavar="NxR", help="With torchrun: split the neurons into N parts and the rows into R."),
     ] = None,
     worker_timeout: Annotated[
         str,
         typer.Option(
             metavar="TIME",
             envvar="FIRESET_WORKER_TIMEOUT",
-            help="With torchrun: give up after a worker was silent for so long.",
+            help="With torchrun: stop if a worker does not respond for this long.",
         ),
     ] = "10m",
     seed: Seed = 0,
@@ -303,7 +317,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="A file that `fireset train` wrote.")],
     file: Annotated[Path, typer.Argument(help="A table with the columns that the model was trained on.")],
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; standard output by default.")] = None,
-    proba: Annotated[bool, typer.Option(help="Probability of each class too (classification).")] = False,
+    proba: Annotated[bool, typer.Option(help="Add the probability of each class (classification).")] = False,
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMNS", help="Columns to copy, such as an id, separated by commas; may be repeated."),

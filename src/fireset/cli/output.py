@@ -61,7 +61,7 @@ _STOP_REASONS = {
     "callback": "a callback stopped training; the best network so far was kept",
     "time_limit": "the time given by --time is over; the best network so far was kept",
     "interrupted": "interrupted; the best network so far was kept",
-    "terminated": "ended by SIGTERM; --resume goes on from the checkpoint",
+    "terminated": "ended by SIGTERM; --resume continues from the checkpoint",
     "diverged": "the loss grew without bound; give a smaller --learning-rate, or auto",
 }
 _NAMES = {

@@ -28,7 +28,9 @@ from fireset.cli.output import require_written, show
 @app.command()
 def engines(
     context: typer.Context,
-    explain: Annotated[Path | None, typer.Option(metavar="FILE", help="Say what auto weighs on this table.")] = None,
+    explain: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Show the cost estimates by which auto chooses on this table.")
+    ] = None,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column to predict, with --explain.")] = None,
     width: Width = "10000",
     max_iter: Annotated[int, typer.Option(help="Iterations, with --explain.")] = 300,
@@ -60,8 +62,10 @@ def engines(
         kind = "exact" if engine["exact"] else "approximate"
         print(f"{engine['name']:15} {kind:12} {engine['summary']}")
     print(f"{'auto':15} {'':12} chooses among them by the size of the problem")
-    print("\nA neuron fires for a row when their inner product is above the threshold; only then it has to be trained.")
-    print("exact: finds all pairs that fire, and trains the same network as dense; approximate: misses some of them.")
+    print(
+        "\nA neuron is active for a row if their inner product is above the threshold; only active pairs are trained."
+    )
+    print("exact: finds all active pairs and trains the same network as dense; approximate: misses some of them.")
     print("\nnext: fireset engines --explain TABLE --target COLUMN   # what an iteration of each takes there")
 
 

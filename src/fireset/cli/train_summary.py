@@ -17,7 +17,7 @@ def train_summary(facts: dict[str, Any]) -> dict[str, str]:
     if "eval_rows" in facts:
         shown["on --eval"] = _other_table(facts)
     if facts.get("importances"):
-        most = list(facts["importances"].items())
+        most = [(name, share) for name, share in facts["importances"].items() if share >= 0.005]
         more = f", and {len(most) - _SHOWN_COLUMNS} more" if len(most) > _SHOWN_COLUMNS else ""
         shown["what matters"] = ", ".join(f"{name} {percent(share, 0)}" for name, share in most[:_SHOWN_COLUMNS]) + more
     shown["trained"] = _trained(facts)
@@ -43,7 +43,7 @@ def _score(facts: dict[str, Any]) -> dict[str, str]:
         return {
             "pinball loss": f"{significant(scores['pinball'])}, {on}",
             "compared with": f"{significant(scores['constant_pinball'])} of predicting the same quantiles for all rows",
-            "answers below": below,
+            "share below": below,
         }
     return _number_score(scores, on)
 
@@ -60,14 +60,14 @@ def _class_score(scores: dict[str, Any], on: str) -> dict[str, str]:
     if "log_loss" in scores:
         shown["log loss"] = f"{significant(scores['log_loss'])} of the probabilities; 0 is perfect"
     if "precision" in scores:
-        what = f"class {scores['positive_class']}" if "positive_class" in scores else "mean of classes"
+        what = f"class {scores['positive_class']}" if "positive_class" in scores else "average over classes"
         shown[what] = (
             f"precision {percent(scores['precision'])}, recall {percent(scores['recall'])}, F1 {percent(scores['f1'])}"
         )
     if "low_recall_classes" in scores:
         missed = list(scores["low_recall_classes"].items())
         more = f", and {len(missed) - _SHOWN_CLASSES} more" if len(missed) > _SHOWN_CLASSES else ""
-        named = ", ".join(f"{label} {percent(recall, 0)}" for label, recall in missed[:_SHOWN_CLASSES])
+        named = ", ".join(f"{label} ({percent(recall, 0)})" for label, recall in missed[:_SHOWN_CLASSES])
         shown["often missed"] = f"recall below one half: {named}{more}"
     return shown
 
@@ -75,7 +75,7 @@ def _class_score(scores: dict[str, Any], on: str) -> dict[str, str]:
 def _number_score(scores: dict[str, Any], on: str) -> dict[str, str]:
     shown = {}
     if "r2" in scores:
-        shown["R²"] = f"{scores['r2']:.3f}{_interval(scores, 'r2', lambda value: f'{value:.3f}')}, {on}; 1 is perfect"
+        shown["R²"] = f"{_r2(scores['r2'])}{_interval(scores, 'r2', _r2)}, {on}; 1 is perfect"
     typical = f"RMSE {significant(scores['rmse'])}, MAE {significant(scores['mae'])}"
     shown["errors"] = typical if shown else f"{typical}, {on}"
     if "poisson_deviance" in scores:
@@ -87,13 +87,18 @@ def _number_score(scores: dict[str, Any], on: str) -> dict[str, str]:
     return shown
 
 
+def _r2(value: float) -> str:
+    """Three digits; of few rows it may be anything below -1, which says no more than that."""
+    return "below -1" if value < -1 else f"{round(value, 3) + 0.0:.3f}"
+
+
 def _interval(scores: dict[str, Any], name: str, form: Any) -> str:
     found = scores.get(f"{name}_interval")
     return f" (95 % interval {form(found[0])} to {form(found[1])})" if found else ""
 
 
 def _other_table(facts: dict[str, Any]) -> str:
-    forms = {"accuracy": percent, "r2": lambda value: f"{value:.3f}"}
+    forms = {"accuracy": percent, "r2": _r2}
     names = {"accuracy": "accuracy", "r2": "R²", "rmse": "RMSE", "mae": "MAE", "pinball": "pinball loss"}
     known = {key: facts[f"eval_{key}"] for key in names if f"eval_{key}" in facts}
     found = [f"{names[key]} {forms.get(key, significant)(value)}" for key, value in known.items()]
@@ -134,5 +139,5 @@ def _forecast(facts: dict[str, Any]) -> str:
     if "forecast_accuracy" in facts:
         return f"leave-one-out on the training rows expects an accuracy of {percent(facts['forecast_accuracy'])}"
     if "forecast_r2" in facts:
-        return f"leave-one-out on the training rows expects R² {facts['forecast_r2']:.3f}"
+        return f"leave-one-out on the training rows expects R² {_r2(facts['forecast_r2'])}"
     return ""

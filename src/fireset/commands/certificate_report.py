@@ -22,7 +22,7 @@ def claims_table(certificate: dict[str, Any]) -> Table:
         elif not marks:
             verdict = "holds" if claim["holds"] else "fails, though its assumptions are met"
         else:
-            verdict = f"{'holds, not proved here' if claim['holds'] else 'fails, not promised here'} [{marks}]"
+            verdict = f"{'holds, not proved here' if claim['holds'] else 'fails, not proved here'} [{marks}]"
         rows.append((claim["statement"], bound, measured, verdict, _looked_at(claim)))
     return Table(("claim", "bound", "measured", "verdict", "iterations"), rows)
 
@@ -91,7 +91,7 @@ def certificate_sections(certificate: dict[str, Any]) -> list[Section]:
             Series("neurons that moved", moved, curves["movement_count"], "bars"),
             *(Series(name, [log10(at)] * 2, [0.0, most], "dashed") for name, at in marks if at),
         ],
-        "A histogram of the distance of each neuron from where it began; dashed lines mark the proof's radius R and "
+        "Histogram of the distance of each neuron from its initial weights; dashed lines mark the proof's radius R and "
         "the bound D.",
     )
     holding = sum(claim["holds"] is True for claim in certificate["claims"])

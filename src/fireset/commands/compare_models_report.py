@@ -53,10 +53,10 @@ def write_model_comparison(path: Path, found: ModelComparison, settings: dict[st
     method = Section(
         "How it was measured",
         [
-            f"Each split keeps {found.test_rows:,} rows back and gives {found.train_rows:,} to learn from, the same to "
-            f"all models; splits: {found.splits}. Scores are means over the splits, ± their standard deviation; all "
-            "are of the rows kept back. The models of scikit-learn are at its defaults, on columns with mean 0 and "
-            "deviation 1 where the model needs that; fireset is at its defaults, its compiling not counted.",
+            f"Each split trains on {found.train_rows:,} rows and holds out {found.test_rows:,}, the same for all "
+            f"models; number of splits: {found.splits}. Scores are averages over the splits, ± their standard "
+            "deviation, on the rows held out. All models have their default settings; columns are standardized where "
+            "the model needs it. The compilation of fireset is not counted.",
             *(f"{note[0].upper()}{note[1:]}." for note in found.notes),
         ],
     )
@@ -75,9 +75,9 @@ def _figures(found: ModelComparison, models: list[dict[str, Any]]) -> list[Figur
     if None not in values:
         said = ", ".join(f"{label} {value:.3f}" for label, value in zip(labels, values, strict=True))
         bars = Series(_HEADINGS[score], labels, values, "bars")
-        figures.append(Figure("How good", "", _HEADINGS[score], [bars], f"On rows held out: {said}."))
+        figures.append(Figure("Score", "", _HEADINGS[score], [bars], f"On rows held out: {said}."))
     seconds = [model["fit_seconds"] for model in measured]
     said = ", ".join(f"{label} {duration(value)}" for label, value in zip(labels, seconds, strict=True))
     bars = Series("seconds to fit", labels, seconds, "bars")
-    figures.append(Figure("How fast", "", "seconds to fit", [bars], f"To fit: {said}.", log_y=True))
+    figures.append(Figure("Time to fit", "", "seconds to fit", [bars], f"To fit: {said}.", log_y=True))
     return figures

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fireset._util.wording import significant
 from fireset.commands.comparison import Comparison, Run
 from fireset.commands.contenders import RECALL_ROWS
 from fireset.commands.report_parts import active_section, fire_maps, part_of, shown_neurons
@@ -29,7 +30,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 # Heading, field and form of every column, for the page and for the terminal.
 COLUMNS: list[tuple[str, str, Shown]] = [
-    ("contender", "name", str),
+    ("engine", "name", str),
     ("kind", "kind", str),
     ("ms per iteration", "seconds_per_iteration", _milliseconds),
     ("speed-up", "speed_up", _number(".2f")),
@@ -73,14 +74,14 @@ def _method(found: Comparison) -> Section:
         "How it was measured",
         [
             f"{len(X):,} samples with {network.n_features} coordinates, {network.width:,} neurons, outputs: "
-            f"{network.n_outputs}, {network.dtype}. All contenders start from the same network and do plain gradient "
-            f"descent at the rate {found.problem.rate:.4g}, taking turns in one process.",
-            "Inner products and fired pairs are per iteration. Compiling and preprocessing (prepare) are not part of "
-            "one. Peak memory is what starting and two steps add to the resident memory of the process, a copy of the "
-            "weights included. The final loss is that of the outputs as a contender computes them: an approximate "
-            "engine's leave out what it misses. The column 'differs from dense' has how far the trained weights "
-            "are from those of the dense engine, ‖W − W_dense‖, as a share of how far training has moved those, "
-            "‖W_dense − W(0)‖: the largest share after any turn. 0 is the same; 1e-6 is rounding.",
+            f"{network.n_outputs}, {network.dtype}. All engines start from the same network and run plain gradient "
+            f"descent with learning rate {significant(found.problem.rate)}, in turns, in one process.",
+            "Inner products and active pairs are per iteration, without compilation and preprocessing (prepare). Peak "
+            "memory is the resident memory added by preparation and two iterations, including a copy of the weights. "
+            "The final loss is that of the outputs as the engine computes them; an approximate engine omits the pairs "
+            "that it misses. 'differs from dense' is the distance of the trained weights from those of the dense "
+            "engine relative to their movement, ‖W − W_dense‖ / ‖W_dense − W(0)‖, the largest of all turns: 0 is "
+            "equal, 1e-6 is rounding.",
         ],
     )
 
@@ -106,7 +107,7 @@ def _losses(found: Comparison) -> Section:
                 "seconds, preprocessing included",
                 "loss",
                 by_time,
-                f"How fast each contender brings the loss down. Final losses: {ends}.",
+                f"Loss of each engine over time. Final losses: {ends}.",
                 log_y=True,
             ),
             Figure(
@@ -114,7 +115,7 @@ def _losses(found: Comparison) -> Section:
                 "iteration",
                 "loss",
                 by_iteration,
-                f"What each step achieves, whatever it costs. Final losses: {ends}.",
+                f"Loss after each iteration, regardless of its cost. Final losses: {ends}.",
                 log_y=True,
             ),
         ]
@@ -135,7 +136,7 @@ def _recall(found: Comparison) -> list[Section]:
         "off the clock."
     )
     figure = Figure("Recall of the true fire sets", "iteration", "recall", series, f"Recall of {spans}; exact is 1.")
-    return [Section("What is missed", [text], figures=[figure])]
+    return [Section("Recall", [text], figures=[figure])]
 
 
 def _scaling(found: Comparison) -> list[Section]:
@@ -159,7 +160,7 @@ def _scaling(found: Comparison) -> list[Section]:
     text = "Short runs at widths that double, each from a network of its own with the paper's threshold for its width."
     gaps = [f"{curve.name} at {width:,}: {why}" for curve in found.scaling for width, why in curve.gaps.items()]
     paragraphs = [text, *([f"Not measured: {'; '.join(gaps)}."] if gaps else [])]
-    return [Section("From which width on", paragraphs, figures=[figure])]
+    return [Section("Cost by width", paragraphs, figures=[figure])]
 
 
 def _fired(found: Comparison) -> Section:

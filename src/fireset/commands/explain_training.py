@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fireset._util.wording import percent
 from fireset.estimators import ShiftedReLUClassifier, estimator_for
 from fireset.tables.cells import one_line
 from fireset.tables.column_notes import describe_columns
@@ -35,7 +36,7 @@ class Explained:
                 one_line(one["name"]),
                 one["kind"],
                 f"{one['missing']:,}" if one.get("missing") else "",
-                f"{shares[one['name']]:.1%}" if one["name"] in shares and one["kind"] != "left out" else "",
+                percent(shares[one["name"]]) if one["name"] in shares and one["kind"] != "left out" else "",
                 _remark(one),
             ]
             for one in self.columns
@@ -68,7 +69,8 @@ def explain_training(
         **({} if problem.choice is None else {"task_reason": str(problem.choice)}),
         "rows": len(kept),
         "held_out_rows": len(problem.y) - len(kept),
-        "columns": len(estimator.encoder_.feature_names),
+        "columns": len(estimator.encoder_.columns),
+        "encoded_columns": len(estimator.encoder_.feature_names),
         **({"classes": problem.classes} if problem.classes else {}),
         "width": estimator.width_for(len(kept), prepared.rows.shape[1] - 1, outputs),
         "threshold": estimator.network_.threshold,

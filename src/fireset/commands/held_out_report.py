@@ -100,8 +100,8 @@ def held_out_sections(held: HeldOut | None, task: str) -> list[Section]:
             if task == "classification"
             else "predictions against answers, the residuals and their distribution"
         )
-        why = f"--holdout 0 kept no rows back, so that {missing} are missing: rows that were trained on would flatter."
-        return [Section("Rows held out", [f"{why} Leave --holdout out to keep back a fifth of the rows."])]
+        why = f"--holdout 0 held out no rows, so that {missing} are missing: scores on training rows would be too high."
+        return [Section("Rows held out", [f"{why} Omit --holdout to hold out a fifth of the rows."])]
     if held.probabilities is None:
         return [_residuals(held)]
     return [_confusion_section(held), *_ranking_section(held), _reliability_section(held)]
@@ -140,7 +140,7 @@ def _ranking_section(held: HeldOut) -> list[Section]:
         f"{'' if len(areas) == 1 else ' on average over the classes'}: the probability that a row of the class is "
         "ranked above another row. 1 is perfect, 0.5 is chance."
     )
-    return [Section("How well it ranks", [text], figures=[figure])]
+    return [Section("Ranking", [text], figures=[figure])]
 
 
 def _confusion_section(held: HeldOut) -> Section:
@@ -177,13 +177,13 @@ def _confusion_section(held: HeldOut) -> Section:
     table = [Table(["actual", "predicted", "rows"], pairs)] if pairs and len(names) > 2 else []
     if table:
         told += " The most frequent ones:" if len(order) < np.count_nonzero(wrong) else " All of them:"
-    return Section("What is confused with what", [told], table, [matrix])
+    return Section("Errors by class", [told], table, [matrix])
 
 
 def _reliability_section(held: HeldOut) -> Section:
     assert held.probabilities is not None
     assert held.names is not None
-    heading, rows = "What its probabilities are worth", np.arange(len(held.answers))
+    heading, rows = "Calibration of the probabilities", np.arange(len(held.answers))
     if len(rows) < MIN_FOR_SHAPES:
         few = f"{counted(len(rows), 'row')} held out, too few for a calibration curve: it takes {MIN_FOR_SHAPES}."
         return Section(heading, [few])
@@ -223,7 +223,7 @@ def _reliability_section(held: HeldOut) -> Section:
 
 
 def _residuals(held: HeldOut) -> Section:
-    heading, answers, predictions = "How far off it is", held.answers, held.predictions
+    heading, answers, predictions = "Prediction errors", held.answers, held.predictions
     residuals = answers - predictions
     count = len(residuals)
     drawn = np.arange(count)

@@ -101,15 +101,15 @@ def advice(models: Sequence[Scored], task: str) -> str:
         error = standard_error(best, ran[1])
         text = (
             f"Use {_the(best)}: its {score} is {best.success:.3f}, ahead of {_the(ran[1])} with {ran[1].success:.3f}. "
-            f"The difference is {margin:.3f}, give or take {error:.3f}, {_how_sure(margin, error)} (by {on})."
+            f"The difference is {margin:.3f}, standard error {error:.3f}, {_how_sure(margin, error)} (by {on})."
         )
         chosen = best
     else:
         chosen = _fastest(tied)
         names = _listed([_the(model) for model in tied])
         text = (
-            f"A tie: {names} have {score} from {tied[-1].success:.3f} to {best.success:.3f}, and differences like "
-            f"these come about by chance (by {on}). Use {_the(chosen)}, among the fastest of them: it is fitted in "
+            f"A tie: {names} have {score} from {tied[-1].success:.3f} to {best.success:.3f}, which is within "
+            f"chance (by {on}). Use {_the(chosen)}, among the fastest of them: it is fitted in "
             f"{duration(chosen.fit_seconds)}."
         )
     return f"{text}{_where_fireset_stands(ran, best, chosen, tied, score)}{_fewer_rows(ran)}"
@@ -130,7 +130,7 @@ def _how_sure(margin: float, error: float) -> str:
     if error == 0:
         return "the same on all rows held out"
     times = margin / error
-    return "which is beyond doubt" if times > 4 else "which is fairly sure" if times > 2.5 else "which is just enough"
+    return "highly significant" if times > 4 else "significant" if times > 2.5 else "barely significant"
 
 
 def _where_fireset_stands(
@@ -144,7 +144,7 @@ def _where_fireset_stands(
     if ours in tied:
         return f" fireset is as good, and takes {_ratio(ours.seconds / chosen.seconds)} times as long."
     margin, error = best.success - ours.success, standard_error(best, ours)
-    return f" fireset has {score} {ours.success:.3f}, {margin:.3f} (give or take {error:.3f}) below the best."
+    return f" fireset has {score} {ours.success:.3f}, {margin:.3f} (standard error {error:.3f}) below the best."
 
 
 def _fewer_rows(ran: Sequence[Scored]) -> str:
@@ -152,8 +152,8 @@ def _fewer_rows(ran: Sequence[Scored]) -> str:
     if not short:
         return ""
     return (
-        f" {_listed([_the(model) for model in short], capital=True)} had fewer rows to learn from, to stay within the "
-        "budget; with a larger --budget the answer may be another one."
+        f" {_listed([_the(model) for model in short], capital=True)} had fewer training rows, to stay within the "
+        "budget; a larger --budget may change the answer."
     )
 
 

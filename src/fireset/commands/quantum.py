@@ -25,7 +25,7 @@ PAPER_EXPONENT = 0.9
 _SCALED_DOWN = (16, 8, 4, 2, 1)  # widths of the figure over m, as fractions of the one asked for
 _MIN_WIDTH = 64
 ASSUMES = (
-    "fault-tolerant qubits, and a quantum memory (QRAM) that answers in superposition; nobody has built either at this "
+    "fault-tolerant qubits, and a quantum memory (QRAM) that answers in superposition; neither exists at this "
     "size. Without QRAM a single call reads all points in its look-up circuit, and nothing is gained. Calls are "
     "counted, not seconds: a call on corrected qubits takes far longer than an inner product does here"
 )

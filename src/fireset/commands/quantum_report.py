@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fireset._util.wording import percent
 from fireset.commands.quantum import ASSUMES, PAPER_EXPONENT, VERSIONS, QuantumCosts
 from fireset.reporting import write_page
 from fireset.reporting.figures import Figure, Section, Series, Table
@@ -9,13 +10,24 @@ from fireset.reporting.figures import Figure, Section, Series, Table
 
 def write_quantum_page(path: Path, file: Path, costs: QuantumCosts, command: str) -> None:
     """Write the page of the costs on the table ``file``."""
-    title = f"Grover's search for the fire sets of {file.name}"
+    title = f"Quantum search for active neurons on {file.name}"
     write_page(path, title, quantum_sections(costs), settings={"command": command})
 
 
 def quantum_sections(costs: QuantumCosts) -> list[Section]:
     """Calls by iteration, growth with the width, circuits, and what is assumed."""
     return [_calls(costs), _growth(costs), _circuits(costs), _assumptions(costs)]
+
+
+def _answer(costs: QuantumCosts, products: int) -> str:
+    """Oracle calls of both versions beside what a classical engine computes, in the last iteration."""
+    calls = [f"{title} needs {costs.versions[name].oracle_calls[-1]:,}" for name, title in VERSIONS.items()]
+    fewest = min(costs.versions[name].oracle_calls[-1] for name in VERSIONS)
+    verdict = "Quantum search needs fewer" if fewest < products else "Quantum search needs no fewer"
+    return (
+        f"{verdict} evaluations than the classical engine here. In the last iteration {' and '.join(calls)} oracle "
+        f"calls; the classical engine data computed {products:,} inner products, of {costs.pairs:,} pairs."
+    )
 
 
 def _calls(costs: QuantumCosts) -> Section:
@@ -41,10 +53,11 @@ def _calls(costs: QuantumCosts) -> Section:
     return Section(
         "Oracle calls by iteration",
         [
+            _answer(costs, products[-1]),
             f"{costs.rows:,} samples with {costs.coordinates} coordinates, {costs.width:,} neurons, threshold "
-            f"{costs.threshold:.3g}: {costs.active_fraction:.2%} of the pairs fire. Version 1 searches the neurons for "
-            "each sample in every iteration; Version 2 searches the samples for each neuron once, and again for those "
-            "that moved.",
+            f"{costs.threshold:.3g}: {percent(costs.active_fraction, 2)} of the pairs are active. Version 1 searches "
+            "the neurons for each sample in every iteration; Version 2 searches the samples for each neuron once, and "
+            "again for those that moved.",
             "A call is one evaluation of the predicate, in superposition or to check what was measured. The failure "
             f"probability of a search is {costs.failure_probability:g}, and knowing that nothing is left is what most "
             f"of the calls go into where few items are marked: {costs.verdict_calls['quantum-weights']:,.0f} calls for "

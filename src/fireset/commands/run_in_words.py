@@ -24,7 +24,7 @@ _NAMED = 3
 def run_in_words(facts: dict[str, Any], held: HeldOut | None, curve: LearningCurve | None) -> Section:
     """Of the facts that the command shows, the rows held out and the learning curve."""
     return Section(
-        "In short",
+        "Summary",
         [_how_good(facts, held), _what_matters(facts), _what(facts), "What to do next:"],
         [_score_table(held)] if held is not None else [],
         points=[*facts.get("hints", []), *next_steps(facts, held, curve)],
@@ -47,7 +47,8 @@ def _how_good(facts: dict[str, Any], held: HeldOut | None) -> str:
     forecast = ""
     for score, name in (("accuracy", "an accuracy"), ("r2", "an R²")):
         if (value := facts.get(f"forecast_{score}")) is not None:
-            forecast = f" Before training, leave-one-out had forecast {name} of {value:.3f}."
+            shown = percent(value) if score == "accuracy" else f"{value:.3f}"
+            forecast = f" Before training, leave-one-out had forecast {name} of {shown}."
     if held is None:
         return "How good it is was not measured, because no rows were held out." + forecast
     rows = len(held.answers)
@@ -88,6 +89,9 @@ def _score_table(held: HeldOut) -> Table:
             form = percent if key in ("accuracy", "balanced_accuracy", "precision", "recall", "f1") else significant
             span = found.get(f"{key}_interval")
             shown = "" if span is None else f"{form(span[0])} to {form(span[1])}"
+            if key in ("precision", "recall", "f1"):
+                of = f"class {found['positive_class']}" if "positive_class" in found else "average over classes"
+                label = f"{label}, {of}"
             constant = found[baseline] if isinstance(baseline, str) and baseline in found else baseline
             rows.append([label, form(found[key]), shown, "" if not isinstance(constant, float) else form(constant)])
     return Table(["score", "value", "95 % interval", "constant prediction"], rows)
@@ -155,17 +159,18 @@ def _of_training(facts: dict[str, Any]) -> list[str]:
     }
     step = why.get(facts["stop_reason"])
     if facts["iterations"] == 0:
-        step = "Training has left the network as it was drawn: give it more neurons with --width, or --solver gradient."
+        step = "Training left the network unchanged. Check whether the columns predict the target."
     return [step] if step else []
 
 
 def _of_score(facts: dict[str, Any], held: HeldOut | None) -> list[str]:
     """What the rows held out say."""
     if held is None:
-        return ["Measure it: train again without --holdout 0, and a fifth of the rows is kept back for the score."]
+        return ["Measure it: train again without --holdout 0, which holds out a fifth of the rows for the score."]
     rows = len(held.answers)
     if rows < MIN_FOR_SHAPES:
-        return [f"Hold out more rows: {rows} cannot tell how good it is; give a larger --holdout."]
+        few = f"{counted(rows, 'held-out row')} cannot tell how good it is"
+        return [f"{few}: collect more rows, or give a larger --holdout."]
     steps = []
     if held.names is None:
         poor = facts.get("held_out_r2", 1.0) <= 0
@@ -178,17 +183,17 @@ def _of_score(facts: dict[str, Any], held: HeldOut | None) -> list[str]:
         poor = low <= facts.get("held_out_majority_accuracy", 0.0)
         short = facts.get("forecast_accuracy", 0.0) - high > _SHORTFALL
     if poor:
-        steps.append("Look at the columns: as they are they explain little of the target. Others may explain more.")
+        steps.append("The columns explain little of the target: look for others that explain more.")
     elif short:
         steps.append(
-            "The outcome is behind the forecast: look for rows that depend on each other, or score on more rows with a "
+            "The score is below the forecast: look for rows that depend on each other, or score on more rows with a "
             "larger --holdout."
         )
     missed = list(facts.get("held_out_low_recall_classes", {}))
-    if missed and held.names is not None and len(missed) < len(held.names) / 2:  # else it is not that they are rare
+    if missed and held.names is not None and len(missed) <= len(held.names) / 2:  # else it is not that they are rare
         more = f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
         remedy = "Collect more of their rows" if facts["settings"].get("class_weight") else "Train with --balance"
-        steps.append(f"{remedy}: found less than half the time are {', '.join(short_names(missed[:_NAMED]))}{more}.")
+        steps.append(f"{remedy}: recall is below one half for {', '.join(short_names(missed[:_NAMED]))}{more}.")
     return steps
 
 
@@ -202,7 +207,8 @@ def _forecast_and_score(facts: dict[str, Any]) -> list[Figure]:
         }
         shown = {label: value for label, value in found.items() if isinstance(value, float)}
         if len(shown) > 1:
-            said = ", ".join(f"{label} {value:.3f}" for label, value in shown.items())
+            form = percent if score == "accuracy" else "{:.3f}".format
+            said = ", ".join(f"{label} {form(value)}" for label, value in shown.items())
             bars = Series(name, list(shown), list(shown.values()), "bars")
-            return [Figure("Forecast and outcome", "", name, [bars], f"The {name}: {said}.")]
+            return [Figure("Forecast and score", "", name, [bars], f"The {name}: {said}.")]
     return []

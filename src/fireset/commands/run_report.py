@@ -46,8 +46,8 @@ def learning_section(result: TrainingResult, curve: LearningCurve | None, score:
     if curve is not None:
         alt = (
             f"The {score} that leave-one-out forecasts of {curve.rows[0]:,} rows is {curve.scores[0]:.3f}, of "
-            f"{curve.rows[-1]:,} rows {curve.scores[-1]:.3f}. Columns are scaled as for all rows, which flatters "
-            "few."
+            f"{curve.rows[-1]:,} rows {curve.scores[-1]:.3f}. Columns are scaled as for all rows, so that "
+            "forecasts for few rows are too high."
         )
         line = Series("forecast", curve.rows, curve.scores, spans=curve.spans)
         figures.append(Figure("Learning curve", "rows", f"forecast {score}", [line], alt, log_x=True))

@@ -76,6 +76,8 @@ def _rates(answers: np.ndarray, predictions: np.ndarray, classes: list) -> dict[
 
     truth, said = _codes(answers, classes), _codes(predictions, classes)
     both = len(classes) == 2
+    if both and not (truth == 1).any() and not (said == 1).any():
+        return {}  # 0/0: no row has the second class, and none was given it
     shown = [1] if both else sorted(set(truth[truth >= 0].tolist()))
     precision, recall, f1, _ = precision_recall_fscore_support(
         truth,

@@ -11,6 +11,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
+from fireset._util.wording import percent
 from fireset.commands.distinct_rows import merge_equal_rows, merged_in_words
 from fireset.commands.scores import scores
 from fireset.estimators import PAPER, ShiftedReLUClassifier, estimator_for
@@ -243,8 +244,8 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
     practice = [
         ("m", f"{s['width']:,}", "neurons (--width)"),
         ("b", f"{s['threshold']:.4g}", "threshold"),
-        ("fired", f"{s['active_fraction']:.2%}", "of all pairs are expected to fire"),
-        ("", f"{s['active_bound_fraction']:.2%}", "the sparsity lemma's bound, 2 e^(−b²/2)"),
+        ("fired", percent(s["active_fraction"], 2), "of all pairs are expected to fire"),
+        ("", percent(s["active_bound_fraction"], 2), "the sparsity lemma's bound, 2 e^(−b²/2)"),
         ("D", _number(s["movement_bound"]), "bound on how far a neuron moves, at this width"),
         (
             "‖err(0)‖",
@@ -252,7 +253,11 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
             f"of a network of this width; D < R up to {_number(s['sufficient_error'])}: with targets so near to f₀",
         ),
         ("η", _number(s["practical_learning_rate"]), "learning rate at which the loss falls, 1/λ_max"),
-        ("T", _number(s["practical_iterations"]), f"iterations until the slowest part of the error is {ACCURACY:.0%}"),
+        (
+            "T",
+            _number(s["practical_iterations"]),
+            f"iterations until the slowest part of the error is at {percent(ACCURACY, 0)}",
+        ),
     ]
     practice += _score_rows(s)
     meanings = {
@@ -264,7 +269,7 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
     costs = [(name, _number(value), meanings[name]) for name, value in s["operations"].items()]
     return [
         ("The data and their kernel", Table(columns, data)),
-        ("What the theorem asks for", Table(columns, asked)),
+        ("What the theorem requires", Table(columns, asked)),
         ("What practice needs", Table(columns, practice)),
         ("Operations of one iteration, constants left out", Table(columns, costs)),
     ]
@@ -279,12 +284,12 @@ def _score_rows(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         f"that fireset train may expect at its defaults: leave-one-out on {summary.get('forecast_rows', 0):,} rows"
     )
     forecasts = [
-        (f"forecast, {names[name]}", f"{value:.2%}" if name == "accuracy" else _number(value), expected)
+        (f"forecast, {names[name]}", percent(value) if name == "accuracy" else _number(value), expected)
         for name in names
         if (value := summary.get(f"forecast_{name}")) is not None
     ]
     return forecasts + [
-        (names[name], f"{value:.2%}" if name == "accuracy" else _number(value), meaning)
+        (names[name], percent(value) if name == "accuracy" else _number(value), meaning)
         for name, value in found.items()
         if value is not None
     ]
@@ -293,7 +298,7 @@ def _score_rows(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _number(value: float | None) -> str:
     if value is None:
         return "none"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def theory_sections(found: Theory) -> list[Section]:
@@ -320,10 +325,26 @@ def theory_sections(found: Theory) -> list[Section]:
             log_y=True,
         )
         sections[0] = Section(sections[0].heading, tables=sections[0].tables, figures=[figure])
-    return sections
+    return [Section("Summary", [_in_words(s)]), *sections]
+
+
+def _in_words(s: dict[str, Any]) -> str:
+    """Whether the theorem covers this network, and what practice needs."""
+    if s["lambda_is_zero"]:
+        return (
+            "The smallest eigenvalue of the kernel is 0, so that the convergence theorem does not apply to these rows."
+        )
+    required, width = s["sufficient_width"], s["width"]
+    covered = "the theorem covers it" if width >= required else "the theorem does not cover it"
+    return (
+        f"On these {s['rows']:,} rows the convergence theorem requires {_number(required)} neurons. This network has "
+        f"{width:,}: {covered}. In practice the loss falls at learning rates up to "
+        f"{_number(s['practical_learning_rate'])}, and the slowest part of the error takes about "
+        f"{_number(s['practical_iterations'])} iterations."
+    )
 
 
 def write_theory_page(path: Path, file: Path, found: Theory, settings: dict[str, Any]) -> None:
     """A page with what ``theory_table`` found."""
-    title = f"What the theorem asks for on {file.name}"
+    title = f"What the theorem requires on {file.name}"
     import_module("fireset.reporting").write_page(path, title, theory_sections(found), settings=settings)

@@ -24,9 +24,9 @@ from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegresso
 from fireset.model import Model
 from fireset.tables.cells import require_column
 from fireset.tables.column_notes import columns_in_words, describe_columns
+from fireset.tables.file_formats import COMPRESSED
 from fireset.tables.problem import TableProblem
 from fireset.tables.reader import read_cells
-from fireset.tables.unfolding import COMPRESSED
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
 from fireset.training.losses import Loss, get_loss

@@ -113,9 +113,7 @@ def verdict(rows: Sequence[Row], width: int, iterations: int, crossing: Crossove
     """One sentence: does preprocessing help at this width, by how much, and from which width on."""
     pair = contest(rows)
     if pair is None:
-        return (
-            "No answer: a dense run and an exact engine with preprocessing are both needed, and one was not measured."
-        )
+        return "No answer: a dense engine or an exact engine with preprocessing was not measured, and both are needed."
     dense, engine = pair
     slow, fast = _seconds(dense), _seconds(engine)
     times = f"the engine {engine.name} takes {_time(fast)} an iteration and the fastest dense run ({dense.name}) "
@@ -133,18 +131,18 @@ def verdict(rows: Sequence[Row], width: int, iterations: int, crossing: Crossove
 
 def _place(crossing: Crossover | None, helps: bool) -> str:
     if crossing is None:
-        return "from which width on was not measured"
+        return "the width from which it is faster was not measured"
     width = f"{_rounded(crossing.width):,}"
     if not helps and crossing.how in ("always", "between"):  # the long run and the short ones disagree
-        return f"short runs disagree: in them it was the faster one from about {width} neurons on"
+        return f"in short runs, however, it was faster from about {width} neurons on"
     if crossing.how == "always":
-        return f"it was the faster one at every width measured, from {width} neurons on"
+        return f"it was faster at every width measured, from {width} neurons on"
     if crossing.how == "between":
-        return f"it is the faster one from about {width} neurons on"
+        return f"it is faster from about {width} neurons on"
     if crossing.how == "beyond":
-        return f"by the fitted exponents it would be the faster one from about {width} neurons on"
+        return f"extrapolated by the fitted exponents, it would be faster from about {width} neurons on"
     if helps:  # as above
-        return f"short runs disagree: in them it was not the faster one up to width {width}"
+        return f"in short runs, however, it was not faster up to width {width}"
     return f"no width up to {width} was found from which on it is faster"
 
 

@@ -17,6 +17,7 @@ from fireset._util.checks import is_number, is_whole_number, whole_number
 from fireset._util.errors import InputError
 from fireset._util.messages import tell
 from fireset._util.parallel import one_blas_thread
+from fireset._util.wording import percent
 from fireset.distributed.agreement import check_same
 from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
@@ -320,7 +321,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.result_.stop_reason is StopReason.STALLED and left > max(_FAR_FROM_CONVERGED, self._tolerance()):
             warnings.warn(
                 f"training stalled after {self.n_iter_} iterations: no step decreases the loss, though a linear "
-                f"network would decrease it by {left:.1%}; use solver='gradient', a smaller output_scale or "
+                f"network would decrease it by {percent(left)}; use solver='gradient', a smaller output_scale or "
                 f"dtype='float64'",
                 ConvergenceWarning,
                 stacklevel=3,
@@ -360,8 +361,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if fell > max(_FAR_FROM_CONVERGED, self._tolerance()):
             remedy = "raise max_iter" + ("" if self.solver_ == "gauss-newton" else ", or use solver='gauss-newton'")
             warnings.warn(
-                f"training stopped at max_iter={self.max_iter} while the loss still fell, by {fell:.1%} in the last "
-                f"{min(len(losses), 11) - 1} iterations; {remedy}",
+                f"training stopped at max_iter={self.max_iter} while the loss still fell, by {percent(fell)} in the "
+                f"last {min(len(losses), 11) - 1} iterations; {remedy}",
                 ConvergenceWarning,
                 stacklevel=4,
             )

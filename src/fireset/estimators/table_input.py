@@ -39,9 +39,11 @@ class TableInput:
             try:
                 numbers, y = validate_data(self, X, y, reset=reset, **_accepted(X, impute), **checks)
             except ValueError as error:
-                if "could not convert string" not in str(error):
+                if not _holds_text(error):
                     raise
-                raise InputError(f"{error}; X must hold numbers, or be a DataFrame, whose texts are encoded") from None
+                if not reset:
+                    return self._with_targets(self._rows_of_array(X), y, checks)
+                return self._learn_array(X, y, checks)
             if reset:
                 self._by_name = False
                 self.encoder_ = TableEncoder.of_numbers(numbers, impute)
@@ -59,12 +61,12 @@ class TableInput:
         return np.asarray(rows), np.asarray(y)
 
     def _learn_array(self, X, y, checks: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and targets of an array some of whose columns hold categories, by ``categorical``."""
+        """Rows and targets of an array some of whose columns hold text, or categories by ``categorical``."""
         if is_sparse(X):
             raise InputError(f"`categorical` needs a dense X, got a sparse matrix and {self.categorical!r}.")
         finite = "allow-nan" if self.missing == "impute" else True
         cells, y = validate_data(self, X, y, reset=True, dtype=None, ensure_all_finite=finite, **checks)
-        positions = _positions(self.categorical, self.n_features_in_)
+        positions = _positions(() if self.categorical is None else self.categorical, self.n_features_in_)
         self._by_name = False
         table, names = _table_of_array(np.asarray(cells), self._array_names), self._array_names
         categorical = [names[position] for position in positions]
@@ -113,13 +115,22 @@ class TableInput:
     def _rows_of_array(self, X) -> Any:
         accepted = _accepted(X, self.encoder_.columns[0].fill is not None)
         if self._of_numbers:
-            return self.encoder_.encode_numbers(validate_data(self, X, reset=False, **accepted))
+            try:
+                return self.encoder_.encode_numbers(validate_data(self, X, reset=False, **accepted))
+            except ValueError as error:
+                if not _holds_text(error):
+                    raise
         X = validate_data(self, X, reset=False, **{**accepted, "dtype": None, "accept_sparse": False})
         return self.encoder_.encode(_table_of_array(np.asarray(X), self._array_names))
 
     def rows_on_sphere(self, X) -> Any:
         """Return rows as the network takes them, (n, p + 1) of norm 1."""
         return self.sphere_(self._rows(X))
+
+
+def _holds_text(error: ValueError) -> bool:
+    """Whether scikit-learn refused an array since it holds text."""
+    return "could not convert string" in str(error)
 
 
 def _table_of_array(X: np.ndarray, names: list[str]) -> "pl.DataFrame":

@@ -14,7 +14,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.readers_writer_lock import ReadersWriterLock
-from fireset.hsr.base import IndexWork, Report
+from fireset.hsr.base import HalfSpaceIndex, IndexWork, Report
 from fireset.hsr.registry import build
 
 _MAX_COORDINATE = 1e150  # squares of larger ones may overflow
@@ -80,6 +80,28 @@ class BallIndex:
     def get(self, ids) -> np.ndarray:
         """The points with these ids, (k, d), in the order of the ids; of one id, (d,)."""
         return self._index.get(ids)[..., : self.n_features].copy()
+
+    def save(self, path) -> None:
+        """Write points and ids to a safetensors file, atomically; ``fireset.hsr.load`` reads it. Queries go on.
+
+        Deleted points are not written, but their ids stay taken.
+        """
+        with self._lock.reading:
+            self._index.write(path, {"balls": True})
+
+    @classmethod
+    def over_lifted(cls, index: HalfSpaceIndex) -> "BallIndex":
+        """Wrap an index over lifted points; a ValueError if its points are not lifted ones."""
+        points = index.get(index.ids)[:, :-1]
+        if index.n_features < 2 or index.dtype != np.float64:
+            raise ValueError(f"lifted points have {index.n_features} coordinates and are {index.dtype}")
+        if not np.array_equal(_lifted(_checked_points(points, "points", None)), index.get(index.ids)):
+            raise ValueError("the last coordinate of its points is not the squared norm of the others")
+        balls = cls.__new__(cls)
+        balls.n_features = points.shape[1]
+        balls._lock = ReadersWriterLock()
+        balls._index = index
+        return balls
 
     # Queries
 

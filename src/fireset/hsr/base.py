@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -382,9 +382,13 @@ class HalfSpaceIndex(ABC):
 
         What was deleted is not written, but its ids stay taken. Takes memory for one copy of the points.
         """
+        self.write(path, {})
+
+    def write(self, path, about: dict[str, Any]) -> None:
+        """As ``save``, with further entries of the description."""
         with self._lock.reading:
             ids, points = self._live_rows()
-            about = {"kind": self.kind, "next_id": self._next_id}
+            about = {"kind": self.kind, "next_id": self._next_id, **about}
             arrays = {"points": points, "ids": ids}
             if self._own_ids is not None:
                 arrays["own_ids"], about["next_own_id"] = self._own_ids.of(ids), self._own_ids.next_id

@@ -1,9 +1,9 @@
-"""Reading an index that ``HalfSpaceIndex.save`` wrote.
+"""Reading an index that ``HalfSpaceIndex.save`` or ``BallIndex.save`` wrote.
 
 A file holds ``points``, (n, d), and ``ids``, (n,) int32 and ascending, and says of what ``kind`` the index is and which
-id comes next. Where the caller gave ids it holds these as well: ``own_ids``, (n,) int64, all different. It holds no
-structure: that is built again, so that whatever a file says, kernels only ever walk trees, hulls and layers that were
-made here.
+id comes next. The points of a ``BallIndex`` are the lifted ones, and its description says ``balls``. Where the caller
+gave ids it holds these as well: ``own_ids``, (n,) int64, all different. It holds no structure: that is built again, so
+that whatever a file says, kernels only ever walk trees, hulls and layers that were made here.
 """
 
 import os
@@ -15,15 +15,17 @@ from fireset._util.checks import is_whole_number
 from fireset._util.errors import InputError
 from fireset._util.files import read_model
 from fireset._util.system_memory import available_bytes
-from fireset.hsr.base import HalfSpaceIndex
+from fireset.hsr.balls import BallIndex
 from fireset.hsr.dynamic import MAX_IDS, DynamicIndex
 from fireset.hsr.registry import KINDS, build, index_class
 
 _INDEX = "index", "give a file that index.save wrote"
 
 
-def load(path: str | os.PathLike, **options) -> HalfSpaceIndex:
+def load(path: str | os.PathLike, **options) -> Any:
     """The index that ``index.save(path)`` wrote: the same answers, ids and ids to come. ``options`` are for ``build``.
+
+    Returns a ``HalfSpaceIndex`` or, of a file that a ``BallIndex`` wrote, a ``BallIndex``.
 
     Costs what reading the points and building an index of its kind over them costs. A damaged file is refused with an
     ``InputError``.
@@ -44,7 +46,12 @@ def load(path: str | os.PathLike, **options) -> HalfSpaceIndex:
         index.restore_numbers(ids, next_id)
     if own_ids is not None:
         index.restore_own_ids(own_ids, ids, next_own_id)
-    return index
+    if not description["index"].get("balls", False):
+        return index
+    try:
+        return BallIndex.over_lifted(index)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged, or holds no index: {error}; {_INDEX[1]}") from None
 
 
 def _checked_own_ids(own_ids: np.ndarray | None, about: Any, points: Any) -> tuple[np.ndarray | None, int]:

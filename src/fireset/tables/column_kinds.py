@@ -74,10 +74,33 @@ class NumberColumn:
 
         label = f"column {quoted(self.name)}"
         if is_text(series):
-            series = self.spelling.numbers(series.cast(pl.String), label)
+            text = series.cast(pl.String)
+            series = self.spelling.numbers(text.set(self._passed_over(text), None), label)
         elif series.dtype.is_temporal():
             raise InputError(f"{label} was numeric in training but holds dates; store numbers in that column")
         return checked_numbers(series, label)[:, None]
+
+    def new_words(self, series: pl.Series) -> list[str]:
+        """Texts that training did not have and that count as missing, each once."""
+        import polars as pl
+
+        if not is_text(series):
+            return []
+        text = series.cast(pl.String)
+        return text.filter(self._passed_over(text)).str.strip_chars().unique(maintain_order=True).to_list()
+
+    def _passed_over(self, text: pl.Series) -> pl.Series:
+        """Which cells hold words that count as missing: none where missing cells are refused, or most cells are words.
+
+        A column of words is another column than that of training, and is refused.
+        """
+        import polars as pl
+
+        if self.fill is not None and isinstance(self.spelling, NumberSpelling):
+            words = self.spelling.unknown_words(text)
+            if 2 * int(words.sum()) < text.len():
+                return words
+        return pl.Series([False]).new_from_index(0, text.len())
 
     def to_dict(self) -> dict[str, Any]:
         stored = {"kind": "number", "name": self.name, "fill": self.fill} | _if_true("indicator", self.indicator)

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fireset.tables.cells import is_number, is_text, listed, nan_as_null, one_line, quoted
+from fireset.tables.cells import cli_option, is_number, is_text, listed, nan_as_null, one_line, quoted
 from fireset.tables.column_kinds import CategoryColumn, DateColumn, NumberColumn, OrderedColumn
 from fireset.tables.encoder import TableEncoder
-from fireset.tables.spelled import PLAIN, TRUTH, numbers_in_text
+from fireset.tables.spelled import PLAIN, TRUTH, NumberSpelling, numbers_in_text
 
 if TYPE_CHECKING:
     import polars as pl
 
 _ENOUGH_ROWS = 20  # in fewer, a column may follow the target or number the rows by chance
 _FIRST_ROWS = 1000  # looked at before all are
-_NAMES_OF_NUMBERS = re.compile(r"(^|[\s_.-])(id|uuid|guid|index|row|no|nr)$|^unnamed: 0$", re.IGNORECASE)
+_NAMES_OF_NUMBERS = re.compile(
+    r"(^|[\s_.-])(id|uuid|guid|index|row|no|nr)$|^unnamed: 0$|^row[\s_.-]?(names?|num(ber)?|id|index)$|^level_0$",
+    re.IGNORECASE,
+)
 _SHOWN = 6
 
 
@@ -35,6 +38,8 @@ def describe_columns(encoder: TableEncoder, table: pl.DataFrame) -> list[dict[st
 
 
 def _describe(column: NumberColumn | CategoryColumn | DateColumn | OrderedColumn, series: pl.Series) -> dict[str, Any]:
+    import polars as pl
+
     found: dict[str, Any] = {"name": column.name}
     if isinstance(column, CategoryColumn):
         found |= {"kind": "category", "levels": len(column.categories)}
@@ -48,10 +53,13 @@ def _describe(column: NumberColumn | CategoryColumn | DateColumn | OrderedColumn
         found |= {"kind": "number", "note": f"{len(column.levels)} levels in order"}
     else:
         found["kind"] = "number"
-        if column.spelling not in (PLAIN, TRUTH):
+        words = column.spelling.words if isinstance(column.spelling, NumberSpelling) else ()
+        if words:
+            found["note"] = f"{listed(words, 3)} counted as missing"
+        elif column.spelling not in (PLAIN, TRUTH):
             found["read_as"] = str(column.spelling)
         if is_text(series):
-            series = column.spelling.numbers(series, f"column {quoted(column.name)}")
+            series = pl.Series(column.numbers(series)[:, 0]).fill_nan(None)
     if missing := series.null_count():
         filled_with = column.fill if isinstance(column, CategoryColumn | NumberColumn | OrderedColumn) else "median"
         found |= {"missing": missing, "filled_with": filled_with}
@@ -83,7 +91,9 @@ def warn_of_columns(encoder: TableEncoder, table: pl.DataFrame, target: Any) -> 
     used = [column.name for column in encoder.columns]
     if table.height >= _ENOUGH_ROWS:
         if numbering := [name for name in used if _numbers_rows(table[name])]:
-            found.append(f"{listed(numbering, 5)} numbers the rows, as an identifier does; if it is one, drop it")
+            option = cli_option("--drop", ",".join(numbering))
+            numbers = "numbers" if len(numbering) == 1 else "number"
+            found.append(f"{listed(numbering, 5)} {numbers} the rows, like an identifier; if so, pass {option}")
         answers = np.asarray(target)
         if answers.shape == (table.height,) and (copies := [name for name in used if _copies(table[name], answers)]):
             found.append(

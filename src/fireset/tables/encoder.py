@@ -22,8 +22,6 @@ from fireset.tables.cells import (
     category_text,
     cli_option,
     first_row,
-    first_text,
-    holds_number,
     is_number,
     is_text,
     listed,
@@ -40,6 +38,7 @@ from fireset.tables.column_kinds import (
     NumberColumn,
     OrderedColumn,
 )
+from fireset.tables.mixed_cells import find_words
 from fireset.tables.spelled import (
     DateSpelling,
     NumberSpelling,
@@ -58,6 +57,7 @@ Column = NumberColumn | CategoryColumn | DateColumn | OrderedColumn
 
 _ENOUGH_TO_TELL = 10  # rows; in fewer, texts that all differ may be categories
 _MIN_COVERAGE = 0.1  # of the rows: so few hold a category that another row holds, too
+_OVERFLOW_MARGIN = 1e3  # column sums are refused within this factor of the largest float64
 _FILL = "fill them in, or train with --impute (missing='impute')"
 _MEDIAN_ROWS = 20_000  # that the medians of an array are taken from
 
@@ -126,6 +126,7 @@ class TableEncoder:
 
         A sparse table has no missing cells; those of later tables become 0.
         """
+        _refuse_huge(X)
         if is_sparse(X):
             return cls(tuple(NumberColumn(f"x{j}", 0.0 if impute else None) for j in range(X.shape[1])))
         missing = np.atleast_1d(np.isnan(X).any(axis=0))
@@ -172,6 +173,7 @@ class TableEncoder:
                 notes += [note] if note else []
             else:
                 self._fill(column, column.numbers(as_cells(series)), matrix[:, start:stop])
+                notes += _new_words(column, series)
             start = stop
         notes += _warn_new_missing(self.columns, table)
         for note in notes:
@@ -325,12 +327,16 @@ def _learn_text(series: pl.Series, label: str, impute: bool) -> Column | str:
     import polars as pl
 
     rows = series.len() - series.null_count()
-    if 2 * int(holds_number(series).sum()) >= rows:
-        value, row = first_text(series)
-        raise InputError(
-            f"{label} is mostly numbers but holds the text {quoted(value)} in row {row}; fix that cell, pass "
-            f"{cli_option('--categorical', series.name)} (categorical=) to treat it as categories, or {_drop(series)}"
-        )
+    if mixed := find_words(series):
+        if mixed.spelling is not None and not impute:
+            raise InputError(
+                f"{label} holds the text {quoted(mixed.words[0])} in row {mixed.row} among numbers; fix that cell, "
+                f"pass {cli_option('--categorical', series.name)} (categorical=) to treat it as categories, or {_FILL}"
+            )
+        warnings.warn(str(mixed), UserWarning, stacklevel=4)
+        if mixed.numbers is not None:
+            return NumberColumn.learn(mixed.numbers, impute, mixed.spelling)
+        return CategoryColumn.learn(series, impute, keep_all=False)
     counts = series.drop_nulls().cast(pl.String).str.strip_chars().rename("text").value_counts()["count"]
     shared = int(counts.filter(counts > 1).sum())
     if rows >= _ENOUGH_TO_TELL and shared < _MIN_COVERAGE * rows:
@@ -338,6 +344,19 @@ def _learn_text(series: pl.Series, label: str, impute: bool) -> Column | str:
         kind = "free text" if words >= 3 else "an identifier"
         return f"holds {len(counts):,} different texts in {rows:,} rows, like {kind}"
     return CategoryColumn.learn(series, impute, keep_all=False)
+
+
+def _refuse_huge(X: Any) -> None:
+    """Refuse numbers of which the sum of a column may overflow."""
+    sizes = np.abs(X.data if is_sparse(X) else X)
+    largest = float(np.fmax.reduce(sizes, axis=None, initial=0.0))
+    limit = float(np.finfo(np.float64).max) / _OVERFLOW_MARGIN / max(1, X.shape[0])
+    if largest > limit:
+        where = "" if is_sparse(X) else f" in column {int(np.fmax.reduce(sizes, axis=0).argmax())}"
+        raise InputError(
+            f"numbers of `X` must be at most {limit:.1g} in size, got {largest:g}{where}; "
+            "divide the column by a constant."
+        )
 
 
 def _refuse_missing(table: pl.DataFrame, remedy: str) -> None:
@@ -370,6 +389,14 @@ def _warn_new_missing(columns: Sequence[Column], table: pl.DataFrame) -> list[st
         return []
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return [f"missing cells in columns that had none in training: {', '.join(found[:5])}{more}"]
+
+
+def _new_words(column: Column, series: pl.Series) -> list[str]:
+    """What there is to say of texts in a column of numbers that training did not have."""
+    words = column.new_words(series) if isinstance(column, NumberColumn) else []
+    if not words:
+        return []
+    return [f"column {quoted(column.name)}: {listed(words, 3)} is no number and counts as missing"]
 
 
 def _drop(series: pl.Series) -> str:

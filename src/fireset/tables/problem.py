@@ -12,6 +12,7 @@ from fireset._util.errors import InputError
 from fireset.tables.cells import cli_option, column_names, quoted, require_column
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import SplitHint, hold_out, hold_out_by, suggest_splits
+from fireset.tables.mixed_cells import find_words
 from fireset.tables.reader import read_spelled
 from fireset.tables.spelled import DateSpelling, NumberSpelling, Spelling, TruthSpelling, dates_by_format
 from fireset.tables.target import TaskChoice, class_labels, detect_task, regression_values, split_target
@@ -64,6 +65,7 @@ class TableProblem:
         columns, targets = _columns(table, target, drop, drop_missing_target)
         columns = _with_dates(columns, spellings, categorical)
         features, dropped = columns.drop(drop), columns.select(drop)
+        features, categorical, spellings = _without_words(features, categorical, spellings, impute)
         choice = detect_task(targets) if task == "auto" else None
         task = task if choice is None else choice.task
         if features.height < 2:
@@ -124,6 +126,29 @@ class TableProblem:
     def split_hints(self) -> list[SplitHint]:
         """Columns by which rows should be held out, since a random split may leak."""
         return suggest_splits(self.features.hstack(self.dropped))
+
+
+def _without_words(
+    features: "pl.DataFrame", categorical: list[str], spellings: dict[str, Spelling], impute: bool
+) -> tuple["pl.DataFrame", list[str], dict[str, Spelling]]:
+    """Decide on columns with a few words among numbers, by all rows of the file and not only those trained on.
+
+    Returns the columns with numbers where these are used, the categorical columns, and the spellings.
+    """
+    import polars as pl
+
+    for series in features:
+        undecided = series.dtype == pl.String and series.name not in categorical and series.name not in spellings
+        mixed = find_words(series) if undecided else None
+        if mixed is None or (mixed.spelling is not None and not impute):  # the encoder refuses the latter
+            continue
+        warnings.warn(str(mixed), UserWarning, stacklevel=4)
+        if mixed.spelling is None or mixed.numbers is None:
+            categorical = [*categorical, series.name]
+        else:
+            spellings = {**spellings, series.name: mixed.spelling}
+            features = features.with_columns(mixed.numbers)
+    return features, categorical, spellings
 
 
 def _with_dates(columns: "pl.DataFrame", spellings: dict[str, Spelling], categorical: list[str]) -> "pl.DataFrame":

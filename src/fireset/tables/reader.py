@@ -21,9 +21,10 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.tables.cells import listed, one_line, quoted
 from fireset.tables.csv_files import check_names, read_csv
+from fireset.tables.file_formats import BINARY_FORMATS, COMPRESSED, TEXT_FORMATS, formats_in_words
 from fireset.tables.rust_panics import without_panic_messages
 from fireset.tables.spelled import NumberSpelling, Spelling, TruthSpelling, learn_spellings
-from fireset.tables.unfolding import COMPRESSED, ArrayHeader, array_headers, check_archive, read_bytes
+from fireset.tables.unfolding import ArrayHeader, array_headers, check_archive, read_bytes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -149,39 +150,21 @@ def _read(file: Path) -> _Table:
 
 def _reader(file: Path) -> tuple[str, Callable[[Path], _Table]]:
     """The name of the file's format and its reader."""
-    text_readers = {
-        ".csv": ("CSV", _read_text),
-        ".tsv": ("TSV", _read_text),
-        ".txt": ("text", _read_text),
-        ".svm": ("svmlight", _read_svmlight),
-        ".svmlight": ("svmlight", _read_svmlight),
-        ".libsvm": ("svmlight", _read_svmlight),
-    }
-    binary_readers = {
-        ".parquet": ("parquet", _read_parquet),
-        ".pq": ("parquet", _read_parquet),
-        ".npz": ("NPZ", _read_npz),
-        ".xlsx": ("Excel", _read_excel),
-        ".xls": ("Excel", _read_excel),
-    }
     suffix = file.suffix.lower()
     if suffix in COMPRESSED:
         inner = Path(file.stem).suffix.lower()
-        if inner in text_readers:
-            return text_readers[inner]
-        suffix = inner + suffix
-    if suffix in text_readers:
-        return text_readers[suffix]
-    if not file.is_file():  # a pipe
-        if suffix in binary_readers:
+        suffix = inner if inner in TEXT_FORMATS else inner + suffix
+    if suffix not in TEXT_FORMATS and not file.is_file():  # a pipe
+        if suffix in BINARY_FORMATS:
             raise InputError(f"{one_line(file)} is a pipe, and {suffix} can only be read from a file; give the file")
-        return text_readers[".csv"]
-    if suffix in binary_readers:
-        return binary_readers[suffix]
-    raise InputError(
-        f"{one_line(file)} has the suffix {quoted(suffix)}; the suffixes understood are "
-        f"{', '.join(text_readers)} (each also with {', '.join(COMPRESSED)}), {', '.join(binary_readers)}"
-    )
+        suffix = ".csv"
+    kind = (TEXT_FORMATS | BINARY_FORMATS).get(suffix)
+    if kind is None:
+        raise InputError(
+            f"{one_line(file)} has the suffix {quoted(suffix)}; the formats that can be read are {formats_in_words()}"
+        )
+    readers = {"svmlight": _read_svmlight, "Parquet": _read_parquet, "NPZ": _read_npz, "Excel": _read_excel}
+    return kind, readers.get(kind, _read_text)
 
 
 def _read_text(file: Path) -> _Table:

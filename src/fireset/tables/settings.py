@@ -166,7 +166,8 @@ def choose_settings(
     given = ones if column_scales is None else column_scales
     kernel = KernelFunction(threshold)
     if len(rows) < fewest_rows or not np.ptp(targets[rows], axis=0).any() or not kernel.at_one > _MIN_KERNEL:
-        word = f"{len(rows)} rows are too few to choose settings by; bias and column scales are the defaults"
+        few = "1 row is too few" if len(rows) == 1 else f"{len(rows)} rows are too few"
+        word = f"{few} to choose settings by; bias and column scales are the defaults"
         if len(rows) >= fewest_rows:
             word = "targets or kernel do not vary: there is nothing to choose settings by"
         fallback = ones if isinstance(given, str) else given

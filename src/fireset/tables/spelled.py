@@ -78,11 +78,14 @@ class NumberSpelling:
         What separates thousands, if anything is known to.
     unit : str
         "", a currency symbol, which cells may have before or after the number, or "%", which all cells have after it.
+    words : tuple of str
+        Texts of training that stand for a missing number, besides ``NO_NUMBER``; in letters of any case.
     """
 
     decimal: Literal[".", ","] = "."
     grouping: Literal["", ".", ","] = ""
     unit: str = ""
+    words: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         other = "." if self.decimal == "," else ","
@@ -114,6 +117,7 @@ class NumberSpelling:
         """
         import polars as pl
 
+        text = self.without_words(text)
         missing = is_missing(text)
         if self == PLAIN:  # nearly every column
             bare = _bare(text)
@@ -138,8 +142,25 @@ class NumberSpelling:
         whole = cells.cast(pl.Int64, strict=False)
         return whole if whole.null_count() == numbers.null_count() else numbers
 
-    def to_dict(self) -> dict[str, str]:
-        return {"decimal": self.decimal, "grouping": self.grouping, "unit": self.unit}
+    def without_words(self, text: pl.Series) -> pl.Series:
+        """The cells with null in place of ``words``."""
+        if not self.words:
+            return text
+        lowered = text.str.strip_chars().str.to_lowercase()
+        return text.set(lowered.is_in([word.lower() for word in self.words]).fill_null(False), None)
+
+    def unknown_words(self, text: pl.Series) -> pl.Series:
+        """Which cells hold text that is neither a number, in any spelling, nor known to stand for a missing one.
+
+        Neither are true and false, which may stand for 1 and 0 and are refused.
+        """
+        bare = self.without_words(text).str.strip_chars()
+        known = is_missing(bare) | bare.str.contains(_ANY_NUMBER) | bare.str.to_lowercase().is_in(["true", "false"])
+        return ~known.fill_null(True)
+
+    def to_dict(self) -> dict[str, Any]:
+        stored: dict[str, Any] = {"decimal": self.decimal, "grouping": self.grouping, "unit": self.unit}
+        return stored | ({"words": list(self.words)} if self.words else {})
 
 
 class TruthSpelling:
@@ -349,12 +370,14 @@ def restore_spelling(stored: Any) -> NumberSpelling | TruthSpelling | None:
     """What ``to_dict`` of a spelling gave; None if it is none."""
     if stored == TRUTH.to_dict():
         return TRUTH
-    if not isinstance(stored, dict) or set(stored) != {"decimal", "grouping", "unit"}:
+    if not isinstance(stored, dict) or set(stored) - {"words"} != {"decimal", "grouping", "unit"}:
         return None
-    decimal, grouping, unit = stored["decimal"], stored["grouping"], stored["unit"]
+    decimal, grouping, unit, words = stored["decimal"], stored["grouping"], stored["unit"], stored.get("words", [])
     known = decimal in (".", ",") and grouping in ("", "." if decimal == "," else ",")
     known = known and isinstance(unit, str) and (unit in ("", PERCENT) or (len(unit) == 1 and unit in CURRENCIES))
-    return NumberSpelling(decimal, grouping, unit) if known else None
+    known = known and isinstance(words, list) and all(isinstance(word, str) for word in words)
+    known = known and not any("\ud800" <= c <= "\udfff" for word in words for c in word)  # which no table can hold
+    return NumberSpelling(decimal, grouping, unit, tuple(words)) if known else None
 
 
 def dates_in_text(text: pl.Series) -> tuple[pl.Series, str] | None:
@@ -460,6 +483,11 @@ def _is_truth(series: pl.Series) -> bool:
     lowered = series.drop_nulls().str.strip_chars().str.to_lowercase()
     lowered = lowered.filter(~lowered.is_in(NO_NUMBER))
     return not lowered.is_empty() and bool(lowered.is_in(["true", "false"]).all())
+
+
+def spell_any_number(text: pl.Series) -> pl.Series:
+    """Which cells spell a number in some convention; null where the cell is missing."""
+    return _bare(text).str.contains(_ANY_NUMBER)
 
 
 def _spells_any_number(value: str) -> bool:

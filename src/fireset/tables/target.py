@@ -101,7 +101,7 @@ def detect_task(target: pl.Series) -> TaskChoice:
             value, row = first_text(target)
             raise InputError(
                 f"{_label(target)} is mostly numbers but holds the text {quoted(value)} in row {row}; "
-                "fix that cell, or say that the task is classification"
+                "fix that cell, leave it empty and pass --drop-missing-target, or pass --task classification"
             )
         return TaskChoice("classification", f"{named} holds text with {_levels(distinct)}")
     if target.dtype == pl.Boolean:

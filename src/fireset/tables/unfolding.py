@@ -17,10 +17,10 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import one_line, quoted
+from fireset.tables.file_formats import COMPRESSED
 from fireset.training.memory import parse_memory
 
 LIMIT = "FIRESET_MAX_UNFOLDED"
-COMPRESSED = (".gz", ".bz2", ".zst")
 _AT_LEAST = 256 << 20
 _TIMES = 100
 _AT_ONCE = 1 << 24

@@ -5,6 +5,7 @@ from math import inf, isfinite, sqrt
 
 import numpy as np
 
+from fireset._util.wording import percent
 from fireset.theory import bounds
 from fireset.theory.claims import Assumption, CertificateReport, ClaimCollector
 from fireset.theory.separation import Separation
@@ -143,8 +144,8 @@ def _assumptions(run: RunMeasurements, failure: float) -> list[Assumption]:
     judged = [(t, lost) for t, lost in run.step_rounding if t < run.n_judged_steps]
     t, lost = max(judged, key=lambda item: item[1], default=(0, 0.0))
     text = (
-        f"rounding of the weights, relative {run.precision:.2g}, changed the step of iteration {t} by {lost:.0%}; use "
-        f"dtype float64"
+        f"rounding of the weights, relative {run.precision:.2g}, changed the step of iteration {t} by "
+        f"{percent(lost, 0)}; use dtype float64"
     )
     limit = _STEP_ROUNDING
     add("rounding", "‖w_r(t+1) − w_r(t)‖ = η ‖∂L/∂w_r‖", limit, lost, lost <= limit, text)

@@ -402,6 +402,8 @@ class Trainer:
         """Restore the best weights on all workers, and release the checkpoint folder."""
         self._solver.finish()
         best = self._run.best.finish()
+        if reason is StopReason.TOL and self._is_above_zero_weights():
+            reason = StopReason.STALLED
         by_validation = self.problem.has_validation
         check_result(self.history, best, reason, by_validation=by_validation, settings=self._all_settings)
         self._check_rounding()
@@ -441,6 +443,19 @@ class Trainer:
             else f"the loss is {first} at the start: the predictions overflow. Use smaller weights"
         )
         warnings.warn(message, RuntimeWarning, stacklevel=5)
+
+    def _is_above_zero_weights(self) -> bool:
+        """Return whether weights of 0 have a lower objective than all iterations, which are then not at a minimum.
+
+        With a threshold of at least 0 the outputs of such weights are 0. A loss that is flat in floating point, such as
+        one with an exponential link at e^200, would otherwise count as converged.
+        """
+        if self._network.threshold < 0:
+            return False
+        problem = self.problem
+        (loss,) = problem.total(self._run.loss.value(np.zeros_like(problem.targets), problem.targets, problem.weight))
+        at_zero = problem.weight_unit * (loss + self._solver.penalty_at_zero())
+        return float(np.nanmin(self.history.column("loss"))) > (1.0 + self._stopping.tol) * at_zero
 
     def _check_rounding(self) -> None:
         """Raise InputError if outputs are scaled so much that rounding cancels the improvement by training.

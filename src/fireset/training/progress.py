@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from fireset._util.messages import tell
+from fireset._util.wording import percent
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows
@@ -138,7 +139,7 @@ class ProgressBar:
 
     def __call__(self, progress: Progress) -> None:
         record, solver = progress.record, progress.run.solver
-        state = f"loss {record.loss:.4g}  fired {record.active_fraction:.2%}"
+        state = f"loss {record.loss:.4g}  active {percent(record.active_fraction, 2)}"
         if record.validation_loss is not None:
             state += f"  validation {record.validation_loss:.4g}"
         total = progress.max_iter if solver.runs_to_max_iter else None

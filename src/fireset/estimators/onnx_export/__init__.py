@@ -14,7 +14,7 @@ from fireset.estimators.onnx_export.outputs import add_classes, add_predictions
 from fireset.estimators.onnx_export.rows import add_doubts, add_encoder, add_inputs, add_sphere
 from fireset.estimators.regressor import ShiftedReLURegressor
 from fireset.network import ShiftedReLUNetwork
-from fireset.tables.column_kinds import CategoryColumn, DateColumn, NumberColumn
+from fireset.tables.column_kinds import CategoryColumn, DateColumn, NumberColumn, OrderedColumn
 
 if TYPE_CHECKING:
     import onnx
@@ -25,7 +25,12 @@ _DESCRIPTION = (
     "A shifted-ReLU network with the map of its inputs. Numbers: NaN is missing. Categories: text, the empty one is "
     "missing. Dates: days since 1970-01-01 UTC, NaN is missing."
 )
-_KINDS: dict[type, str] = {NumberColumn: "number", CategoryColumn: "category", DateColumn: "date"}
+_KINDS: dict[type, str] = {
+    NumberColumn: "number",
+    CategoryColumn: "category",
+    DateColumn: "date",
+    OrderedColumn: "ordered",
+}
 
 
 def to_model(estimator: ShiftedReLUEstimator, target: str) -> onnx.ModelProto:

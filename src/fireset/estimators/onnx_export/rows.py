@@ -149,13 +149,15 @@ def _ordered(graph: Graph, text: str, column: OrderedColumn) -> str:
     """The place in the order, and where the cell was missing; NaN for texts that have no place."""
     name = column.name
     places = {level: place for place, level in enumerate(column.levels)}
+    known = {spelled: place for level, place in places.items() for spelled in _spellings(level)}
+    known = {"": _UNKNOWN} | known | places
     codes = graph.add(
         "LabelEncoder",
         text,
         name=f"{name}/code",
         domain=ML,
-        keys_strings=[*places, ""],
-        values_int64s=[*places.values(), _UNKNOWN],
+        keys_strings=list(known),
+        values_int64s=list(known.values()),
         default_int64=_REFUSED,
     )
     missing, strange = (

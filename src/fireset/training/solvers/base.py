@@ -103,6 +103,10 @@ class Solver(ABC):
         """Return the part of the objective that is not the loss, at the current weights."""
         return 0.0
 
+    def penalty_at_zero(self) -> float:
+        """Return ``penalty`` of weights that are all 0."""
+        return 0.0
+
     @property
     def adaptive(self) -> bool:
         """Whether ``step`` handles a loss that has grown. If not, a loss beyond all bounds ends the run."""

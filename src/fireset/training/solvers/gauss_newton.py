@@ -67,6 +67,7 @@ _SLOW_ITERATIONS = 5  # successful ones with an average reduction below ``tol`` 
 # Choice of the ridge
 _RIDGE_ROWS = 800
 _FIRST_RIDGE = 6  # index in ``RIDGES``
+_MAX_LOSS_INCREASE = 10.0  # of one iteration of ``choose_ridge``, above which its predictions give no curvatures
 
 
 class _TrialStep(NamedTuple):
@@ -192,6 +193,9 @@ class GaussNewton(Solver):
 
     def penalty(self) -> float:
         return 0.5 * self._ridge * self._squared_norm(self._displacement()) if self._ridge else 0.0
+
+    def penalty_at_zero(self) -> float:
+        return 0.5 * self._ridge * self._squared_norm(self._initial_weights) if self._ridge else 0.0
 
     def _displacement(self) -> np.ndarray:
         """Return D = W − W₀."""
@@ -481,7 +485,11 @@ def choose_ridge(kernel: np.ndarray, loss: Loss, start: np.ndarray, targets: np.
     """
     loss, targets = loss.ridge_problem(targets, weight)
     first = start[:, : targets.shape[1]]
-    u, place, found = first, _FIRST_RIDGE, None
+    # λ is in units of the curvatures. Those of an exponential link are e^u: at a start far from all targets, one row
+    # would dominate all others, and λ would keep the weights at that start.
+    zero = np.zeros_like(first)
+    u = zero if loss.value(zero, targets, weight) < loss.value(first, targets, weight) else first
+    place, found = _FIRST_RIDGE, None
     for _ in range(loss.ridge_iterations):
         smooth = loss.smoothed(targets - u, weight)
         # One curvature for all outputs of a row, so that one factorization serves all.
@@ -492,6 +500,9 @@ def choose_ridge(kernel: np.ndarray, loss: Loss, start: np.ndarray, targets: np.
             return loss.value(first + response - errors, targets, weight)
 
         found = best_ridge(kernel, response, curvatures, place, score if loss.ridge_iterations > 1 else None)
+        before = loss.value(u, targets, weight)
         u, place = first + response - found.errors, max(found.place, 0)
+        if not loss.value(u, targets, weight) <= _MAX_LOSS_INCREASE * before:
+            break
     assert found is not None
     return found
