@@ -351,7 +351,7 @@ class GaussNewton(Solver):
         right = scaled_residual - roots * pull
         # The objective of the step without what the system minimizes. 0 for squared error without damping.
         constant = point.objective - 0.5 * float((scaled_residual**2).sum())
-        constant -= 0.5 * self._ridge**2 / shift * squared_displacement
+        constant -= 0.5 * self._ridge * (self._ridge / shift) * squared_displacement  # λ² may overflow
         solution, solved = self._solve(system, right, point.objective, constant, strict=strict)
         # R J Δ follows from the residual of the system, without a further tangent product.
         weighted_change = -(right - solution.residual - shift * solution.z) - roots * pull
