@@ -302,7 +302,7 @@ class TestSingleProcess:
             pass
 
     def test_torch_is_not_imported(self):
-        code = "import sys; from fireset.training import plan; plan.current_grid(); print('torch' in sys.modules)"
+        code = "import sys; from fireset.training import loop; loop.current_grid(); print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == "False\n"
 

@@ -6,7 +6,6 @@ from fireset._util.text import counted, duration, percent, significant
 
 _SHOWN_COLUMNS = 6
 _SHOWN_CLASSES = 5
-_SOLVERS = {"gauss-newton": "round", "gradient": "iteration"}
 
 
 def train_summary(facts: dict[str, Any]) -> dict[str, str]:
@@ -107,13 +106,15 @@ def _other_table(facts: dict[str, Any]) -> str:
 
 
 def _trained(facts: dict[str, Any]) -> str:
-    step = _SOLVERS.get(facts.get("solver", ""), "iteration")
-    done = counted(facts["iterations"], step)
+    from fireset.training.solvers import solver_class
+
+    done = counted(facts["iterations"], solver_class(facts.get("solver", "")).iteration_label)
     how = {
         "tol": f"converged after {done}",
         "max_iter": f"stopped after {done}, the most that --max-iter allows",
         "patience": f"stopped after {done}, when the validation rows no longer improved",
-        "callback": f"stopped by --time after {done}, with the best network so far",
+        "time_limit": f"stopped by --time after {done}, with the best network so far",
+        "callback": f"stopped by a callback after {done}, with the best network so far",
         "interrupted": f"interrupted after {done}, with the best network so far",
         "terminated": f"ended by SIGTERM after {done}; --resume continues from the checkpoint",
         "diverged": f"the loss grew without bound after {done}; give a smaller --learning-rate, or auto",

@@ -12,6 +12,7 @@ from fireset.commands.learning_curve import LearningCurve
 from fireset.reporting.figures import Figure, Section, Series, Table, short_names
 from fireset.tables.cells import cli_option, one_line
 from fireset.tables.holdout import SplitHint
+from fireset.training.solvers import solver_class
 
 _WORTH_IT = 0.01  # of accuracy or R²: what a doubling of the rows must bring
 _LEAKAGE_SHARE = 0.9  # share of one column that is suspicious beside a score of
@@ -33,16 +34,13 @@ def run_in_words(facts: dict[str, Any], held: HeldOut | None, curve: LearningCur
 
 def _what(facts: dict[str, Any]) -> str:
     kind = "the number" if facts["task"] == "regression" else "the class"
-    step = "round" if facts["solver"] == "gauss-newton" else "iteration"
-    how = f"{counted(facts['iterations'], step)} of {_SOLVERS.get(facts['solver'], facts['solver'])}"
+    solver = solver_class(facts["solver"])
+    how = f"{counted(facts['iterations'], solver.iteration_label)} of {solver.label or facts['solver']}"
     return (
         f"A network of {facts['width']:,} neurons was trained on {counted(facts['rows'], 'row')} of {facts['file']} to "
         f"predict {kind} {facts['target']} from {counted(facts['columns'], 'column')}, by {how} in "
         f"{duration(facts['training_seconds'])}."
     )
-
-
-_SOLVERS = {"gauss-newton": "Gauss–Newton", "gradient": "gradient descent"}
 
 
 def _how_good(facts: dict[str, Any], held: HeldOut | None) -> str:

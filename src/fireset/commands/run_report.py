@@ -6,6 +6,7 @@ from fireset._util.text import counted, duration, percent, significant
 from fireset.commands.learning_curve import LearningCurve
 from fireset.reporting.figures import Figure, HeatMap, Section, Series, Table
 from fireset.training.result import TrainingResult
+from fireset.training.solvers import solver_class
 
 _SHOWN_COLUMNS = 20
 _FEW = 3  # records of a history, which make no curve
@@ -36,9 +37,9 @@ def learning_section(result: TrainingResult, curve: LearningCurve | None, score:
     count = len(history) - 1
     told = f"The loss goes from {history[0].loss:.4g} to {history[-1].loss:.4g} in "
     if count < _FEW:
-        newton = result.solver == "gauss-newton"
-        rounds = f"{count} {'round' if newton else 'iteration'}{'' if count == 1 else 's'}"
-        solved = " Gauss–Newton solves for all weights at once." if newton else ""
+        solver = solver_class(result.solver)
+        rounds = f"{count} {solver.iteration_label}{'' if count == 1 else 's'}"
+        solved = "" if solver.runs_to_max_iter else f" {solver.label} solves for all weights at once."
         paragraphs, figures = [f"{told}{rounds}, too few for a curve.{solved}"], []
     else:
         paragraphs, figures = [], _loss_figures(result, f"{told}{count:,} iterations.")
