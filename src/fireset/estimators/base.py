@@ -5,7 +5,7 @@ from abc import abstractmethod
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
@@ -37,6 +37,7 @@ from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
 from fireset.training.losses import Loss, get_loss
+from fireset.training.memory import check_weights
 from fireset.training.progress import ProgressBar
 from fireset.training.solvers import SOLVERS, GradientDescent, Solver
 from fireset.training.stopping import StopReason
@@ -55,12 +56,12 @@ _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 
 
 class PreparedRows(NamedTuple):
-    """A table as ``train`` wants it."""
+    """Rows, targets and weights as ``fireset.train`` takes them."""
 
     rows: Any  # (n, d), norm 1; CSR rows of a sparse table
     targets: np.ndarray  # (n, c)
     weight: np.ndarray  # (n,)
-    codes: np.ndarray | None  # of the classes, to split by
+    codes: np.ndarray | None  # class codes, to stratify a validation split
 
 
 class ShiftedReLUEstimator(TableInput, BaseEstimator):
@@ -171,16 +172,29 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         descends = descends or current_grid().same_neurons.size > 1
         return "gradient" if descends else "gauss-newton"
 
-    def _begin(self, X, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True, outputs: int = 0) -> None:
-        """Make a new map and a new network; settings are chosen by these rows, or are the defaults.
+    def _begin(
+        self,
+        X,
+        targets: np.ndarray,
+        weight: np.ndarray,
+        *,
+        choose: bool = True,
+        outputs: int = 0,
+        memory: int | str | None = None,
+    ) -> Any:
+        """Learn the map to the sphere and initialize the network; return the mapped rows.
 
-        ``outputs`` are those of the network, where they are not as many as columns of these ``targets``.
+        Settings are chosen on these rows, or are the defaults without ``choose``. ``outputs`` is the number of network
+        outputs where it differs from the number of columns of ``targets``.
         """
         outputs = outputs or targets.shape[1]
         self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs)
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
         start = "antisymmetric" if self.start == "auto" else self.start
         width = self._width_for_start(self.width_for(X.shape[0], X.shape[1], outputs), start)
+        if is_whole_number(width):  # other values are refused by the network
+            shard = -(-width // current_grid().same_rows.size)
+            check_weights(shard, X.shape[1] + 1, self.dtype, momentum=self.momentum > 0, asked=memory)
         columns = ColumnMap.learn(X, weight)
         Z = columns(X)
         self.settings_ = self._choose_settings(
@@ -193,11 +207,6 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             classes=is_classifier(self),
             fewest_rows=MIN_ROWS if choose else np.inf,
         )
-        if self.verbose and choose and current_group().rank == 0:
-            names = [column.name for column in self.encoder_.columns for _ in column.feature_names]
-            score = "accuracy" if is_classifier(self) else "R²"
-            words = self.settings_.in_words(score, None if not self._by_name and self._of_numbers else names)
-            tell(f"chosen: {words}")
         self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
@@ -211,6 +220,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         )
         self.n_iter_ = 0
         self._batch_rate = None
+        return self.sphere_.map_standardized(Z)
+
+    def _show_settings(self) -> None:
+        """Print the chosen settings and the expected score."""
+        names = [column.name for column in self.encoder_.columns for _ in column.feature_names]
+        score = "accuracy" if is_classifier(self) else "R²"
+        words = self.settings_.in_words(score, None if not self._by_name and self._of_numbers else names)
+        tell(f"chosen: {words}")
 
     def _width_for_start(self, width: int, start: str) -> int:
         """Return ``width``, or the next even number where the start needs pairs of neurons."""
@@ -272,12 +289,27 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             )
         return scales
 
-    def _train(self, prepared: PreparedRows, callbacks, validation: tuple[Any, np.ndarray] | None, **limits) -> None:
-        """Train the network on mapped rows.
+    def fit_prepared(
+        self, prepared: PreparedRows, *, callbacks=(), validation: tuple[Any, np.ndarray] | None = None, **limits
+    ) -> Self:
+        """Train the network on the result of ``prepare``.
 
-        ``validation`` are mapped rows and targets to stop by; without them ``early_stopping`` holds out a share of the
-        rows. ``limits`` go to ``train``.
+        Parameters
+        ----------
+        prepared : PreparedRows
+        callbacks
+            As in ``fireset.train``.
+        validation : (rows, targets), optional
+            Mapped rows and targets for early stopping; without them ``early_stopping`` holds out a share of the rows.
+        limits
+            ``checkpoint`` and ``memory``, as in ``fireset.train``.
+
+        Returns
+        -------
+        self
         """
+        if self.verbose and self.n_iter_ == 0 and current_group().rank == 0:
+            self._show_settings()
         checkpoint = limits.get("checkpoint")
         if checkpoint is not None and not checkpoint.options:  # the command line has better names for them
             limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
@@ -333,6 +365,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         check_finite(self)
         warn_if_inactive(self)
         warn_if_worse_than_constant(self, rows, targets, weight)
+        return self
 
     def _constant_outputs(self, targets: np.ndarray, weight: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Outputs of the best constant prediction, in the shape of ``targets``: standardized targets have it at 0."""
@@ -366,17 +399,16 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 stacklevel=4,
             )
 
-    def _step(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
-        """Make one plain gradient step on one batch; the trainer is kept for the next one."""
+    def _step(self, rows: Any, targets: np.ndarray, weight: np.ndarray) -> None:
+        """Make one plain gradient step on one batch of mapped rows; the trainer is kept for the next one."""
         first = self.n_iter_ == 0
         with one_blas_thread():  # entered once, not in each part of a step
-            self._step_with_kept_trainer(X, targets, weight)
+            self._step_with_kept_trainer(rows, targets, weight)
         check_finite(self)
         if first:
             warn_if_inactive(self)
 
-    def _step_with_kept_trainer(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
-        rows = self.sphere_(X)
+    def _step_with_kept_trainer(self, rows: Any, targets: np.ndarray, weight: np.ndarray) -> None:
         sparse = is_sparse(rows)
         engine = "dense" if sparse and self.engine == "auto" else self.engine
         used = self.network_, engine, self.loss, self.learning_rate, sparse
