@@ -1,4 +1,4 @@
-"""What both estimators share: the map to the sphere, the network and its training."""
+"""Base class of both estimators: the map to the sphere, the network and its training."""
 
 import warnings
 from abc import abstractmethod
@@ -45,14 +45,14 @@ from fireset.training.stopping import StopReason
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-# κ where it is "auto" and the network is 0 before training: predictions of any other start would be scaled as well.
-# For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
+# Output scale κ for "auto" and an initial network with output 0; κ would also scale the output of any other start.
+# With 1000, Gauss–Newton converges in one or two iterations, and the fit is close to kernel regression.
 _KERNEL_OUTPUT_SCALE, _OUTPUT_SCALE = 1000.0, 10.0
-_OUTPUT_SCALES = 1e-12, 1e12  # as for networks; solvers have limits of their own, by precision
+_OUTPUT_SCALES = 1e-12, 1e12  # limits of the network; solvers have narrower ones, by precision
 _MAX_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
 _GRADIENT_TOLERANCE = 1e-4  # where tol is "auto"; Gauss–Newton has the loss's
-_NARROW = 2  # weights for each target; docs/solvers.md has the figures
-_FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
+_MIN_WEIGHTS_PER_TARGET = 2  # for Gauss–Newton; figures in docs/solvers.md
+_NOT_CONVERGED_DECREASE = 0.01  # relative decrease of the loss over the last 10 iterations that gives a warning
 
 
 class PreparedRows(NamedTuple):
@@ -65,9 +65,9 @@ class PreparedRows(NamedTuple):
 
 
 class ShiftedReLUEstimator(TableInput, BaseEstimator):
-    """What both estimators share: the map to the sphere, the network and its training."""
+    """Base class of both estimators: the map to the sphere, the network and its training."""
 
-    # Set by the subclasses' __init__, which scikit-learn wants spelled out.
+    # Set by the subclasses' __init__, whose signatures scikit-learn inspects.
     width: int | str
     threshold: float | str
     loss: str | Loss
@@ -96,9 +96,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     n_features_in_: int
     feature_names_in_: np.ndarray
     encoder_: TableEncoder
-    _by_name: bool  # whether the rows of fit came in a table whose columns have names
+    _by_name: bool  # whether fit received a table with column names
     _batch_rate: BatchRate | None
-    network_: ShiftedReLUNetwork  # on several workers a NetworkShard, which predicts and saves alike
+    network_: ShiftedReLUNetwork  # on several workers a NetworkShard with the same methods
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -115,7 +115,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         whole_number("max_iter", self.max_iter, 1)
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
-        GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # refuses what it cannot use
+        GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # checks these three
         self._check_solver()
         if not isinstance(self.engine, str | Engine):
             raise InputError(f"`engine` must be a name or an Engine, got {self.engine!r}.")
@@ -144,7 +144,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 )
 
     def _check_workers(self) -> None:
-        """Refuse settings that differ between workers, before an exchange in which they would wait for each other."""
+        """Refuse settings that differ between workers, which could otherwise deadlock."""
         workers = current_group()
         if workers.size == 1:
             return
@@ -158,7 +158,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         """Return the name of the solver for a table of this size.
 
         "auto" is "gauss-newton", except with a given learning rate or batch size, with an engine that may miss pairs,
-        or if workers share the rows. A given width with fewer than ``_NARROW`` weights for a target also selects
+        or if workers share the rows. A given width with fewer than ``_MIN_WEIGHTS_PER_TARGET`` weights for a target also selects
         "gradient": the ridge towards the start keeps such a network from learning.
         """
         if isinstance(self.solver, Solver):
@@ -167,7 +167,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             return self.solver
         engine = engine_class(self.engine) if isinstance(self.engine, str) and self.engine != "auto" else self.engine
         misses = not isinstance(engine, str) and not engine.exact
-        narrow = is_number(self.width) and float(self.width) * (columns + 1) < _NARROW * rows * outputs
+        narrow = is_number(self.width) and float(self.width) * (columns + 1) < _MIN_WEIGHTS_PER_TARGET * rows * outputs
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses or narrow
         descends = descends or current_grid().same_neurons.size > 1
         return "gradient" if descends else "gauss-newton"
@@ -255,15 +255,15 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def width_for(self, rows: int, columns: int, outputs: int) -> int:
         """Return the number of neurons for a table of this size."""
         if self.width != "auto":
-            return self.width  # pyright: ignore[reportReturnType] - anything odd is refused by whoever draws the network
+            return self.width  # pyright: ignore[reportReturnType] - the network checks it
         threshold = THRESHOLD if isinstance(self.threshold, str) else self.threshold
         return choose_width(rows, columns + 1, outputs, threshold)
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """How much the fit depends on each column of X, (p,), with sum 1: √(mean (∂f/∂z_j)²) of kernel regression.
+        """Dependence of the fit on each column of X, (p,), with sum 1: √(mean (∂f/∂z_j)²) of kernel regression.
 
-        Importances of all features of a column, such as its categories, are added; columns that are not used have 0.
+        Importances of all features of a column, such as its categories, are added. Unused columns have importance 0.
         """
         check_is_fitted(self)
         encoder = self.encoder_
@@ -273,14 +273,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return np.array([by_name.get(name, 0.0) for name in self._array_names])
 
     def _given_scales(self, columns: int) -> np.ndarray | str | None:
-        """``column_scales`` as the user gave them."""
+        """Return the parameter ``column_scales``, checked, with one number for each feature."""
         given = self.column_scales
         if given is None or isinstance(given, str):
             if given not in (None, "auto"):
                 raise InputError(f"column_scales must be 'auto', None or an array of positive numbers, got {given!r}")
             return given
         scales = np.asarray(given, np.float64)
-        if scales.shape == (len(self.encoder_.columns),) != (columns,):  # one for all that a column has become
+        if scales.shape == (len(self.encoder_.columns),) != (columns,):  # one for all features of a column
             scales = np.repeat(scales, self.encoder_.features_per_column)
         if scales.shape != (columns,) or not ((scales > 0) & np.isfinite(scales)).all():
             raise InputError(
@@ -311,12 +311,12 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.verbose and self.n_iter_ == 0 and current_group().rank == 0:
             self._show_settings()
         checkpoint = limits.get("checkpoint")
-        if checkpoint is not None and not checkpoint.options:  # the command line has better names for them
+        if checkpoint is not None and not checkpoint.options:  # the command line sets its own names
             limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
         rows, targets, weight, codes = prepared
         self.training_rows_ = np.arange(rows.shape[0])
         self._batch_rate = None
-        self.__dict__.pop("_batches", None)  # its engine does not know where this fit moves the weights
+        self.__dict__.pop("_batches", None)  # its engine is not informed of the weights that this fit changes
         if self.early_stopping and validation is None:
             seed = check_random_state(self.random_state).randint(2**31)
             share, asked = self.validation_fraction, "early_stopping with validation_fraction"
@@ -352,7 +352,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.result_.stop_reason is StopReason.INTERRUPTED:
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
         left = self.result_.details.get("predicted_decrease") or 0.0
-        if self.result_.stop_reason is StopReason.STALLED and left > max(_FAR_FROM_CONVERGED, self._tolerance()):
+        if self.result_.stop_reason is StopReason.STALLED and left > max(_NOT_CONVERGED_DECREASE, self._tolerance()):
             warnings.warn(
                 f"training stalled after {self.n_iter_} iterations: no step decreases the loss, though a linear "
                 f"network would decrease it by {percent(left)}; use solver='gradient', a smaller output_scale or "
@@ -386,11 +386,11 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return get_loss(self.loss).round_tolerance if self.solver_ == "gauss-newton" else _GRADIENT_TOLERANCE
 
     def _warn_not_converged(self) -> None:
-        """At max_iter the loss was still falling by more than tol asks for."""
+        """Warn that the loss still decreased by more than ``tol`` at ``max_iter``."""
         losses = self.result_.history.column("loss")
         earlier = losses[-min(len(losses), 11)]
         fell = 1.0 - float(losses[-1] / earlier) if earlier > 0 else 0.0
-        if fell > max(_FAR_FROM_CONVERGED, self._tolerance()):
+        if fell > max(_NOT_CONVERGED_DECREASE, self._tolerance()):
             remedy = "raise max_iter" + ("" if self.solver_ == "gauss-newton" else ", or use solver='gauss-newton'")
             warnings.warn(
                 f"training stopped at max_iter={self.max_iter} while the loss still fell, by {percent(fell)} in the "
@@ -444,7 +444,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return {name: value for name, value in state.items() if name != "_batches"}
 
     def _outputs(self, X) -> np.ndarray:
-        if not hasattr(self, "network_"):  # looking at all attributes takes as long as the network does
+        if not hasattr(self, "network_"):  # check_is_fitted takes as long as the prediction of one row
             check_is_fitted(self)
         return self.network_.predict(self.rows_on_sphere(X))
 

@@ -323,8 +323,9 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         return self._begin(X, screened, weight, choose=whole, outputs=targets.shape[1], memory=memory)
 
     def _choose_settings(self, Z, targets, weight, **given) -> TableSettings:
-        """For quantiles once more, with the sizes of the errors beside the targets: a column may matter for the spread
-        of y alone, and least squares on y would leave it out.
+        """Choose the settings; for quantiles a second time with the absolute errors as further targets.
+
+        A column may influence the spread of y only, which least squares on y does not detect.
         """
         found = super()._choose_settings(Z, targets, weight, **given)
         if not isinstance(get_loss(self.loss), Quantile) or found.left_out is None:
