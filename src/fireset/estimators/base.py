@@ -158,8 +158,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         """Return the name of the solver for a table of this size.
 
         "auto" is "gauss-newton", except with a given learning rate or batch size, with an engine that may miss pairs,
-        or if workers share the rows. A given width with fewer than ``_MIN_WEIGHTS_PER_TARGET`` weights for a target also selects
-        "gradient": the ridge towards the start keeps such a network from learning.
+        or if workers share the rows. A given width with fewer than ``_MIN_WEIGHTS_PER_TARGET`` weights for a target also
+        selects "gradient": the ridge towards the start keeps such a network from learning.
         """
         if isinstance(self.solver, Solver):
             return self.solver.name

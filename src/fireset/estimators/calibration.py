@@ -1,13 +1,13 @@
 """Calibrated probabilities from the scores of squared error.
 
-Least squares on codes ±1 estimates 2p − 1: (1 + s)/2 is a probability, except for scores beyond ±1 and for the shrinkage
-by the ridge. The calibration is p_k = softmax over k of α s_k + β log max((1 + s_k)/2, ε), with s_1 = −s_0 for two
+Least squares on codes ±1 estimates 2p − 1: (1 + s)/2 is a probability, except for scores beyond ±1 and for shrinkage by
+the ridge. The calibration is p_k = softmax over k of α s_k + β log max((1 + s_k)/2, ε), with s_1 = −s_0 for two
 classes. It increases with s_k, so that the class of the largest score has the largest probability. α, β and ε minimize
 the log loss of leave-one-out predictions.
 
 If all n rows are predicted correctly, the minimum is at α = ∞, with probabilities 0 and 1. The smallest error rate that
-n correct rows support is about 1/(n + 1). Therefore a share δ = 1/(n + 1) of the probability is distributed equally over
-all classes.
+n correct rows support is about 1/(n + 1). Therefore a share δ = 1/(n + 1) of the probability is distributed equally
+over all classes.
 """
 
 from dataclasses import asdict, dataclass
