@@ -1,4 +1,4 @@
-"""A trained model in one file: a fitted estimator with its network, and what the predicted column is called."""
+"""A trained model in one file: a fitted estimator with its network, and the name of the predicted column."""
 
 import os
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Model:
 
     @property
     def encoder(self) -> TableEncoder:
-        """What the columns of the table become."""
+        """Encoder of the table's columns."""
         return self.estimator.encoder_
 
     def save(self, path: str | os.PathLike) -> None:
@@ -38,13 +38,18 @@ class Model:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Model":
-        """Read a model file; a damaged one is refused with one line."""
+        """Read a model file; a damaged file raises InputError."""
         network, arrays, description = ShiftedReLUNetwork.from_file(path)
         if "task" not in description:
             raise InputError(
                 f"{path} holds a network without a table's columns; "
                 "load it with fireset.ShiftedReLUNetwork.load, or make a model with fireset train"
             )
+        return cls.restore(path, network, arrays, description)
+
+    @classmethod
+    def restore(cls, path: str | os.PathLike, network: ShiftedReLUNetwork, arrays: dict, description: dict) -> "Model":
+        """Make a model from the parts of the file ``path``; a damaged part raises InputError."""
         try:
             return cls._restore(network, arrays, description)
         except InputError as error:

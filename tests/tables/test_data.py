@@ -625,7 +625,8 @@ def test_unusable_targets_are_refused(call, target, message):
     ],
 )
 def test_class_labels(values, codes, classes):
-    got_codes, got_classes = class_labels(pl.Series("y", values))
+    labels = class_labels(pl.Series("y", values))
+    got_codes, got_classes = labels.codes, labels.classes
     assert got_codes.dtype == np.int64
     assert got_codes.tolist() == codes
     assert json.loads(json.dumps(got_classes)) == classes

@@ -40,7 +40,7 @@ def later(encoder: TableEncoder, text: str, name: str = "later.csv") -> np.ndarr
 
 
 def trained(text: str, **reading) -> TableEncoder:
-    return TableProblem.read(written(text), "y", **reading).encoder
+    return TableProblem.read(written(text), "y", **reading).encode().encoder
 
 
 # What is learned
@@ -172,7 +172,7 @@ def test_formats_are_decided_by_all_rows_of_the_file():
     problem = TableProblem.read(written(f"day,y\n{days}\n"), "y", task="regression")
     assert problem.features["day"].dtype == pl.Datetime
     assert np.ptp(TableEncoder.learn(problem.features[:12]).encode(problem.features)[:, 0]) == 12
-    assert problem.encoder.columns[0].format == "%d/%m/%Y"
+    assert problem.encode().encoder.columns[0].format == "%d/%m/%Y"
 
 
 def test_the_command_line_keeps_the_spelling_of_the_target():
@@ -301,7 +301,7 @@ def test_files_of_any_rows_are_encoded_as_the_whole_table(columns, separators, d
             whole = problem.X
         except InputError:
             return  # a table that cannot be learned
-        encoder = TableEncoder.from_dict(json.loads(json.dumps(problem.encoder.to_dict())))
+        encoder = TableEncoder.from_dict(json.loads(json.dumps(problem.encode().encoder.to_dict())))
         cuts = sorted(data.draw(st.sets(st.integers(1, rows - 1))))
         parts = [
             encoder.encode(read_cells(file_of(table[start:stop], "part.csv", separators[1])))
@@ -315,7 +315,7 @@ def test_files_of_any_rows_are_encoded_as_the_whole_table(columns, separators, d
 
 def test_svmlight_files_without_the_last_features():
     Path("a.svm").write_text("1 1:2 3:4\n2 2:5\n3 3:1\n")
-    encoder = TableProblem.read(Path("a.svm"), "target", task="regression").encoder
+    encoder = TableProblem.read(Path("a.svm"), "target", task="regression").encode().encoder
     Path("b.svm").write_text("1 1:7\n")
     with pytest.warns(UserWarning, match="'x2', 'x3'"):
         table = read_cells("b.svm", [column.name for column in encoder.columns])

@@ -90,11 +90,11 @@ def test_a_file_is_decided_by_all_its_rows(tmp_path):
     pl.DataFrame(COLUMNS).with_columns(y=pl.Series(Y)).write_csv(path)
     with pytest.warns(UserWarning, match="rotary"):
         problem = TableProblem.read(path, "y", drop=["z"])
-    few, many = problem.encoder_of(np.arange(80)).columns  # without any word
+    few, many = problem.encode(np.arange(80)).encoder.columns  # without any word
     assert isinstance(few, CategoryColumn)
     assert isinstance(many, NumberColumn)
     assert many.spelling.words == ("<5", ">100")
-    stored = TableEncoder.from_dict(problem.encoder_of(np.arange(80)).to_dict())
+    stored = TableEncoder.from_dict(problem.encode(np.arange(80)).encoder.to_dict())
     assert stored.columns == (few, many)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -108,7 +108,7 @@ def test_a_choice_of_the_user_wins(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         problem = TableProblem.read(path, "y", drop=["few"], categorical=["many"])
-    assert "many=<5" in problem.encoder.feature_names
+    assert "many=<5" in problem.encode().encoder.feature_names
 
 
 @pytest.mark.parametrize("ordered", [False, True])

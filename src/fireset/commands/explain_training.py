@@ -1,4 +1,4 @@
-"""``fireset train --explain``: what was found out about a table, and what to expect of a fit; nothing is trained."""
+"""``fireset train --explain``: describe the columns of a table and the expected fit, without training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from fireset._util.text import percent
 from fireset.estimators import ShiftedReLUClassifier, estimator_for
 from fireset.tables.cells import one_line
-from fireset.tables.column_notes import describe_columns
+from fireset.tables.column_notes import describe_columns, warn_of_columns
 from fireset.tables.problem import TableProblem
 from fireset.tables.settings import MAX_ROWS
 from fireset.training.losses import Loss
@@ -23,13 +23,13 @@ _OUTPUTS_ALIKE = 8
 
 @dataclass(frozen=True)
 class Explained:
-    """What there is to show: facts, and one row for each column of the table."""
+    """Facts to show, and a description of each column of the table."""
 
     summary: dict[str, Any]
     columns: list[dict[str, Any]]
 
     def column_rows(self) -> list[list[str]]:
-        """The columns for people: name, kind, missing cells, importance, and what there is to say."""
+        """Rows of a table for people: name, kind, missing cells, importance and remarks."""
         shares = self.summary["importances"]
         return [
             [
@@ -52,15 +52,16 @@ def explain_training(
     settings: dict[str, Any],
     reading: dict[str, Any],
 ) -> Explained:
-    """Read the table, choose the settings, and say what a fit is expected to give and to take."""
+    """Read the table, choose the settings, and estimate score and time of a fit."""
     problem = TableProblem.read(file, target, **reading)
-    kept, _ = problem.hold_out(holdout, settings["random_state"])
-    # Choosing needs no network, and two neurons are drawn at once.
-    estimator = estimator_for(problem.task, loss, **{**settings, **problem.encoding, "width": 2, "verbose": False})
-    prepared = estimator.prepare(problem.features[kept], problem.y[kept])
+    kept, _, encoded = problem.split(holdout, settings["random_state"])
+    # Settings do not depend on the network: two neurons take no time to draw.
+    estimator = estimator_for(problem.task, loss, **{**settings, "width": 2, "verbose": False})
+    warn_of_columns(encoded.encoder, problem.features[kept], problem.y[kept])
+    prepared = estimator.prepare(encoded[kept], problem.targets(kept))
     outputs = prepared.targets.shape[1]
     chosen = estimator.settings_
-    columns = describe_columns(problem.spelled(estimator.encoder_), problem.features[kept])
+    columns = describe_columns(encoded.encoder, problem.features[kept])
     score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
     estimator.width = settings["width"]
     solver = estimator.solver_for(len(kept), prepared.rows.shape[1] - 1, outputs)

@@ -11,6 +11,7 @@ from fireset.commands.intervals import wilson_interval
 from fireset.commands.scores import constant_scores, scores
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.reporting.figures import CountMatrix, Figure, Section, Series, Table, short_names
+from fireset.tables.encoded import EncodedTable
 from fireset.tables.problem import TableProblem
 from fireset.training.losses import get_loss
 
@@ -44,13 +45,16 @@ class HeldOut:
         problem: TableProblem,
         estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
         kept: np.ndarray,
-        held: np.ndarray,
+        rows: EncodedTable,
+        answers: np.ndarray,
     ) -> "HeldOut | None":
-        """What the trained network says of the rows ``held``; None if there are none."""
-        if not len(held):
+        """Score the network on hold-out ``rows`` with targets ``answers``; None if there are none.
+
+        ``kept`` are the numbers of the training rows.
+        """
+        if not len(rows):
             return None
-        mean, answers = float(np.mean(problem.y[kept])), problem.y[held]
-        rows = problem.features[held]
+        mean = float(np.mean(problem.y[kept]))
         if isinstance(estimator, ShiftedReLUClassifier):
             assert problem.classes is not None
             chances = estimator.predict_proba(rows)

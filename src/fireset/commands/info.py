@@ -1,4 +1,4 @@
-"""``fireset info``: what there is to know about a model file."""
+"""``fireset info``: describe a model file."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,8 @@ from fireset.training.losses import get_loss
 
 
 def describe_model(path: Path) -> dict[str, Any]:
-    """What there is to know about a model file."""
-    network, _, description = ShiftedReLUNetwork.from_file(path)
+    """Describe a model file."""
+    network, arrays, description = ShiftedReLUNetwork.from_file(path)
     known: dict[str, Any] = {
         "file": str(path),
         "bytes": sum(os.path.getsize(file) for file in (path, *shard_files(path, description))),
@@ -25,7 +25,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "dtype": str(network.dtype),
     }
     if "task" in description:
-        model = Model.load(path)
+        model = Model.restore(path, network, arrays, description)
         known |= {
             "task": model.task,
             "target": model.target,

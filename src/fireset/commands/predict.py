@@ -46,11 +46,12 @@ def predict_table(
     table = read_cells(file, [column.name for column in model.encoder.columns])
     names = output_names(estimator, proba=proba)
     kept = _kept_columns(keep or [], table.columns, names)
-    predictions = estimator.predict(table)
-    _warn_of_unused_columns(model, [name for name in table.columns if name not in kept])
-    values = predictions.reshape(table.height, -1).T.tolist()
     if proba and isinstance(estimator, ShiftedReLUClassifier):
-        values += estimator.predict_proba(table).T.tolist()
+        predictions, chances = estimator.predict_with_proba(table)
+    else:
+        predictions, chances = estimator.predict(table), np.empty((table.height, 0))
+    _warn_of_unused_columns(model, [name for name in table.columns if name not in kept])
+    values = [*predictions.reshape(table.height, -1).T.tolist(), *chances.T.tolist()]
     outputs: dict[str, list] = dict(zip(names, values, strict=True))
     summary: dict[str, Any] = {"rows": table.height}
     if model.target in table.columns:

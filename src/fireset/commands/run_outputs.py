@@ -78,26 +78,28 @@ class Records:
         self,
         estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
         problem: TableProblem,
-        kept: np.ndarray,
+        rows: np.ndarray,
+        targets: np.ndarray,
         held: HeldOut | None,
         facts: dict[str, Any],
         more: Sequence[Section] = (),
     ) -> dict[str, Any]:
-        """Write what was asked for, with ``more`` at the end of the page; returns what to show of it.
+        """Write the requested outputs, with ``more`` at the end of the page; return what to show of them.
 
-        ``kept`` are the numbers of the rows trained on, ``held`` are those held out with their scores.
+        ``rows`` are the training rows on the sphere, ``targets`` their targets or class codes, ``held`` the hold-out
+        rows with their scores.
         """
         shown: dict[str, Any] = {}
         engine = self._engine
         if engine is not None and not engine.exact and not engine.simulated:  # say what it missed
             engine.forward()
-            shown["recall"] = engine.recall(np.arange(min(_RECALL_ROWS, len(kept))))
+            shown["recall"] = engine.recall(np.arange(min(_RECALL_ROWS, len(rows))))
         missing: list[str] = []
         told = {**facts, **shown}
         for name, place, write in (
             ("history", self._history, lambda: self._write_history(estimator.result_)),
             ("tensorboard", self._tensorboard, self._check_log),
-            ("report", self._report, lambda: self._write_report(estimator, problem, kept, held, told, more)),
+            ("report", self._report, lambda: self._write_report(estimator, problem, rows, targets, held, told, more)),
         ):
             if place is None:
                 continue
@@ -125,7 +127,8 @@ class Records:
         self,
         estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
         problem: TableProblem,
-        kept: np.ndarray,
+        rows: np.ndarray,
+        targets: np.ndarray,
         held: HeldOut | None,
         facts: dict[str, Any],
         more: Sequence[Section],
@@ -133,18 +136,17 @@ class Records:
         assert self._before is not None
         assert self._report is not None
         result, network = estimator.result_, estimator.network_
-        mapped = estimator.rows_on_sphere(problem.features[kept])
         after = part_of(network, shown_neurons(network.width))
-        maps = fire_maps(self._before, after, network.check_rows(mapped))
+        maps = fire_maps(self._before, after, network.check_rows(rows))
         active = active_section(network, [(result.engine, result.history.column("active_fraction").tolist())])
-        curve = learning_curve(estimator, mapped, problem.y[kept])
+        curve = learning_curve(estimator, rows, targets)
         sections = [
             run_in_words(facts, held, curve),
             *held_out_sections(held, problem.task),
             columns_section(facts["importances"]),
             learning_section(result, curve, "accuracy" if problem.task == "classification" else "R²"),
             firing_section(active, maps, result),
-            work_section(result, len(mapped) * network.width),
+            work_section(result, len(rows) * network.width),
             *more,
             facts_section(facts),
         ]

@@ -1,11 +1,9 @@
-"""``fireset train``: read, encode, train, score on the rows held out, save."""
+"""``fireset train``: read, encode, train, score on the hold-out rows, save."""
 
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable, file_name
@@ -23,14 +21,14 @@ from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
 from fireset.model import Model
 from fireset.tables.cells import require_column
-from fireset.tables.column_notes import columns_in_words, describe_columns
+from fireset.tables.column_notes import columns_in_words, describe_columns, warn_of_columns
 from fireset.tables.file_formats import COMPRESSED
 from fireset.tables.problem import TableProblem
 from fireset.tables.reader import read_cells
+from fireset.tables.target import ClassLabels
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
 from fireset.training.losses import Loss, get_loss
-from fireset.training.memory import check_weights
 from fireset.training.stopping import StopReason, TimeLimit
 
 if TYPE_CHECKING:
@@ -57,13 +55,40 @@ def train_table(
     tensorboard: Path | None = None,
     command: str | None = None,
 ) -> dict[str, Any]:
-    """Read, encode, train, score on the rows held out, save; returns what to show.
+    """Read, encode, train, score on the hold-out rows, save; return the summary to show.
 
-    ``reading`` goes to ``TableProblem.read``, ``settings`` to the estimator.
-    Checks all it can before training. Ended by SIGTERM, it leaves a checkpoint and no model. With ``certify`` the run
-    is held against the paper's claims; what was found is under "certificate". What besides the model could not be
-    written is under "not_written". ``holdout_by`` is a column by whose groups or dates rows are held out, ``eval_file``
-    another table to score on; after ``seconds`` training stops; ``command`` is what the user has typed, for the page.
+    The steps, each done once:
+
+    1. ``TableProblem.read``: columns, text formats, task, targets or class codes.
+    2. ``TableProblem.split``: training and hold-out rows; the encoder is learned on the training rows and encodes all.
+    3. ``estimator.prepare``: width, column map, settings, network, rows on the sphere.
+    4. ``estimator.fit_prepared``: training.
+    5. ``HeldOut.of``: scores on the encoded hold-out rows.
+    6. ``Model.save``.
+
+    Everything that can be checked before training is checked before. After SIGTERM there is a checkpoint and no model.
+
+    Parameters
+    ----------
+    reading : dict
+        Options of ``TableProblem.read``.
+    settings : dict
+        Parameters of the estimator.
+    holdout_by : str, optional
+        Column by whose groups or dates rows are held out.
+    eval_file : Path, optional
+        Another table to score on.
+    seconds : float, optional
+        Training stops after this time.
+    certify : bool
+        Compare the run with the paper's claims; the result is under "certificate".
+    command : str, optional
+        The command line, for the report.
+
+    Returns
+    -------
+    dict
+        Outputs besides the model that could not be written are under "not_written".
     """
     started = perf_counter()
     if not 0 <= holdout < 1:
@@ -88,8 +113,8 @@ def train_table(
     records = Records(file, target, report=report, command=command, **places)
     if certify:  # the paper's setting and a whole run, where nothing else was asked for
         paper = {**PAPER, "tol": 0.0}
-        settings |= {name: value for name, value in paper.items() if settings.get(name, "auto") == "auto"}
-    estimator = estimator_for(table.task, loss, **settings, **table.encoding)
+        settings = settings | {name: value for name, value in paper.items() if settings.get(name, "auto") == "auto"}
+    estimator = estimator_for(table.task, loss, **settings)
     if checkpoint is not None:
         options = {
             "target": target,
@@ -101,31 +126,28 @@ def train_table(
             **settings,
         }
         checkpoint = replace(checkpoint, options={"table": file_name(file), **_options(options)})
-    _check_memory(estimator, table, memory)  # encodes all rows, so that messages name the row in the file
-    kept, held = table.hold_out(holdout, settings["random_state"], holdout_by)
-    y, merged = table.y[kept], 0
+    kept, held, encoded = table.split(holdout, settings["random_state"], holdout_by)
+    targets, merged = table.targets(kept), 0
     if certify:
-        by_class = table.classes is not None
-        distinct = merge_equal_rows(table.X[kept], y, classes=by_class, dtype=estimator.dtype)
-        kept, y, merged = kept[distinct.rows], distinct.y, distinct.merged
-    rows = table.features[kept]
-    columns = describe_columns(table.encoder_of(kept), rows)
+        distinct = merge_equal_rows(
+            encoded.matrix[kept], table.y[kept], classes=table.classes is not None, dtype=estimator.dtype
+        )
+        kept, merged = kept[distinct.rows], distinct.merged
+        targets = distinct.y if table.classes is None else ClassLabels(distinct.y, table.classes)
+    columns = describe_columns(encoded.encoder, table.features[kept])
+    warn_of_columns(encoded.encoder, table.features[kept], table.y[kept])
+    prepared = estimator.prepare(encoded[kept], targets, memory=memory)
     if first and settings.get("verbose"):
         print_status("\n".join(columns_in_words(columns)))
     certificate = Certificate() if certify else None
     limit = None if seconds is None else TimeLimit(seconds)
     with records:
         callbacks = [*records.callbacks, *filter(None, (certificate, limit))]
-        estimator.fit(rows, y, callbacks=callbacks, checkpoint=checkpoint, memory=memory)
-    if isinstance(estimator, ShiftedReLUClassifier):
-        estimator.classes_ = np.array(table.classes)
-
-    estimator.encoder_ = table.spelled(estimator.encoder_)
-
+        estimator.fit_prepared(prepared, callbacks=callbacks, checkpoint=checkpoint, memory=memory)
     summary = _summary(table, estimator, len(kept))
     if estimator.result_.stop_reason is StopReason.TERMINATED and checkpoint:
         return {**summary, "checkpoint": str(checkpoint.folder)}
-    scored = HeldOut.of(table, estimator, kept, held)
+    scored = HeldOut.of(table, estimator, kept, encoded[held], table.y[held])
     if scored is not None:
         summary |= {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.scores.items()}}
     training = {
@@ -149,7 +171,7 @@ def train_table(
     if holdout_by is None and len(held) and table.split_hints:
         summary["hints"] = facts["hints"] = [split_advice(table.split_hints[0])]
     summary["advice"] = next_steps(facts, scored, None)[:-1]  # without the command that predicts
-    written = records.written(estimator, table, kept, scored, facts, sections)
+    written = records.written(estimator, table, prepared.rows, table.y[kept], scored, facts, sections)
     if problem is not None:
         written["not_written"] = [f"--out: {problem}", *written.get("not_written", [])]
     summary["total_seconds"] = perf_counter() - started
@@ -179,20 +201,6 @@ def _options(asked: dict[str, Any]) -> dict[str, str]:
         for name, text in texts.items()
         if name not in left_out
     }
-
-
-def _check_memory(
-    estimator: ShiftedReLUClassifier | ShiftedReLURegressor, problem: TableProblem, memory: str | None
-) -> None:
-    """Before the network is drawn: its weights must fit."""
-    loss = get_loss(estimator.loss)
-    outputs = loss.outputs_per_target
-    if problem.classes and len(problem.classes) > 2:
-        outputs = len(problem.classes)
-    columns = len(problem.encoder.feature_names)
-    width = estimator.width_for(len(problem.y), columns, outputs)
-    share = -(-width // current_grid().same_rows.size)
-    check_weights(share, columns + 1, estimator.dtype, momentum=estimator.momentum > 0, limit=memory)
 
 
 def _summary(

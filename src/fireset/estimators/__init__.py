@@ -8,7 +8,7 @@ from fireset.estimators.classifier import ShiftedReLUClassifier
 from fireset.estimators.regressor import ShiftedReLURegressor
 from fireset.training.losses import Loss, check_task
 
-# The settings of the paper, for whoever is after its claims and not after the best fit.
+# The settings of the paper, to reproduce its claims rather than to get the best fit.
 PAPER: dict[str, Any] = {
     "width": 10_000,
     "threshold": "paper",
@@ -24,7 +24,7 @@ __all__ = ["PAPER", "PreparedRows", "ShiftedReLUClassifier", "ShiftedReLURegress
 def estimator_for(
     task: str, loss: str | Loss = "squared_error", **settings
 ) -> ShiftedReLUClassifier | ShiftedReLURegressor:
-    """The estimator for "classification" or "regression", not fitted yet."""
+    """Return an unfitted estimator for "classification" or "regression"."""
     check_task(loss, task)
     if task == "classification":
         return ShiftedReLUClassifier(loss=loss, **settings)

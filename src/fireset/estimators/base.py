@@ -1,11 +1,11 @@
-"""What both estimators share: the map to the sphere, the network and its training."""
+"""Base class of both estimators: the map to the sphere, the network and its training."""
 
 import warnings
 from abc import abstractmethod
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
@@ -36,6 +36,7 @@ from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
 from fireset.training.losses import Loss, get_loss
+from fireset.training.memory import check_weights
 from fireset.training.progress import ProgressBar
 from fireset.training.solvers import SOLVERS, GradientDescent, Solver, solver_class
 from fireset.training.stopping import StopReason
@@ -43,27 +44,25 @@ from fireset.training.stopping import StopReason
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-# κ where it is "auto" and the network is 0 before training: predictions of any other start would be scaled as well.
-# For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
-_OUTPUT_SCALES = 1e-12, 1e12  # as for networks; solvers have limits of their own, by precision
+_OUTPUT_SCALES = 1e-12, 1e12  # limits of the network; solvers have narrower ones, by precision
 _MAX_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
-_NARROW = 2  # weights for each target; docs/solvers.md has the figures
-_FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
+_MIN_WEIGHTS_PER_TARGET = 2  # for Gauss–Newton; figures in docs/solvers.md
+_NOT_CONVERGED_DECREASE = 0.01  # relative decrease of the loss over the last 10 iterations that gives a warning
 
 
 class PreparedRows(NamedTuple):
-    """A table as ``train`` wants it."""
+    """Rows, targets and weights as ``fireset.train`` takes them."""
 
     rows: Any  # (n, d), norm 1; CSR rows of a sparse table
     targets: np.ndarray  # (n, c)
     weight: np.ndarray  # (n,)
-    codes: np.ndarray | None  # of the classes, to split by
+    codes: np.ndarray | None  # class codes, to stratify a validation split
 
 
 class ShiftedReLUEstimator(TableInput, BaseEstimator):
-    """What both estimators share: the map to the sphere, the network and its training."""
+    """Base class of both estimators: the map to the sphere, the network and its training."""
 
-    # Set by the subclasses' __init__, which scikit-learn wants spelled out.
+    # Set by the subclasses' __init__, whose signatures scikit-learn inspects.
     width: int | str
     threshold: float | str
     loss: str | Loss
@@ -92,9 +91,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     n_features_in_: int
     feature_names_in_: np.ndarray
     encoder_: TableEncoder
-    _by_name: bool  # whether the rows of fit came in a table whose columns have names
+    _by_name: bool  # whether fit received a table with column names
     _batch_rate: BatchRate | None
-    network_: ShiftedReLUNetwork  # on several workers a NetworkShard, which predicts and saves alike
+    network_: ShiftedReLUNetwork  # on several workers a NetworkShard with the same methods
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -111,7 +110,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         whole_number("max_iter", self.max_iter, 1)
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
-        GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # refuses what it cannot use
+        GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # checks these three
         self._check_solver()
         if not isinstance(self.engine, str | Engine):
             raise InputError(f"`engine` must be a name or an Engine, got {self.engine!r}.")
@@ -140,7 +139,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 )
 
     def _check_workers(self) -> None:
-        """Refuse settings that differ between workers, before an exchange in which they would wait for each other."""
+        """Refuse settings that differ between workers, which could otherwise deadlock."""
         workers = current_group()
         if workers.size == 1:
             return
@@ -154,8 +153,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         """Return the name of the solver for a table of this size.
 
         "auto" is "gauss-newton", except with a given learning rate or batch size, with an engine that may miss pairs,
-        or if workers share the rows. A given width with fewer than ``_NARROW`` weights for a target also selects
-        "gradient": the ridge towards the start keeps such a network from learning.
+        or if workers share the rows. A given width with fewer than ``_MIN_WEIGHTS_PER_TARGET`` weights for a target
+        also selects "gradient": the ridge towards the start keeps such a network from learning.
         """
         if isinstance(self.solver, Solver):
             return self.solver.name
@@ -163,21 +162,34 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             return self.solver
         engine = engine_class(self.engine) if isinstance(self.engine, str) and self.engine != "auto" else self.engine
         misses = not isinstance(engine, str) and not engine.exact
-        narrow = is_number(self.width) and float(self.width) * (columns + 1) < _NARROW * rows * outputs
+        narrow = is_number(self.width) and float(self.width) * (columns + 1) < _MIN_WEIGHTS_PER_TARGET * rows * outputs
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses or narrow
         descends = descends or current_grid().same_neurons.size > 1
         return "gradient" if descends else "gauss-newton"
 
-    def _begin(self, X, targets: np.ndarray, weight: np.ndarray, *, choose: bool = True, outputs: int = 0) -> None:
-        """Make a new map and a new network; settings are chosen by these rows, or are the defaults.
+    def _begin(
+        self,
+        X,
+        targets: np.ndarray,
+        weight: np.ndarray,
+        *,
+        choose: bool = True,
+        outputs: int = 0,
+        memory: int | str | None = None,
+    ) -> Any:
+        """Learn the map to the sphere and initialize the network; return the mapped rows.
 
-        ``outputs`` are those of the network, where they are not as many as columns of these ``targets``.
+        Settings are chosen on these rows, or are the defaults without ``choose``. ``outputs`` is the number of network
+        outputs where it differs from the number of columns of ``targets``.
         """
         outputs = outputs or targets.shape[1]
         self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs)
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
         start = "antisymmetric" if self.start == "auto" else self.start
         width = self._width_for_start(self.width_for(X.shape[0], X.shape[1], outputs), start)
+        if is_whole_number(width):  # other values are refused by the network
+            shard = -(-width // current_grid().same_rows.size)
+            check_weights(shard, X.shape[1] + 1, self.dtype, momentum=self.momentum > 0, limit=memory)
         columns = ColumnMap.learn(X, weight)
         Z = columns(X)
         self.settings_ = self._choose_settings(
@@ -190,11 +202,6 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             classes=is_classifier(self),
             fewest_rows=MIN_ROWS if choose else np.inf,
         )
-        if self.verbose and choose and current_group().rank == 0:
-            names = [column.name for column in self.encoder_.columns for _ in column.feature_names]
-            score = "accuracy" if is_classifier(self) else "R²"
-            words = self.settings_.in_words(score, None if not self._by_name and self._of_numbers else names)
-            print_status(f"chosen: {words}")
         self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
@@ -208,6 +215,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         )
         self.n_iter_ = 0
         self._batch_rate = None
+        return self.sphere_.map_standardized(Z)
+
+    def _show_settings(self) -> None:
+        """Print the chosen settings and the expected score."""
+        names = [column.name for column in self.encoder_.columns for _ in column.feature_names]
+        score = "accuracy" if is_classifier(self) else "R²"
+        words = self.settings_.in_words(score, None if not self._by_name and self._of_numbers else names)
+        print_status(f"chosen: {words}")
 
     def _width_for_start(self, width: int, start: str) -> int:
         """Return ``width``, or the next even number where the start needs pairs of neurons."""
@@ -235,15 +250,15 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def width_for(self, rows: int, columns: int, outputs: int) -> int:
         """Return the number of neurons for a table of this size."""
         if self.width != "auto":
-            return self.width  # pyright: ignore[reportReturnType] - anything odd is refused by whoever draws the network
+            return self.width  # pyright: ignore[reportReturnType] - the network checks it
         threshold = THRESHOLD if isinstance(self.threshold, str) else self.threshold
         return choose_width(rows, columns + 1, outputs, threshold)
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """How much the fit depends on each column of X, (p,), with sum 1: √(mean (∂f/∂z_j)²) of kernel regression.
+        """Dependence of the fit on each column of X, (p,), with sum 1: √(mean (∂f/∂z_j)²) of kernel regression.
 
-        Importances of all features of a column, such as its categories, are added; columns that are not used have 0.
+        Importances of all features of a column, such as its categories, are added. Unused columns have importance 0.
         """
         check_is_fitted(self)
         encoder = self.encoder_
@@ -253,14 +268,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return np.array([by_name.get(name, 0.0) for name in self._array_names])
 
     def _given_scales(self, columns: int) -> np.ndarray | str | None:
-        """``column_scales`` as the user gave them."""
+        """Return the parameter ``column_scales``, checked, with one number for each feature."""
         given = self.column_scales
         if given is None or isinstance(given, str):
             if given not in (None, "auto"):
                 raise InputError(f"column_scales must be 'auto', None or an array of positive numbers, got {given!r}")
             return given
         scales = np.asarray(given, np.float64)
-        if scales.shape == (len(self.encoder_.columns),) != (columns,):  # one for all that a column has become
+        if scales.shape == (len(self.encoder_.columns),) != (columns,):  # one for all features of a column
             scales = np.repeat(scales, self.encoder_.features_per_column)
         if scales.shape != (columns,) or not ((scales > 0) & np.isfinite(scales)).all():
             raise InputError(
@@ -269,19 +284,34 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             )
         return scales
 
-    def _train(self, prepared: PreparedRows, callbacks, validation: tuple[Any, np.ndarray] | None, **limits) -> None:
-        """Train the network on mapped rows.
+    def fit_prepared(
+        self, prepared: PreparedRows, *, callbacks=(), validation: tuple[Any, np.ndarray] | None = None, **limits
+    ) -> Self:
+        """Train the network on the result of ``prepare``.
 
-        ``validation`` are mapped rows and targets to stop by; without them ``early_stopping`` holds out a share of the
-        rows. ``limits`` go to ``train``.
+        Parameters
+        ----------
+        prepared : PreparedRows
+        callbacks
+            As in ``fireset.train``.
+        validation : (rows, targets), optional
+            Mapped rows and targets for early stopping; without them ``early_stopping`` holds out a share of the rows.
+        limits
+            ``checkpoint`` and ``memory``, as in ``fireset.train``.
+
+        Returns
+        -------
+        self
         """
+        if self.verbose and self.n_iter_ == 0 and current_group().rank == 0:
+            self._show_settings()
         checkpoint = limits.get("checkpoint")
-        if checkpoint is not None and not checkpoint.options:  # the command line has better names for them
+        if checkpoint is not None and not checkpoint.options:  # the command line sets its own names
             limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
         rows, targets, weight, codes = prepared
         self.training_rows_ = np.arange(rows.shape[0])
         self._batch_rate = None
-        self.__dict__.pop("_batches", None)  # its engine does not know where this fit moves the weights
+        self.__dict__.pop("_batches", None)  # its engine is not informed of the weights that this fit changes
         if self.early_stopping and validation is None:
             seed = check_random_state(self.random_state).randint(2**31)
             share, asked = self.validation_fraction, "early_stopping with validation_fraction"
@@ -317,7 +347,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.result_.stop_reason is StopReason.INTERRUPTED:
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
         left = self.result_.details.get("predicted_reduction") or 0.0
-        if self.result_.stop_reason is StopReason.STALLED and left > max(_FAR_FROM_CONVERGED, self._tolerance()):
+        if self.result_.stop_reason is StopReason.STALLED and left > max(_NOT_CONVERGED_DECREASE, self._tolerance()):
             warnings.warn(
                 f"training stalled after {self.n_iter_} iterations: no step decreases the loss, though a linear "
                 f"network would decrease it by {percent(left)}; use solver='gradient', a smaller output_scale or "
@@ -330,6 +360,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         check_finite(self)
         warn_if_inactive(self)
         warn_if_worse_than_constant(self, rows, targets, weight)
+        return self
 
     def _constant_outputs(self, targets: np.ndarray, weight: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Outputs of the best constant prediction, in the shape of ``targets``: standardized targets have it at 0."""
@@ -353,11 +384,11 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return solver_class(self.solver if isinstance(self.solver, Solver) else self.solver_)
 
     def _warn_not_converged(self) -> None:
-        """At max_iter the loss was still falling by more than tol asks for."""
+        """Warn that the loss still decreased by more than ``tol`` at ``max_iter``."""
         losses = self.result_.history.column("loss")
         earlier = losses[-min(len(losses), 11)]
         fell = 1.0 - float(losses[-1] / earlier) if earlier > 0 else 0.0
-        if fell > max(_FAR_FROM_CONVERGED, self._tolerance()):
+        if fell > max(_NOT_CONVERGED_DECREASE, self._tolerance()):
             remedy = "raise max_iter" + ("" if self.solver_ == "gauss-newton" else ", or use solver='gauss-newton'")
             warnings.warn(
                 f"training stopped at max_iter={self.max_iter} while the loss still fell, by {percent(fell)} in the "
@@ -366,17 +397,16 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 stacklevel=4,
             )
 
-    def _step(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
-        """Make one plain gradient step on one batch; the trainer is kept for the next one."""
+    def _step(self, rows: Any, targets: np.ndarray, weight: np.ndarray) -> None:
+        """Make one plain gradient step on one batch of mapped rows; the trainer is kept for the next one."""
         first = self.n_iter_ == 0
         with one_blas_thread():  # entered once, not in each part of a step
-            self._step_with_kept_trainer(X, targets, weight)
+            self._step_with_kept_trainer(rows, targets, weight)
         check_finite(self)
         if first:
             warn_if_inactive(self)
 
-    def _step_with_kept_trainer(self, X: Any, targets: np.ndarray, weight: np.ndarray) -> None:
-        rows = self.sphere_(X)
+    def _step_with_kept_trainer(self, rows: Any, targets: np.ndarray, weight: np.ndarray) -> None:
         sparse = is_sparse(rows)
         engine = "dense" if sparse and self.engine == "auto" else self.engine
         used = self.network_, engine, self.loss, self.learning_rate, sparse
@@ -412,7 +442,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return {name: value for name, value in state.items() if name != "_batches"}
 
     def _outputs(self, X) -> np.ndarray:
-        if not hasattr(self, "network_"):  # looking at all attributes takes as long as the network does
+        if not hasattr(self, "network_"):  # check_is_fitted takes as long as the prediction of one row
             check_is_fitted(self)
         return self.network_.predict(self.rows_on_sphere(X))
 

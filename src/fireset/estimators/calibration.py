@@ -1,13 +1,13 @@
-"""Probabilities from the scores of squared error, by a map that leaves the order of the classes alone.
+"""Calibrated probabilities from the scores of squared error.
 
-Least squares on codes ±1 estimates 2p − 1, so that (1 + s)/2 is a probability already, but for scores beyond ±1 and for
-what the ridge has shrunk. The map is p_k = softmax over k of α s_k + β log max((1 + s_k)/2, ε), with two classes
-s_1 = −s_0. It grows with s_k: the class of the largest score has the largest probability. α, β and ε are those with the
-least log loss on leave-one-out predictions, which no row has had a part in making of itself.
+Least squares on codes ±1 estimates 2p − 1: (1 + s)/2 is a probability, except for scores beyond ±1 and for shrinkage by
+the ridge. The calibration is p_k = softmax over k of α s_k + β log max((1 + s_k)/2, ε), with s_1 = −s_0 for two
+classes. It increases with s_k, so that the class of the largest score has the largest probability. α, β and ε minimize
+the log loss of leave-one-out predictions.
 
-Where all of n rows are predicted right, the least log loss is at α = ∞, and probabilities would be 0 and 1. That n rows
-were right says no more than that about one in n + 1 may be wrong: a share δ = 1/(n + 1) of the probability goes to all
-classes alike.
+If all n rows are predicted correctly, the minimum is at α = ∞, with probabilities 0 and 1. The smallest error rate that
+n correct rows support is about 1/(n + 1). Therefore a share δ = 1/(n + 1) of the probability is distributed equally
+over all classes.
 """
 
 from dataclasses import asdict, dataclass
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 _FLOORS = (0.03, 0.01, 0.003, 0.001)
-_MIN_SLOPE = 0.01  # of α, so that the order is kept below the floor, too
+_MIN_SLOPE = 0.01  # α > 0 keeps the order of scores below the floor
 _MIN_ROWS = 40
-_LARGEST = 50.0
+_MAX_COEFFICIENT = 50.0
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """α, β, ε and δ of the map; the defaults are for scores of which nothing is known."""
+    """Parameters α, β, ε and δ of the calibration; the defaults are used if there are too few rows to learn them."""
 
     slope: float = 2.0
     power: float = 0.5
@@ -32,8 +32,9 @@ class Calibration:
 
     @classmethod
     def learn(cls, scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> "Calibration":
-        """From scores (n, c), c = 1 for two classes, of rows that had no part in making their own."""
+        """Learn from out-of-sample scores (n, c), with c = 1 for two classes, and class codes (n,)."""
         from scipy.optimize import minimize
+        from scipy.special import softmax
 
         if len(scores) < _MIN_ROWS:
             return cls()
@@ -44,21 +45,23 @@ class Calibration:
             logs = np.log(np.maximum((1 + scores) / 2, floor))
 
             def loss(x: np.ndarray, logs: np.ndarray = logs) -> tuple[float, np.ndarray]:
-                p = _softmax(x[0] * scores + x[1] * logs)
+                p = softmax(x[0] * scores + x[1] * logs, axis=1)
                 value = -weight @ np.log(np.maximum(p[rows, codes], 1e-300))
                 p[rows, codes] -= 1.0
                 p *= weight[:, None]
                 return value / weight.sum(), np.array([(p * scores).sum(), (p * logs).sum()]) / weight.sum()
 
-            limits = [(_MIN_SLOPE, _LARGEST), (0.0, _LARGEST)]
+            limits = [(_MIN_SLOPE, _MAX_COEFFICIENT), (0.0, _MAX_COEFFICIENT)]
             best = minimize(loss, np.array([2.0, 0.5]), jac=True, method="L-BFGS-B", bounds=limits)
             found.append((float(best.fun), cls(float(best.x[0]), float(best.x[1]), floor, 1.0 / (len(codes) + 1))))
         return min(found, key=lambda one: one[0])[1]
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
-        """Probabilities (n, classes) for scores (n, c)."""
+        """Return probabilities (n, classes) for scores (n, c)."""
+        from scipy.special import softmax
+
         scores = _one_for_each_class(scores)
-        p = _softmax(self.slope * scores + self.power * np.log(np.maximum((1 + scores) / 2, self.floor)))
+        p = softmax(self.slope * scores + self.power * np.log(np.maximum((1 + scores) / 2, self.floor)), axis=1)
         return (1.0 - self.doubt) * p + self.doubt / scores.shape[1]
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,9 +70,3 @@ class Calibration:
 
 def _one_for_each_class(scores: np.ndarray) -> np.ndarray:
     return np.hstack([-scores, scores]) if scores.shape[1] == 1 else scores
-
-
-def _softmax(x: np.ndarray) -> np.ndarray:
-    p = np.exp(x - x.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    return p

@@ -1,6 +1,7 @@
 """Classification."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -11,6 +12,7 @@ from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.calibration import Calibration
+from fireset.tables.target import ClassLabels
 from fireset.training.losses import Loss, check_task, get_loss
 
 
@@ -194,7 +196,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         Parameters
         ----------
         X : (n, p) array, sparse matrix or DataFrame
-        y : (n,) array of labels
+        y : (n,) array of labels, or ClassLabels
         sample_weight : (n,) array, optional
         X_val, y_val : optional
             Validation rows and labels, used as they are: training stops when the loss there has not improved for
@@ -207,17 +209,18 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         -------
         self
         """
-        prepared = self.prepare(X, y, sample_weight)
+        prepared = self.prepare(X, y, sample_weight, memory=memory)
         validation = self._prepare_validation(X_val, y_val)
-        self._train(prepared, callbacks, validation, checkpoint=checkpoint, memory=memory)
-        return self
+        return self.fit_prepared(
+            prepared, callbacks=callbacks, validation=validation, checkpoint=checkpoint, memory=memory
+        )
 
-    def prepare(self, X, y, sample_weight=None) -> PreparedRows:
+    def prepare(self, X, y, sample_weight=None, *, memory=None) -> PreparedRows:
         """Do what ``fit`` does before training: choose settings, draw ``network_``, map the rows.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, memory
             As in ``fit``.
 
         Returns
@@ -227,11 +230,9 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         """
         self._check_settings()
         again = self.warm_start and hasattr(self, "network_")
-        X, y, weight = self._checked(X, y, sample_weight, reset=not again)
-        if not again:
-            self._begin_classification(X, y, np.unique(y), weight)
-        codes = self._codes(y)
-        return PreparedRows(self.sphere_(X), self._to_targets(codes), weight, codes)
+        X, codes, weight = self._checked(X, y, sample_weight, reset=not again)
+        rows = self.sphere_(X) if again else self._begin_classification(X, codes, weight, memory=memory)
+        return PreparedRows(rows, self._to_targets(codes), weight, codes)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Make one plain gradient step on one batch, unless it raises the loss of the batch.
@@ -251,14 +252,13 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         """
         self._check_settings()
         first = not hasattr(self, "network_")
-        X, y, weight = self._checked(X, y, sample_weight, reset=first)
-        if first:
-            if classes is None:
-                raise InputError("classes must be given in the first call of partial_fit")
-            self._begin_classification(X, y, np.unique(classes), weight, whole=False)
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise InputError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
-        self._step(X, self._to_targets(self._codes(y)), weight)
+        if first and classes is None:
+            raise InputError("`classes` must be given in the first call of partial_fit, got None.")
+        if not first and classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise InputError(f"`classes` must be those of the first call, {self.classes_}; got {np.unique(classes)}.")
+        X, codes, weight = self._checked(X, y, sample_weight, reset=first, classes=classes)
+        rows = self._begin_classification(X, codes, weight, whole=False) if first else self.sphere_(X)
+        self._step(rows, self._to_targets(codes), weight)
         return self
 
     def decision_function(self, X) -> np.ndarray:
@@ -287,9 +287,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         -------
         (n,) array
         """
-        scores = self.decision_function(X)
-        codes = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        return self.classes_[codes]
+        return self._labels(self._outputs(X))
 
     def predict_proba(self, X) -> np.ndarray:
         """Predict the probability of each class; the largest is that of the label that ``predict`` returns.
@@ -302,54 +300,89 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         -------
         (n, classes) array
         """
+        return self._probabilities(self._outputs(X))
+
+    def predict_with_proba(self, X) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``predict(X)`` and ``predict_proba(X)`` from one pass of the network.
+
+        Parameters
+        ----------
+        X : (n, p) array, sparse matrix or DataFrame
+
+        Returns
+        -------
+        labels : (n,) array
+        probabilities : (n, classes) array
+        """
         outputs = self._outputs(X)
+        return self._labels(outputs), self._probabilities(outputs)
+
+    def _labels(self, outputs: np.ndarray) -> np.ndarray:
+        scores = outputs + self.offset_
+        return self.classes_[(scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)]
+
+    def _probabilities(self, outputs: np.ndarray) -> np.ndarray:
         loss = get_loss(self.loss)
         if loss.calibrates_classes:
             return self.calibration_(outputs + self.offset_)
         p = loss.probabilities(outputs)
         return np.hstack([1 - p, p]) if p.shape[1] == 1 else p
 
-    def _checked(self, X, y, sample_weight, *, reset: bool):
+    def _checked(self, X, y, sample_weight, *, reset: bool, classes=None) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Return features, class codes and weights; ``reset`` learns encoder and classes."""
         check_task(self.loss, "classification")
-        X, y = self._encoded(X, y, reset=reset)
-        if reset:  # later labels must be among the classes of the first ones, which ``_codes`` sees to
-            check_classification_targets(y)
+        labels = y if isinstance(y, ClassLabels) else None
+        X, y = self._encoded(X, y if labels is None else labels.codes, reset=reset)
         weight = self._check_weight(sample_weight, X)
-        return X, np.asarray(y), weight * self._weight_of_classes(np.asarray(y))
+        if reset:
+            if labels is None:
+                check_classification_targets(y)
+            found = np.array(labels.classes) if labels else np.unique(y if classes is None else classes)
+            if len(found) < 2:
+                raise InputError(f"y must hold at least 2 classes, got 1 class: {found.tolist()[0]!r}")
+            self.classes_ = found
+        if labels is None:
+            codes = self._codes(y)
+        elif self.classes_.tolist() == labels.classes:
+            codes = np.asarray(y)
+        else:
+            raise InputError(f"`y` must have the classes of the first fit, {self.classes_}; got {labels.classes}.")
+        return X, codes, weight * self._weight_of_classes(codes)
 
-    def _weight_of_classes(self, y: np.ndarray) -> np.ndarray:
+    def _weight_of_classes(self, codes: np.ndarray) -> np.ndarray:
         """Weight of each row by its class, (n,)."""
         given = self.class_weight
         if given is None:
-            return np.ones(len(y))
+            return np.ones(len(codes))
         if given != "balanced" and not isinstance(given, Mapping):
             raise InputError(f"`class_weight` must be None, 'balanced' or a dict of class: weight, got {given!r}.")
         if isinstance(given, Mapping) and not all(is_number(value) and value >= 0 for value in given.values()):
             raise InputError(f"`class_weight` must hold finite numbers of at least 0, got {given!r}.")
-        weight = compute_sample_weight(given, y)
+        weight = compute_sample_weight(given, self.classes_[codes] if isinstance(given, Mapping) else codes)
         if not weight.any():
             raise InputError(f"`class_weight` must be positive for a class of `y`, got {given!r}.")
         return weight
 
     def _mapped_pair(self, X, y):
         X, y = self._encoded(X, y, reset=False)
-        return self.sphere_(X), self._to_targets(self._codes(np.asarray(y)))
+        return self.sphere_(X), self._to_targets(self._codes(y))
 
     def _constant_outputs(self, targets, weight):
         return get_loss(self.loss).constant_outputs(targets, weight)
 
-    def _begin_classification(self, X, y, classes, weight, *, whole: bool = True) -> None:
-        """``whole`` says that these are all rows, by which to centre and to choose, and not the first batch."""
-        if len(classes) < 2:
-            raise InputError(f"y must hold at least 2 classes, got 1 class: {classes.tolist()[0]!r}")
-        self.classes_ = classes
-        self.offset_ = np.zeros(1 if len(classes) == 2 else len(classes))
-        targets = self._to_targets(self._codes(y))
+    def _begin_classification(self, X, codes: np.ndarray, weight, *, whole: bool = True, memory=None) -> Any:
+        """Centre the targets, start a network and calibrate it; return the mapped rows.
+
+        Without ``whole`` the rows are a first batch: targets are not centred and settings are the defaults.
+        """
+        self.offset_ = np.zeros(1 if len(self.classes_) == 2 else len(self.classes_))
+        targets = self._to_targets(codes)
         centre = np.average(targets, axis=0, weights=weight)
         if whole and get_loss(self.loss).calibrates_classes:
             self.offset_ = centre
-        self._begin(X, targets - centre, weight, choose=whole)
-        self.calibration_ = self._calibrate(self._codes(y), weight)
+        rows = self._begin(X, targets - centre, weight, choose=whole, memory=memory)
+        self.calibration_ = self._calibrate(codes, weight)
+        return rows
 
     def _calibrate(self, codes: np.ndarray, weight: np.ndarray) -> Calibration:
         settings = self.settings_

@@ -1,6 +1,7 @@
 """Regression."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -203,17 +204,18 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         -------
         self
         """
-        prepared = self.prepare(X, y, sample_weight)
+        prepared = self.prepare(X, y, sample_weight, memory=memory)
         validation = self._prepare_validation(X_val, y_val)
-        self._train(prepared, callbacks, validation, checkpoint=checkpoint, memory=memory)
-        return self
+        return self.fit_prepared(
+            prepared, callbacks=callbacks, validation=validation, checkpoint=checkpoint, memory=memory
+        )
 
-    def prepare(self, X, y, sample_weight=None) -> PreparedRows:
+    def prepare(self, X, y, sample_weight=None, *, memory=None) -> PreparedRows:
         """Do what ``fit`` does before training: choose settings, draw ``network_``, map the rows.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, memory
             As in ``fit``.
 
         Returns
@@ -224,9 +226,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self._check_settings()
         again = self.warm_start and hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=not again)
-        if not again:
-            self._begin_regression(X, y, weight)
-        return PreparedRows(self.sphere_(X), self._to_targets(y), weight, None)
+        rows = self.sphere_(X) if again else self._begin_regression(X, y, weight, memory=memory)
+        return PreparedRows(rows, self._to_targets(y), weight, None)
 
     def partial_fit(self, X, y, sample_weight=None):
         """Make one plain gradient step on one batch, unless it raises the loss of the batch.
@@ -245,9 +246,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self._check_settings()
         first = not hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)
-        if first:
-            self._begin_regression(X, y, weight, whole=False)
-        self._step(X, self._to_targets(y), weight)
+        rows = self._begin_regression(X, y, weight, whole=False) if first else self.sphere_(X)
+        self._step(rows, self._to_targets(y), weight)
         return self
 
     def predict(self, X) -> np.ndarray:
@@ -298,17 +298,23 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         X, y, _ = self._checked(X, y, None, reset=False)
         return self.sphere_(X), self._to_targets(y)
 
-    def _begin_regression(self, X, y, weight, *, whole: bool = True) -> None:
+    def _begin_regression(self, X, y, weight, *, whole: bool = True, memory=None) -> Any:
+        """Standardize the targets and start a network; return the mapped rows.
+
+        Without ``whole`` the rows are a first batch: settings are the defaults.
+        """
         self._many_targets = y.ndim == 2
         loss, columns = get_loss(self.loss), y.reshape(len(y), -1)
         self.target_mean_, self.target_scale_ = loss.standardization(columns, weight)
         targets = self._to_targets(y)
         loss.check_targets(targets)  # before settings are chosen by them
-        self._begin(X, loss.selection_targets(columns, weight), weight, choose=whole, outputs=targets.shape[1])
+        selected = loss.selection_targets(columns, weight)
+        return self._begin(X, selected, weight, choose=whole, outputs=targets.shape[1], memory=memory)
 
     def _choose_settings(self, Z, targets, weight, **given) -> TableSettings:
-        """For quantiles once more, with the sizes of the errors beside the targets: a column may matter for the spread
-        of y alone, and least squares on y would leave it out.
+        """Choose the settings; for quantiles a second time with the absolute errors as further targets.
+
+        A column may influence the spread of y only, which least squares on y does not detect.
         """
         found = super()._choose_settings(Z, targets, weight, **given)
         if not get_loss(self.loss).models_spread or found.left_out is None:

@@ -1,6 +1,6 @@
-"""A fitted estimator as a description that JSON can hold and arrays, and back: all that ``fit`` sets.
+"""Serialization of fitted estimators: a JSON description and arrays that hold everything ``fit`` sets.
 
-What is read comes from a file, which is untrusted: every part is checked.
+Files are untrusted: every part that is read is checked.
 """
 
 from dataclasses import asdict, fields
@@ -33,7 +33,7 @@ _OPTIONAL_WHOLE = ("oracle_queries", "missed_pairs")
 
 
 def store(estimator: Estimator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return description and arrays of a fitted estimator, without its network."""
+    """Return the description and the arrays of a fitted estimator, without its network."""
     rate = estimator._batch_rate
     description: dict[str, Any] = {
         "parameters": stored_parameters(estimator.get_params()),
@@ -97,7 +97,7 @@ def restore(
 
 
 def _columns_in_order(estimator: Estimator) -> dict[str, Any]:
-    """What a file says of columns beside the encoder: whether they have names; their order where some are unused."""
+    """Describe what the encoder does not: whether columns have names, and their order if some are unused."""
     if not estimator._by_name:
         return {"named_columns": False}
     return {"feature_names": list(estimator.feature_names_in_)} if estimator.encoder_.left_out else {}
@@ -133,7 +133,7 @@ def _restore_fit(estimator: Estimator, stored: dict) -> None:
 
 
 def _sphere_arrays(sphere: SphereMap) -> dict[str, np.ndarray]:
-    """The map as arrays; the bent columns' knots one after the other."""
+    """Return the arrays of the map; knots of all columns are concatenated."""
     bent = sphere.columns.bent
     none = np.zeros(0)
     return {
@@ -208,7 +208,7 @@ def _restore_settings(stored: dict, arrays: dict[str, np.ndarray], sphere: Spher
     )
 
 
-# How training went
+# Training result
 
 
 def _store_result(estimator: Estimator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -263,7 +263,7 @@ def _calibration(numbers: dict) -> Calibration:
 
 
 def _labels(classes: Any) -> np.ndarray:
-    """Labels out of a model file: all of one kind, so that the array of them holds what the list held."""
+    """Return class labels as an array; all must be of one type, which the array preserves."""
     kinds = {type(label) for label in classes} if isinstance(classes, list) else set()
     if len(kinds) != 1 or not kinds <= {str, int, float, bool} or len(classes) < 2 or classes != sorted(set(classes)):
         raise InputError(f"classes must be sorted, different labels of one kind, got {quoted(classes)}")

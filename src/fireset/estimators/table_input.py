@@ -1,4 +1,4 @@
-"""Whatever rows come as, arrays, sparse matrices or DataFrames, as numbers that the map to the sphere takes."""
+"""Convert arrays, sparse matrices and DataFrames to matrices of features."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ from fireset._util.checks import is_whole_number
 from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
 from fireset.tables.column_notes import warn_of_columns
+from fireset.tables.encoded import EncodedTable
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.frames import as_table, frame_of_objects, is_frame
 from fireset.tables.sphere import SphereMap
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TableInput:
-    """What both estimators do with rows before they are on the sphere."""
+    """Input conversion of both estimators."""
 
     missing: str
     categorical: Any
@@ -29,7 +30,11 @@ class TableInput:
     _by_name: bool  # whether the rows of fit came in a table whose columns have names
 
     def _encoded(self, X, y, *, reset: bool, **checks) -> tuple[Any, np.ndarray]:
-        """Rows and targets to train on as numbers, none missing; ``reset`` learns what columns become."""
+        """Return features and targets to train on, without missing values; ``reset`` learns the encoder."""
+        if isinstance(X, EncodedTable):
+            if reset:
+                self._set_columns(X.encoder, X.columns)
+            return self._with_targets(X.matrix, y, checks)
         if not is_frame(X):
             if reset and self.categorical is not None and len(self.categorical):
                 return self._learn_array(X, y, checks)
@@ -56,12 +61,12 @@ class TableInput:
         return self._with_targets(self.encoder_.encode(table), y, checks)
 
     def _with_targets(self, rows: np.ndarray, y, checks: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that are numbers already, and targets as scikit-learn checks them."""
+        """Validate features and targets with scikit-learn."""
         rows, y = check_X_y(rows, y, dtype="float64", estimator=self, **checks)
         return np.asarray(rows), np.asarray(y)
 
     def _learn_array(self, X, y, checks: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and targets of an array some of whose columns hold text, or categories by ``categorical``."""
+        """Learn the encoder of an array with text or categorical columns; return features and targets."""
         if is_sparse(X):
             raise InputError(f"`categorical` needs a dense X, got a sparse matrix and {self.categorical!r}.")
         finite = "allow-nan" if self.missing == "impute" else True
@@ -76,25 +81,32 @@ class TableInput:
 
     @property
     def _array_names(self) -> list[str]:
-        """What the encoder calls the columns of an array."""
+        """Names of the columns in the encoder."""
         return list(self.feature_names_in_) if self._by_name else [f"x{j}" for j in range(self.n_features_in_)]
 
     @property
     def _of_numbers(self) -> bool:
-        """Whether every column of an array is used, and as a number."""
+        """Whether every column is numeric and used."""
         return self.encoder_.takes_arrays and not self.encoder_.left_out
 
     def _learn_columns(self, table, y) -> None:
-        """What the columns of a frame become; those that look wrong are warned about."""
+        """Learn the encoder of a DataFrame; warn of suspicious columns."""
         impute = self.missing == "impute"
-        self.encoder_ = TableEncoder.learn(table, categorical=self.categorical or (), impute=impute)
-        self._by_name = True
-        self.n_features_in_ = table.width
-        self.feature_names_in_ = np.array(table.columns, object)
+        encoder = TableEncoder.learn(table, categorical=self.categorical or (), impute=impute)
+        self._set_columns(encoder, table.columns)
         warn_of_columns(self.encoder_, table, y)
 
+    def _set_columns(self, encoder: TableEncoder, columns: list[str]) -> None:
+        """Set the attributes that describe the columns of a table with names."""
+        self.encoder_ = encoder
+        self._by_name = True
+        self.n_features_in_ = len(columns)
+        self.feature_names_in_ = np.array(columns, object)
+
     def _rows(self, X) -> Any:
-        """Rows to predict for, as numbers: frames by the names of their columns, arrays by their order."""
+        """Return the features of rows to predict: columns of DataFrames by name, of arrays by position."""
+        if isinstance(X, EncodedTable):
+            return X.matrix
         if self._has_nothing_to_check(X):
             return self.encoder_.encode_numbers(X)
         if is_frame(X) and self._by_name:
@@ -102,7 +114,10 @@ class TableInput:
         return self._rows_of_array(X)
 
     def _has_nothing_to_check(self, X) -> bool:
-        """An array of finite numbers for a model fitted on one: scikit-learn's checks would take longer than a row."""
+        """Whether X is a finite float64 array for a model fitted on an array.
+
+        scikit-learn's validation would take longer than the prediction of one row.
+        """
         plain = type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) > 0
         return (
             plain
@@ -124,7 +139,7 @@ class TableInput:
         return self.encoder_.encode(_table_of_array(np.asarray(X), self._array_names))
 
     def rows_on_sphere(self, X) -> Any:
-        """Return rows as the network takes them, (n, p + 1) of norm 1."""
+        """Return the network's input rows, (n, p + 1), of norm 1."""
         return self.sphere_(self._rows(X))
 
 
@@ -142,7 +157,7 @@ def _table_of_array(X: np.ndarray, names: list[str]) -> "pl.DataFrame":
 
 
 def _positions(categorical: Any, columns: int) -> list[int]:
-    """Positions of the categorical columns of an array, given as such or as a mask."""
+    """Return the positions of categorical columns, given as positions or as a mask."""
     given: list[Any] = [categorical] if isinstance(categorical, str) else list(categorical)
     if len(given) == columns and all(isinstance(one, bool | np.bool_) for one in given):
         return [place for place, one in enumerate(given) if one]
@@ -156,6 +171,6 @@ def _positions(categorical: Any, columns: int) -> list[int]:
 
 
 def _accepted(X: Any, impute: bool) -> dict[str, Any]:
-    """What scikit-learn lets pass: NaN where it is imputed, which a sparse table has no place for."""
+    """Options of scikit-learn's validation: NaN is allowed in dense rows if missing values are imputed."""
     finite = "allow-nan" if impute and not is_sparse(X) else True
     return {"dtype": np.float64, "ensure_all_finite": finite, "accept_sparse": "csr"}

@@ -1,9 +1,9 @@
-"""How wide a network for a table, where nobody says.
+"""Default width of the network.
 
-What a network of finite width predicts differs from the kernel of infinite width by noise, and the noise depends on how
-many neurons fire for a row, hardly on the threshold or on the width as such (docs/accuracy.md has the figures). At a
-threshold of 1.5 seven neurons of a hundred fire: a third of the weights that the paper's threshold would need for as
-many.
+Predictions of a network of finite width differ from those of the infinitely wide network by noise. The noise depends on
+the number of active neurons per row, and hardly on threshold or width themselves (figures in docs/accuracy.md). At a
+threshold of 1.5, 7 % of the neurons are active. The paper's threshold needs three times as many weights for the same
+number of active neurons.
 """
 
 from fireset._util.gaussian import upper_tail
@@ -11,22 +11,22 @@ from fireset._util.system_memory import available_bytes
 
 THRESHOLD = 1.5
 _WIDTH = 20_000
-_PARAMETERS_PER_TARGET = 2.0  # neurons come in pairs, of which one would do
-_MAX_PAIRS = 1e8  # that fire: beyond, a product takes seconds
-_BYTES_PER_PAIR = 24  # candidate, reference and fired sample, with places to spare
-_BYTES_PER_WEIGHT = 24  # in float32, with the copies that training has of all weights
+_WEIGHTS_PER_TARGET = 2.0  # the two neurons of a pair start with the same weights
+_MAX_ACTIVE_PAIRS = 1e8  # beyond, a tangent product takes seconds
+_BYTES_PER_ACTIVE_PAIR = 24  # candidate, reference value, active row, and spare capacity
+_BYTES_PER_WEIGHT = 24  # float32, with the copies that training keeps
 _SHARE_OF_MEMORY = 0.25
-_LEAST, _MOST = 2_000, 200_000
+_MIN_WIDTH, _MAX_WIDTH = 2_000, 200_000
 
 
 def choose_width(rows: int, columns: int, outputs: int, threshold: float = THRESHOLD) -> int:
-    """An even number of neurons: 20,000, or more where that is fewer weights than numbers to be learned.
+    """Return an even number of neurons: 20,000, or more if there are fewer than two weights per target.
 
-    Many rows have fewer, so that the pairs that fire stay below a hundred million, and within a quarter of the memory.
-    So have very many columns, as sparse tables do, so that the weights stay within another.
+    The width is lower for many rows, so that there are at most 10⁸ active pairs and a quarter of the memory holds them.
+    It is lower for very many columns, so that the weights fit into another quarter.
     """
-    wanted = max(_WIDTH, _PARAMETERS_PER_TARGET * rows * outputs / columns)
+    wanted = max(_WIDTH, _WEIGHTS_PER_TARGET * rows * outputs / columns)
     memory = _SHARE_OF_MEMORY * available_bytes()
-    pairs = min(_MAX_PAIRS, memory / _BYTES_PER_PAIR)
-    most = min(_MOST, pairs / (rows * upper_tail(threshold)), memory / (_BYTES_PER_WEIGHT * columns))
-    return 2 * round(max(_LEAST, min(wanted, most)) / 2)
+    pairs = min(_MAX_ACTIVE_PAIRS, memory / _BYTES_PER_ACTIVE_PAIR)
+    limit = min(_MAX_WIDTH, pairs / (rows * upper_tail(threshold)), memory / (_BYTES_PER_WEIGHT * columns))
+    return 2 * round(max(_MIN_WIDTH, min(wanted, limit)) / 2)

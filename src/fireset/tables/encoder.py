@@ -104,7 +104,7 @@ class TableEncoder:
             raise InputError("the table has no rows to learn from")
         table = nan_as_null(features)
         if not impute:
-            _refuse_missing(table, "fill them in, remove those rows, or let them be filled: --impute, missing='impute'")
+            refuse_missing_cells(table)
         texts = [series for series in table if series.dtype == pl.String and series.name not in categorical]
         spellings, doubts = learn_spellings(texts)
         for doubt in doubts:
@@ -357,6 +357,12 @@ def _refuse_huge(X: Any) -> None:
             f"numbers of `X` must be at most {limit:.1g} in size, got {largest:g}{where}; "
             "divide the column by a constant."
         )
+
+
+def refuse_missing_cells(table: pl.DataFrame) -> None:
+    """Raise InputError if a training table has missing cells, which are not to be imputed."""
+    remedy = "fill them in, remove those rows, or let them be filled: --impute, missing='impute'"
+    _refuse_missing(nan_as_null(table), remedy)
 
 
 def _refuse_missing(table: pl.DataFrame, remedy: str) -> None:

@@ -4,18 +4,19 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import cli_option, column_names, quoted, require_column
-from fireset.tables.encoder import TableEncoder
+from fireset.tables.encoded import EncodedTable
+from fireset.tables.encoder import TableEncoder, refuse_missing_cells
 from fireset.tables.holdout import SplitHint, hold_out, hold_out_by, suggest_splits
 from fireset.tables.mixed_cells import find_words
 from fireset.tables.reader import read_spelled
 from fireset.tables.spelled import DateSpelling, NumberSpelling, Spelling, TruthSpelling, dates_by_format
-from fireset.tables.target import TaskChoice, class_labels, detect_task, regression_values, split_target
+from fireset.tables.target import ClassLabels, TaskChoice, class_labels, detect_task, regression_values, split_target
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,10 +26,10 @@ _TASKS = ("auto", "classification", "regression")
 
 @dataclass(frozen=True)
 class TableProblem:
-    """A table and its target column: numbers, or for classification the codes of ``classes``.
+    """A table and its target column: numbers, or for classification codes of ``classes``.
 
-    ``features`` are the columns as they were read, which the estimators take; ``dropped`` are those that the user left
-    out, which may still split the rows; ``X`` is the encoded matrix of all rows.
+    ``features`` are the columns as read. ``dropped`` are the columns that the user excluded; they may still define the
+    split into training and hold-out rows.
     """
 
     task: str
@@ -66,51 +67,58 @@ class TableProblem:
         columns = _with_dates(columns, spellings, categorical)
         features, dropped = columns.drop(drop), columns.select(drop)
         features, categorical, spellings = _without_words(features, categorical, spellings, impute)
+        if not impute:
+            refuse_missing_cells(features)
         choice = detect_task(targets) if task == "auto" else None
         task = task if choice is None else choice.task
         if features.height < 2:
             raise InputError(f"the table must have at least 2 rows, got {features.height}")
         if task == "classification":
-            y, classes = class_labels(targets)  # codes: scikit-learn refuses some labels, such as 0.5
+            labels = class_labels(targets)
+            y, classes = labels.codes, labels.classes
         else:
             y, classes = regression_values(targets), None
         return cls(task, choice, target, features, dropped, y, classes, categorical, impute, spellings)
 
-    @property
-    def encoding(self) -> dict[str, Any]:
-        """The estimators' settings that make the same of the columns."""
-        return {"missing": "impute" if self.impute else "error", "categorical": self.categorical}
+    def encode(self, training_rows: np.ndarray | None = None) -> EncodedTable:
+        """Learn the encoder on the training rows (all by default) and encode all rows.
 
-    @cached_property
-    def encoder(self) -> TableEncoder:
-        """What the columns become, by all rows."""
-        return self.spelled(TableEncoder.learn(self.features, categorical=self.categorical, impute=self.impute))
+        Later tables may hold text cells in the formats of this file: the encoder stores these formats.
+        """
+        rows = self.features if training_rows is None else self.features[training_rows]
+        encoder = TableEncoder.learn(rows, categorical=self.categorical, impute=self.impute)
+        encoder = encoder.with_spellings(self.spellings)
+        return EncodedTable(encoder, encoder.encode(self.features), self.features.columns)
 
-    @property
-    def target_spelling(self) -> NumberSpelling | TruthSpelling | None:
-        """How the file spells the target, if it is numbers or truth values in text."""
-        spelling = self.spellings.get(self.target)
-        return None if isinstance(spelling, DateSpelling) else spelling
-
-    def encoder_of(self, rows: np.ndarray) -> TableEncoder:
-        """What the columns become, by some rows: the encoder of a model that is trained on them."""
-        learned = TableEncoder.learn(self.features[rows], categorical=self.categorical, impute=self.impute)
-        return self.spelled(learned)
-
-    def spelled(self, encoder: TableEncoder) -> TableEncoder:
-        """An encoder that was learned from ``features``, for cells that are spelled as in the file."""
-        return encoder.with_spellings(self.spellings)
+    def split(self, share: float, seed: int, by: str | None = None) -> tuple[np.ndarray, np.ndarray, EncodedTable]:
+        """Hold out rows and encode the table: row numbers to train on, row numbers to score on, all rows encoded."""
+        try:
+            kept, held = self.hold_out(share, seed, by)
+            return kept, held, self.encode(kept)
+        except InputError:
+            self.encode()  # a cell that cannot be encoded is the better message, with its row in the file
+            raise
 
     @cached_property
     def X(self) -> np.ndarray:  # noqa: N802 - scikit-learn's name for it
-        """All rows as numbers, (n, p)."""
-        return self.encoder.encode(self.features)
+        """All rows as numbers, (n, p), by an encoder learned on all rows."""
+        return self.encode().matrix
+
+    def targets(self, rows: np.ndarray) -> np.ndarray | ClassLabels:
+        """Return the targets of some rows, in the form that estimators accept."""
+        return self.y[rows] if self.classes is None else ClassLabels(self.y[rows], self.classes)
+
+    @property
+    def target_spelling(self) -> NumberSpelling | TruthSpelling | None:
+        """Text format of the target column, if the file stores its numbers or booleans as text."""
+        spelling = self.spellings.get(self.target)
+        return None if isinstance(spelling, DateSpelling) else spelling
 
     def hold_out(self, share: float, seed: int, by: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers to train on and to score on.
+        """Split the rows; returns the row numbers to train on and those to score on.
 
-        At random and stratified by class; with ``by``, a column that may be dropped from the features: the latest rows
-        if it holds dates, else whole groups of rows with equal cells.
+        The split is random and stratified by class. ``by`` names a column, possibly a dropped one: if it holds dates,
+        the latest rows are held out, else whole groups of rows with equal cells.
         """
         codes = None if self.classes is None else self.y
         if by is None:

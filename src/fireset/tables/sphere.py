@@ -35,8 +35,12 @@ class SphereMap:
         return cls(columns, column_scales, typical_norm(scaled_columns(Z, column_scales), weight), float(bias))
 
     def __call__(self, X: Any) -> Any:
-        """(n, p) rows to (n, p + 1) rows of norm 1, float64; sparse rows stay sparse, with one entry more each."""
-        return to_sphere(scaled_columns(self.columns(X), self.column_scales), self.typical, self.bias)[0]
+        """Map (n, p) rows to (n, p + 1) rows of norm 1, float64; sparse rows stay sparse, with one more entry each."""
+        return self.map_standardized(self.columns(X))
+
+    def map_standardized(self, Z: Any) -> Any:
+        """Map rows that ``columns`` has standardized."""
+        return to_sphere(scaled_columns(Z, self.column_scales), self.typical, self.bias)[0]
 
 
 def typical_norm(Z: Any, weight: np.ndarray) -> float:

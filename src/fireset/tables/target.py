@@ -168,8 +168,29 @@ def _levels(count: int) -> str:
     return "1 level" if count == 1 else f"{count:,} levels"
 
 
-def class_labels(target: pl.Series) -> tuple[np.ndarray, list[str | int | bool | float]]:
-    """Class codes, int64 of shape (rows,), and the sorted classes that they number.
+@dataclass(frozen=True)
+class ClassLabels:
+    """Labels of rows, coded once: ``classes[codes[i]]`` is the label of row i.
+
+    Classifiers accept it in place of an array of labels. It may hold numbers that are not whole, which scikit-learn
+    refuses as labels.
+
+    Attributes
+    ----------
+    codes : ndarray of shape (rows,), int64
+    classes : list
+        Sorted.
+    """
+
+    codes: np.ndarray
+    classes: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+def class_labels(target: pl.Series) -> ClassLabels:
+    """Code the labels of a target column.
 
     Floats that are all whole numbers become integers, so that the classes 1.0 and 2.0 of a file read 1 and 2.
     """
@@ -191,7 +212,7 @@ def class_labels(target: pl.Series) -> tuple[np.ndarray, list[str | int | bool |
         problem = f"holds the single class {quoted(classes[0])} in all rows"
         raise InputError(f"{label} {problem}; give rows of at least two classes")
     code = {value: number for number, value in enumerate(classes)}
-    return np.array([code[value] for value in values], dtype=np.int64), classes
+    return ClassLabels(np.array([code[value] for value in values], dtype=np.int64), classes)
 
 
 def regression_values(target: pl.Series) -> np.ndarray:
