@@ -110,14 +110,14 @@ class TestRefusedSettings:
             ("--task guess", "task must be one of auto, classification, regression; got 'guess'"),
             (
                 "--task regression --target a --loss log_loss",
-                "loss must be one of squared_error, absolute_error, huber, quantile, poisson for regression; got "
-                "'log_loss', which is for classification",
+                "`loss` must be one of squared_error, absolute_error, huber, quantile, poisson for regression, got "
+                "'log_loss', which is for classification.",
             ),
             (
                 "--task regression",
                 "target column 'y' holds the text 'right' in row 1; regression needs a number in every row",
             ),
-            ("--loss hinge", f"loss must be one of {', '.join(LOSSES)}; got 'hinge'"),
+            ("--loss hinge", f"`loss` must be one of {', '.join(LOSSES)}, got 'hinge'."),
             ("--quantiles 0.1", "--quantiles is for --loss quantile, got --loss squared_error"),
             (
                 "--loss quantile --quantiles low",
@@ -126,8 +126,8 @@ class TestRefusedSettings:
             ("--huber-delta 1", "--huber-delta is for --loss huber, got --loss squared_error"),
             (
                 "--task classification --loss poisson",
-                "loss must be one of squared_error, log_loss for classification; got 'poisson', "
-                "which is for regression",
+                "`loss` must be one of squared_error, log_loss for classification, got 'poisson', "
+                "which is for regression.",
             ),
             ("--holdout 1.5", "holdout must be at least 0 and below 1, got 1.5"),
             ("--holdout nan", "holdout must be at least 0 and below 1, got nan"),

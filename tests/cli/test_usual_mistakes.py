@@ -79,10 +79,10 @@ TYPED: dict[str, tuple[Any, str]] = {
         "holds the single class 'yes' in all rows; give rows of at least two classes",
     ),
     "an engine that is none": ((*TRAIN, "--engine", "cuda"), "engine must be one of"),
-    "a loss that is none": ((*TRAIN, "--loss", "mse"), "loss must be one of squared_error"),
+    "a loss that is none": ((*TRAIN, "--loss", "mse"), "`loss` must be one of squared_error"),
     "a loss for classes": (
         (*TRAIN, "--loss", "log_loss"),
-        "for regression; got 'log_loss', which is for classification",
+        "for regression, got 'log_loss', which is for classification",
     ),
     "a share above 1": ((*TRAIN, "--holdout", "20"), "holdout must be at least 0 and below 1, got 20"),
     "the table as output": ((*TRAIN, "--out", "houses.csv"), "--out houses.csv would overwrite the input houses.csv"),

@@ -90,7 +90,7 @@ def test_objects_do_as_names_do():
         ({"engine": "data"}, {"engine": create("data")}),
         (
             {"solver": "gauss-newton", "ridge": 2.0},
-            {"solver": GaussNewton(ridge=2.0, tol=SquaredError.round_tolerance)},
+            {"solver": GaussNewton(ridge=2.0, tol=SquaredError.gauss_newton_tol)},
         ),
         ({"solver": "gradient"}, {"solver": GradientDescent("auto", 0.9, True)}),
     ):

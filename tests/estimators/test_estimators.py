@@ -189,7 +189,7 @@ def test_frames_pipelines_search_pickling():
         ({"width": 1}, "width must be a whole number of at least 2, got 1"),
         ({"learning_rate": -0.1}, "learning_rate must be 'auto', 'theory' or a positive number, got -0.1"),
         ({"engine": "fast"}, f"engine must be one of auto, {ENGINES}; got 'fast'"),
-        ({"loss": "hinge"}, "loss must be one of squared_error, log_loss; got 'hinge'"),
+        ({"loss": "hinge"}, "`loss` must be one of squared_error, log_loss, got 'hinge'."),
         ({"bias": 0}, "bias must be 'auto' or a positive number, got 0"),
         ({"max_iter": 0}, "max_iter must be a whole number of at least 1, got 0"),
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),

@@ -688,7 +688,7 @@ def spoiled(array, value, row=2):
         (lambda *_: {"y": list("abcdef")}, "y must hold numbers; code classes as 0/1 or one-hot"),
         (
             lambda *_: {"y": [0, 1, 2, 0, 1, 2], "loss": "log_loss"},
-            "y must hold probabilities between 0 and 1 for loss='log_loss', got 0 … 2; code classes as 0/1 or one-hot",
+            "`y` must hold probabilities between 0 and 1 for loss='log_loss', got 0 to 2; encode classes as 0/1 or one-hot.",
         ),
         (lambda *_: {"sample_weight": np.ones(5)}, "sample_weight must have shape (6,), got (5,)"),
         (
@@ -711,7 +711,7 @@ def spoiled(array, value, row=2):
         (lambda *_: {"patience": 0}, "patience must be a whole number of at least 1, got 0"),
         (
             lambda *_: {"loss": "hinge"},
-            "loss must be one of squared_error, log_loss, absolute_error, huber, quantile, poisson; got 'hinge'",
+            "`loss` must be one of squared_error, log_loss, absolute_error, huber, quantile, poisson, got 'hinge'.",
         ),
         (
             lambda *_: {"learning_rate": "fast"},

@@ -12,7 +12,7 @@ from fireset.commands.scores import constant_scores, scores
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.reporting.figures import CountMatrix, Figure, Section, Series, Table, short_names
 from fireset.tables.problem import TableProblem
-from fireset.training.losses import Loss, Quantile, get_loss
+from fireset.training.losses import get_loss
 
 MAX_CLASSES = 20  # of a matrix that can be read
 _MAX_PAIRS = 10
@@ -62,15 +62,7 @@ class HeldOut:
         predictions = estimator.predict(rows)
         found = scores(problem.task, answers, predictions, estimator.loss)
         found |= constant_scores(answers, problem.y[kept], estimator.loss)
-        return cls(answers, _central(predictions, estimator.loss), None, None, mean, found)
-
-
-def _central(predictions: np.ndarray, loss: str | Loss) -> np.ndarray:
-    """One prediction a row, (n,): of several quantiles the one nearest to the median."""
-    loss = get_loss(loss)
-    if not isinstance(loss, Quantile):
-        return predictions
-    return predictions.reshape(len(predictions), -1)[:, int(np.argmin(np.abs(np.array(loss.levels) - 0.5)))]
+        return cls(answers, get_loss(estimator.loss).point_predictions(predictions), None, None, mean, found)
 
 
 class Reliability(NamedTuple):

@@ -26,7 +26,7 @@ from fireset.tables.cells import (
 from fireset.tables.reader import read_cells
 from fireset.tables.spelled import PLAIN, NumberSpelling
 from fireset.tables.target import regression_values
-from fireset.training.losses import Quantile, get_loss
+from fireset.training.losses import get_loss
 
 if TYPE_CHECKING:
     import polars as pl
@@ -60,12 +60,9 @@ def predict_table(
 
 def output_names(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, *, proba: bool = False) -> list[str]:
     """Names of the columns that are predicted: prediction and p(CLASS), or q0.1 for each quantile."""
-    loss = get_loss(estimator.loss)
-    if isinstance(loss, Quantile):
-        return [f"q{level:g}" for level in loss.levels]
     if proba and isinstance(estimator, ShiftedReLUClassifier):
         return ["prediction", *(f"p({label})" for label in estimator.classes_.tolist())]
-    return ["prediction"]
+    return get_loss(estimator.loss).output_names()
 
 
 def _kept_columns(keep: list[str], columns: list[str], outputs: list[str]) -> list[str]:

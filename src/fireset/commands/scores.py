@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from fireset.commands.intervals import r2_interval, wilson_interval
-from fireset.training.losses import Loss, Poisson, Quantile, get_loss
-from fireset.training.losses.quantile import pinball
+from fireset.training.losses import Loss, get_loss
 
 _LOW_RECALL = 0.5  # recall below which a class counts as hardly found
 
@@ -27,47 +26,15 @@ def scores(
     """
     if task == "classification":
         return class_scores(answers, predictions, probabilities, classes)
-    loss = get_loss(loss)
-    if isinstance(loss, Quantile):
-        return _quantile_scores(answers, predictions.reshape(len(answers), -1), loss.levels)
-    return _number_scores(answers, predictions, loss)
-
-
-def _number_scores(answers: np.ndarray, predictions: np.ndarray, loss: Loss) -> dict[str, Any]:
-    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
-
-    found: dict[str, Any] = {}
-    if len(answers) > 1 and np.ptp(answers) > 0:
-        found["r2"] = float(r2_score(answers, predictions))
-        if (interval := r2_interval(answers, predictions)) is not None:
-            found["r2_interval"] = list(interval)
-    found["rmse"] = float(root_mean_squared_error(answers, predictions))
-    found["mae"] = float(mean_absolute_error(answers, predictions))
-    if isinstance(loss, Poisson) and answers.min() >= 0:
-        # The loss is half of the deviance, and of logarithms; predictions may be 0 by underflow.
-        logs = np.log(np.maximum(predictions, np.finfo(np.float64).tiny))
-        halves = loss.value(logs[:, None], answers[:, None], np.ones(len(answers)))
-        found["poisson_deviance"] = 2.0 * halves / len(answers)
+    found = get_loss(loss).metrics(answers, predictions)
+    if "r2" in found and (interval := r2_interval(answers, predictions)) is not None:
+        found = {"r2": found.pop("r2"), "r2_interval": list(interval), **found}
     return found
 
 
 def constant_scores(answers: np.ndarray, trained_on: np.ndarray, loss: str | Loss) -> dict[str, Any]:
     """What always predicting the mean (or the quantiles) of the rows trained on scores."""
-    loss = get_loss(loss)
-    if isinstance(loss, Quantile):
-        levels = np.quantile(trained_on, loss.levels)
-        constant = np.broadcast_to(levels, (len(answers), len(levels)))
-        return {"constant_pinball": float(pinball(answers, constant, loss.levels).mean())}
-    mean = float(np.mean(trained_on))
-    return {"constant_prediction": mean, "constant_rmse": float(np.sqrt(np.mean((answers - mean) ** 2)))}
-
-
-def _quantile_scores(answers: np.ndarray, predictions: np.ndarray, levels: tuple[float, ...]) -> dict[str, Any]:
-    below = np.mean(answers[:, None] <= predictions, axis=0)
-    return {
-        "pinball": float(pinball(answers, predictions, levels).mean()),
-        "coverage": {f"q{level:g}": float(share) for level, share in zip(levels, below, strict=True)},
-    }
+    return get_loss(loss).constant_metrics(answers, trained_on)
 
 
 def class_scores(

@@ -29,7 +29,7 @@ from fireset.tables.problem import TableProblem
 from fireset.tables.reader import read_cells
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
-from fireset.training.losses import Loss, Quantile, get_loss
+from fireset.training.losses import Loss, get_loss
 from fireset.training.memory import check_weights
 from fireset.training.stopping import StopReason
 from fireset.training.time_limit import TimeLimit
@@ -187,7 +187,7 @@ def _check_memory(
 ) -> None:
     """Before the network is drawn: its weights must fit."""
     loss = get_loss(estimator.loss)
-    outputs = len(loss.levels) if isinstance(loss, Quantile) else 1
+    outputs = loss.outputs_per_target
     if problem.classes and len(problem.classes) > 2:
         outputs = len(problem.classes)
     columns = len(problem.encoder.feature_names)
@@ -239,7 +239,7 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str
     settings = estimator.settings_
     chosen: dict[str, Any] = {"bias": settings.bias, "column_scale_rounds": settings.rounds}
     # Of least squares: what it promises is no R² of another loss's fit.
-    if settings.forecast is not None and get_loss(estimator.loss).name in ("squared_error", "log_loss"):
+    if settings.forecast is not None and get_loss(estimator.loss).forecasts_score:
         score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
         chosen[f"forecast_{score}"] = settings.forecast
     if settings.notes:

@@ -350,7 +350,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _tolerance(self) -> Any:
         if self.tol != "auto":
             return self.tol
-        return get_loss(self.loss).round_tolerance if self.solver_ == "gauss-newton" else _GRADIENT_TOLERANCE
+        return get_loss(self.loss).gauss_newton_tol if self.solver_ == "gauss-newton" else _GRADIENT_TOLERANCE
 
     def _warn_not_converged(self) -> None:
         """At max_iter the loss was still falling by more than tol asks for."""

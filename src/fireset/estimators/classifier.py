@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.special import logit
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -12,7 +11,7 @@ from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.calibration import Calibration
-from fireset.training.losses import Loss, check_task, get_loss, probabilities
+from fireset.training.losses import Loss, check_task, get_loss
 
 
 class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
@@ -304,14 +303,11 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         (n, classes) array
         """
         outputs = self._outputs(X)
-        if self._loss_name == "squared_error":
+        loss = get_loss(self.loss)
+        if loss.calibrates_classes:
             return self.calibration_(outputs + self.offset_)
-        p = probabilities(outputs)
+        p = loss.probabilities(outputs)
         return np.hstack([1 - p, p]) if p.shape[1] == 1 else p
-
-    @property
-    def _loss_name(self) -> str:
-        return get_loss(self.loss).name
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
         check_task(self.loss, "classification")
@@ -340,11 +336,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         return self.sphere_(X), self._to_targets(self._codes(np.asarray(y)))
 
     def _constant_outputs(self, targets, weight):
-        """For log loss the shares of the classes, on the scale of the outputs."""
-        if self._loss_name != "log_loss":
-            return super()._constant_outputs(targets, weight)
-        share = np.clip(np.average(targets, axis=0, weights=weight), 1e-12, 1 - 1e-12)
-        return np.broadcast_to(logit(share) if len(share) == 1 else np.log(share), targets.shape)
+        return get_loss(self.loss).constant_outputs(targets, weight)
 
     def _begin_classification(self, X, y, classes, weight, *, whole: bool = True) -> None:
         """``whole`` says that these are all rows, by which to centre and to choose, and not the first batch."""
@@ -354,14 +346,14 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self.offset_ = np.zeros(1 if len(classes) == 2 else len(classes))
         targets = self._to_targets(self._codes(y))
         centre = np.average(targets, axis=0, weights=weight)
-        if whole and self._loss_name == "squared_error":
+        if whole and get_loss(self.loss).calibrates_classes:
             self.offset_ = centre
         self._begin(X, targets - centre, weight, choose=whole)
         self.calibration_ = self._calibrate(self._codes(y), weight)
 
     def _calibrate(self, codes: np.ndarray, weight: np.ndarray) -> Calibration:
         settings = self.settings_
-        if self._loss_name != "squared_error" or settings.left_out is None or settings.chosen_rows is None:
+        if not get_loss(self.loss).calibrates_classes or settings.left_out is None or settings.chosen_rows is None:
             return Calibration()
         rows = settings.chosen_rows
         return Calibration.learn(settings.left_out + self.offset_, codes[rows], weight[rows])
@@ -377,4 +369,4 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
 
     def _to_targets(self, codes) -> np.ndarray:
         one_hot = codes[:, None] == (np.ones(1) if len(self.classes_) == 2 else np.arange(len(self.classes_)))
-        return one_hot.astype(np.float64) if self._loss_name == "log_loss" else 2.0 * one_hot - 1.0 - self.offset_
+        return get_loss(self.loss).class_targets(one_hot) - self.offset_

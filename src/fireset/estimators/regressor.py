@@ -9,7 +9,7 @@ from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.fit_checks import check_target_sizes
 from fireset.tables.settings import TableSettings
-from fireset.training.losses import Loss, Quantile, check_task, get_loss
+from fireset.training.losses import Loss, check_task, get_loss
 
 
 class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
@@ -268,9 +268,9 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         """
         loss = get_loss(self.loss)
         predictions = loss.predictions(self._outputs(X)) * self.target_scale_ + self.target_mean_
-        if loss.shares_target:
+        if loss.sorts_outputs:
             return np.sort(predictions, axis=1)
-        return predictions if self._many_targets else predictions[:, 0]
+        return predictions if self._many_targets or loss.outputs_per_target > 1 else predictions[:, 0]
 
     def score(self, X, y, sample_weight=None) -> float:
         """Return R²; for quantiles D², 1 − (pinball loss) / (that of the quantiles of y), averaged over levels.
@@ -285,18 +285,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         -------
         float
         """
-        loss = get_loss(self.loss)
-        if not isinstance(loss, Quantile):
-            return super().score(X, y, sample_weight)
-        from sklearn.metrics import d2_pinball_score
-
-        predictions = self.predict(X)
-        columns = predictions.T if loss.shares_target else [predictions]
-        scores = [
-            d2_pinball_score(y, column, sample_weight=sample_weight, alpha=level)
-            for level, column in zip(loss.levels, columns, strict=True)
-        ]
-        return float(np.mean(scores))
+        return get_loss(self.loss).score(y, self.predict(X), sample_weight)
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
         check_task(self.loss, "regression")
@@ -315,14 +304,14 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self.target_mean_, self.target_scale_ = loss.standardization(columns, weight)
         targets = self._to_targets(y)
         loss.check_targets(targets)  # before settings are chosen by them
-        self._begin(X, loss.screening(columns, weight), weight, choose=whole, outputs=targets.shape[1])
+        self._begin(X, loss.selection_targets(columns, weight), weight, choose=whole, outputs=targets.shape[1])
 
     def _choose_settings(self, Z, targets, weight, **given) -> TableSettings:
         """For quantiles once more, with the sizes of the errors beside the targets: a column may matter for the spread
         of y alone, and least squares on y would leave it out.
         """
         found = super()._choose_settings(Z, targets, weight, **given)
-        if not isinstance(get_loss(self.loss), Quantile) or found.left_out is None:
+        if not get_loss(self.loss).models_spread or found.left_out is None:
             return found
         rows = found.chosen_rows
         sizes = np.abs(targets[rows] - found.left_out)
@@ -333,7 +322,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
 
     def _to_targets(self, y) -> np.ndarray:
         columns = y.reshape(len(y), -1)
-        expected = 1 if get_loss(self.loss).shares_target else len(self.target_mean_)
+        expected = 1 if get_loss(self.loss).outputs_per_target > 1 else len(self.target_mean_)
         if columns.shape[1] != expected:
             raise InputError(f"y must have {expected} columns as before, got {columns.shape[1]}")
         return (columns - self.target_mean_) / self.target_scale_

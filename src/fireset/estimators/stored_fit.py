@@ -21,7 +21,7 @@ from fireset.tables.encoder import TableEncoder
 from fireset.tables.settings import TableSettings
 from fireset.tables.sphere import SphereMap
 from fireset.training.history import History, Iteration
-from fireset.training.losses import Quantile, check_task
+from fireset.training.losses import check_task
 from fireset.training.result import TrainingResult
 from fireset.training.stopping import StopReason
 
@@ -77,7 +77,7 @@ def restore(
         outputs = 1 if len(estimator.classes_) == 2 else len(estimator.classes_)
     else:
         targets = description["targets"]
-        outputs = len(loss.levels) if isinstance(loss, Quantile) and targets is None else targets or 1
+        outputs = loss.outputs_per_target if targets is None else targets or 1
         estimator.target_mean_ = _numbers(arrays["target_mean"], outputs)
         estimator.target_scale_ = _numbers(arrays["target_scale"], outputs)
         estimator._many_targets = targets is not None

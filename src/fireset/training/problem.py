@@ -194,7 +194,7 @@ def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[R
         raise InputError(f"{what}y must hold numbers; code classes as 0/1 or one-hot") from None
     if targets.ndim == 1:
         targets = targets[:, None]
-    if loss.shares_target and targets.ndim == 2 and targets.shape[1] == 1:
+    if loss.outputs_per_target > 1 and targets.ndim == 2 and targets.shape[1] == 1:
         targets = np.repeat(targets, network.n_outputs, axis=1)
     if targets.shape != (len(X), network.n_outputs):
         raise InputError(f"{what}y must have shape ({len(X)}, {network.n_outputs}), got {np.shape(y)}")

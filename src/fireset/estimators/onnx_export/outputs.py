@@ -1,14 +1,12 @@
 """What the network's outputs mean, in the nodes of a graph: links of losses, targets and classes."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.estimators.onnx_export.graph import Graph
-from fireset.training.losses import Loss, Poisson, get_loss
-from fireset.training.losses.poisson import MAX_LOG
+from fireset.training.losses import get_loss
 
 if TYPE_CHECKING:
     from fireset.estimators.classifier import ShiftedReLUClassifier
@@ -18,12 +16,12 @@ if TYPE_CHECKING:
 def add_predictions(graph: Graph, u: str, estimator: "ShiftedReLURegressor") -> None:
     """The output "prediction", (rows,) or (rows, targets or levels): what ``predict`` of a regressor gives."""
     loss, outputs = get_loss(estimator.loss), estimator.network_.n_outputs
-    y = _link(loss)(graph, u)
+    y = loss.add_predictions(graph, u)
     y = graph.add("Mul", y, graph.constant("target_scale", estimator.target_scale_), name="scaled")
     y = graph.add("Add", y, graph.constant("target_mean", estimator.target_mean_), name="moved")
-    if loss.shares_target:
+    if loss.sorts_outputs:
         y = graph.sorted_rows(y, outputs, "in_order")
-    if loss.shares_target or estimator._many_targets:
+    if loss.outputs_per_target > 1 or estimator._many_targets:
         graph.output(y, "prediction", np.float64, outputs)
     else:
         graph.output(graph.flat(y, "flat_prediction"), "prediction", np.float64, None)
@@ -39,33 +37,10 @@ def add_classes(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> Non
     else:
         code = graph.add("ArgMax", scores, name="code", axis=1, keepdims=0)
     label = graph.add("Gather", graph.constant("classes", labels, dtype), code, name="class")
-    p = (_calibrated if estimator._loss_name == "squared_error" else _logistic)(graph, u, estimator)
+    loss = get_loss(estimator.loss)
+    p = _calibrated(graph, u, estimator) if loss.calibrates_classes else loss.add_probabilities(graph, u, len(labels))
     graph.output(label, "label", dtype, None)
     graph.output(p, "probabilities", np.float64, len(labels))
-
-
-def _same(graph: Graph, u: str) -> str:  # noqa: ARG001
-    """Outputs that are predictions."""
-    return u
-
-
-def _exponential(graph: Graph, u: str) -> str:
-    """e^u, of u up to the largest that ``Poisson`` raises e to."""
-    most = graph.constant("largest_log", MAX_LOG)
-    above = graph.add("Greater", u, most, name="is_above")  # not Min, which need not keep NaN
-    return graph.add("Exp", graph.add("Where", above, most, u, name="logs"), name="means")
-
-
-# ``Loss.predictions`` of those losses that have their own.
-_LINKS: dict[type[Loss], Callable[[Graph, str], str]] = {Poisson: _exponential}
-
-
-def _link(loss: Loss) -> Callable[[Graph, str], str]:
-    if type(loss).predictions is Loss.predictions:
-        return _same
-    if type(loss) not in _LINKS:
-        raise InputError(f"export does not know what {loss} predicts; train with one of fireset's losses")
-    return _LINKS[type(loss)]
 
 
 def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
@@ -84,15 +59,6 @@ def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str
     certain = graph.add("Mul", p, graph.constant("certainty", 1.0 - calibration.doubt), name="certain")
     shared = graph.constant("shared_doubt", calibration.doubt / len(estimator.classes_))
     return graph.add("Add", certain, shared, name="p")
-
-
-def _logistic(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
-    """``losses.probabilities``."""
-    if len(estimator.classes_) > 2:
-        return graph.add("Softmax", u, name="softmax", axis=1)
-    p = graph.add("Sigmoid", u, name="p_of_second")
-    first = graph.add("Sub", graph.constant("one", 1.0), p, name="p_of_first")
-    return graph.joined([first, p], "p_of_both")
 
 
 def _labels(classes: np.ndarray) -> tuple[list, Any]:

@@ -1,4 +1,4 @@
-"""Absolute error: the median, whatever a few targets say."""
+"""Absolute error: the network predicts the median, which outliers hardly change."""
 
 from dataclasses import dataclass, replace
 
@@ -12,43 +12,43 @@ from fireset.training.losses.base import Loss
 
 def check_smoothing(smoothing: float) -> None:
     if not (is_number(smoothing) and 0 < smoothing < np.inf):
-        raise InputError(f"smoothing must be a positive number, got {smoothing!r}")
+        raise InputError(f"`smoothing` must be a positive number, got {smoothing!r}.")
 
 
 @dataclass(frozen=True)
 class AbsoluteError(Loss):
-    """L = Σ_i |u_i − y_i|, least where u is the median.
+    """L = Σ_i |u_i − y_i|, minimal where u is the median.
 
-    |r| has a kink at 0, which is rounded off: |r| from ε on, and (r²/ε + ε)/2 below. The curvature 1/max(|r|, ε) is the
-    majorizer of iteratively reweighted least squares, and holds everywhere.
+    The kink of |r| at 0 is smoothed: |r| for |r| ≥ ε, and (r²/ε + ε)/2 below. The curvature 1/max(|r|, ε) is the
+    majorizer of iteratively reweighted least squares, which is valid everywhere.
 
     Parameters
     ----------
     smoothing : float
-        ε beside the spread of the targets (quartile range/1.349; with several columns the least one). Training
-        multiplies by the spread (``for_targets``); the value itself is of this loss as it stands.
+        ε relative to the spread of the targets (interquartile range/1.349; the smallest of several columns).
+        ``for_targets`` multiplies by the spread. The methods use the number as it is.
     """
 
     smoothing: float = spread.SMOOTHING
 
     name = "absolute_error"
-    round_tolerance = spread.ROUND_TOLERANCE
+    gauss_newton_tol = spread.GAUSS_NEWTON_TOL
     tasks = ("regression",)
 
     def __post_init__(self):
         check_smoothing(self.smoothing)
 
     def value(self, u, targets, sample_weight) -> float:
-        return float(sample_weight @ spread.smoothed_size(u - targets, self.smoothing).sum(axis=1))
+        return float(sample_weight @ spread.smoothed_abs(u - targets, self.smoothing).sum(axis=1))
 
     def residual(self, u, targets, sample_weight) -> np.ndarray:
         return np.clip((u - targets) / self.smoothing, -1.0, 1.0) * sample_weight[:, None]
 
-    def curvature(self, n_outputs: int) -> float:  # noqa: ARG002
+    def max_curvature(self, n_outputs: int) -> float:  # noqa: ARG002
         return 1.0 / self.smoothing
 
     def step_curvature(self, n_outputs: int) -> float:
-        return spread.CURVED_SHARE * self.curvature(n_outputs)
+        return spread.CURVED_FRACTION * self.max_curvature(n_outputs)
 
     def curvatures(self, u, targets, sample_weight) -> np.ndarray:
         return sample_weight[:, None] / np.maximum(np.abs(u - targets), self.smoothing)
@@ -56,12 +56,12 @@ class AbsoluteError(Loss):
     def for_targets(self, targets, sample_weight) -> "AbsoluteError":
         return replace(self, smoothing=self.smoothing * float(spread.spreads(targets, sample_weight).min()))
 
-    def broadened(self, errors, sample_weight) -> "AbsoluteError":
-        return replace(self, smoothing=spread.broad(self.smoothing, errors, sample_weight))
+    def smoothed(self, errors, sample_weight) -> "AbsoluteError":
+        return replace(self, smoothing=spread.wider_smoothing(self.smoothing, errors, sample_weight))
 
     def standardization(self, y, sample_weight) -> tuple[np.ndarray, np.ndarray]:
-        """Median and spread of each column."""
+        """Return median and spread of each column."""
         return spread.quantiles(y, sample_weight, 0.5), spread.spreads(y, sample_weight)
 
-    def screening(self, y, sample_weight) -> np.ndarray:
+    def selection_targets(self, y, sample_weight) -> np.ndarray:
         return spread.winsorized(y, sample_weight)

@@ -1,4 +1,4 @@
-"""Huber's loss: squared error for most rows, absolute error for outliers."""
+"""Huber's loss: quadratic for small errors, linear for large ones."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from fireset.training.losses.base import Loss
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    """L = Σ_i ρ(u_i − y_i), with ρ(r) = r²/2 up to |r| = δ and δ (|r| − δ/2) beyond (Huber 1964).
+    """L = Σ_i ρ(u_i − y_i), with ρ(r) = r²/2 for |r| ≤ δ and δ (|r| − δ/2) beyond (Huber 1964).
 
     Parameters
     ----------
     delta : float
         δ, in the units of the targets that the network is trained on. ``ShiftedReLURegressor`` and ``fireset train``
-        divide y by its spread (quartile range/1.349): there δ counts in spreads of y.
+        divide y by its spread (interquartile range/1.349), so that δ is in units of that spread.
     """
 
     delta: float = 1.35
@@ -28,7 +28,7 @@ class Huber(Loss):
 
     def __post_init__(self):
         if not (is_number(self.delta) and 0 < self.delta < np.inf):
-            raise InputError(f"delta must be a positive number, got {self.delta!r}")
+            raise InputError(f"`delta` must be a positive number, got {self.delta!r}.")
 
     def value(self, u, targets, sample_weight) -> float:
         size = np.abs(u - targets)
@@ -38,16 +38,16 @@ class Huber(Loss):
     def residual(self, u, targets, sample_weight) -> np.ndarray:
         return np.clip(u - targets, -self.delta, self.delta) * sample_weight[:, None]
 
-    def curvature(self, n_outputs: int) -> float:  # noqa: ARG002
+    def max_curvature(self, n_outputs: int) -> float:  # noqa: ARG002
         return 1.0
 
     def curvatures(self, u, targets, sample_weight) -> np.ndarray:
-        """1 up to δ, δ/|r| beyond: the parabola through (r, ρ(r)) and its mirror image, which lies above ρ."""
+        """Return 1 for |r| ≤ δ and δ/|r| beyond: the parabola through (±r, ρ(r)), which lies above ρ."""
         return sample_weight[:, None] * np.minimum(1.0, self.delta / np.maximum(np.abs(u - targets), self.delta))
 
     def standardization(self, y, sample_weight) -> tuple[np.ndarray, np.ndarray]:
-        """Median and spread of each column."""
+        """Return median and spread of each column."""
         return spread.quantiles(y, sample_weight, 0.5), spread.spreads(y, sample_weight)
 
-    def screening(self, y, sample_weight) -> np.ndarray:
+    def selection_targets(self, y, sample_weight) -> np.ndarray:
         return spread.winsorized(y, sample_weight)

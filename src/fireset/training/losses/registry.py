@@ -8,7 +8,6 @@ from fireset._util.errors import InputError
 from fireset._util.registry import Registry
 from fireset.training.losses.base import Loss
 
-# Where each class is; what there is to say about it, the class says itself.
 _BUILT_IN = {
     "squared_error": "fireset.training.losses.squared_error:SquaredError",
     "log_loss": "fireset.training.losses.log_loss:LogLoss",
@@ -21,22 +20,22 @@ LOSSES = Registry("fireset.losses", _BUILT_IN)
 
 
 def get_loss(loss: str | Loss) -> Loss:
-    """A loss by name, or the object itself."""
+    """Return the loss of a name, or ``loss`` itself if it is an object."""
     if isinstance(loss, Loss):
         return loss
     if not isinstance(loss, str) or loss not in LOSSES:
-        raise InputError(f"loss must be one of {', '.join(LOSSES)}; got {loss!r}")
+        raise InputError(f"`loss` must be one of {', '.join(LOSSES)}, got {loss!r}.")
     return LOSSES.load(loss, Loss)()
 
 
 def check_task(loss: str | Loss, task: str) -> Loss:
-    """A loss for "regression" or "classification", or the refusal of one that is not for it."""
+    """Return the loss for "regression" or "classification"; raise InputError for a loss of the other task."""
     if not isinstance(loss, Loss) and (not isinstance(loss, str) or loss not in LOSSES):
-        raise InputError(f"loss must be one of {_names_for(task)}; got {loss!r}")
+        raise InputError(f"`loss` must be one of {_names_for(task)}, got {loss!r}.")
     found = get_loss(loss)
     if task not in found.tasks:
         raise InputError(
-            f"loss must be one of {_names_for(task)} for {task}; got {found.name!r}, which is for {found.tasks[0]}"
+            f"`loss` must be one of {_names_for(task)} for {task}, got {found.name!r}, which is for {found.tasks[0]}."
         )
     return found
 
@@ -46,22 +45,23 @@ def _names_for(task: str) -> str:
 
 
 def describe_loss(loss: Loss) -> dict[str, Any]:
-    """A loss of the registry as a model file has it: its name and what it was made with."""
+    """Return the name and the parameters of a registered loss, for a model file."""
     if loss.name not in LOSSES or type(loss) is not LOSSES.load(loss.name, Loss):
         raise InputError(
-            f"a model file knows the losses {', '.join(LOSSES)}, not {type(loss).__name__}; "
-            "pickle the estimator instead"
+            f"`loss` must be one of {', '.join(LOSSES)} to be stored in a model file, got {type(loss).__name__}; "
+            "pickle the estimator instead."
         )
     return {"name": loss.name, **(asdict(loss) if is_dataclass(loss) else {})}
 
 
-def restore_loss(described: Mapping[str, Any] | str) -> Loss:
-    """The loss that ``describe_loss`` described; earlier versions wrote the name alone."""
+def restore_loss(described: Mapping[str, Any]) -> Loss:
+    """Return the loss that ``describe_loss`` described. The input comes from an untrusted file."""
     if not isinstance(described, Mapping):
-        return get_loss(described)
+        raise InputError(f"A stored loss must be a mapping with a name, got {str(described)[:40]!r}.")
     loss = get_loss(described.get("name", ""))
     known = {field.name for field in fields(loss)} if is_dataclass(loss) else set()
-    made_with = {name: value for name, value in described.items() if name != "name"}
-    if not made_with.keys() <= known:
-        raise InputError(f"loss {loss.name!r} is not made with {', '.join(sorted(made_with.keys() - known))[:100]!r}")
-    return type(loss)(**made_with)
+    parameters = {name: value for name, value in described.items() if name != "name"}
+    if not parameters.keys() <= known:
+        unknown = ", ".join(sorted(parameters.keys() - known))[:100]
+        raise InputError(f"Loss {loss.name!r} has no parameters {unknown!r}.")
+    return type(loss)(**parameters)

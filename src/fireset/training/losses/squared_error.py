@@ -1,4 +1,4 @@
-"""Squared error, the paper's loss."""
+"""Squared error, the loss of the paper."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,10 @@ class SquaredError(Loss):
     """The paper's L = ½ Σ_i ‖u_i − y_i‖²."""
 
     name = "squared_error"
-    round_tolerance = 3e-2
-    ridge_rounds = 1
+    gauss_newton_tol = 3e-2
+    ridge_iterations = 1
+    forecasts_score = True
+    calibrates_classes = True
 
     def value(self, u, targets, sample_weight) -> float:
         return 0.5 * float(np.sum(sample_weight * np.sum((u - targets) ** 2, axis=1)))
@@ -21,5 +23,5 @@ class SquaredError(Loss):
     def residual(self, u, targets, sample_weight) -> np.ndarray:
         return (u - targets) * sample_weight[:, None]
 
-    def curvature(self, n_outputs: int) -> float:  # noqa: ARG002
+    def max_curvature(self, n_outputs: int) -> float:  # noqa: ARG002
         return 1.0

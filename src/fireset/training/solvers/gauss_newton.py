@@ -391,7 +391,7 @@ class GaussNewton(Solver):
 
     @property
     def _outputs_apart(self) -> bool:
-        return self._apart or self.context.loss.shares_target
+        return self._apart or self.context.loss.outputs_per_target > 1
 
     def _has_room_for_kernel(self) -> bool:
         """Whether all workers can factor the kernel of all samples, and whether that is worth while."""
