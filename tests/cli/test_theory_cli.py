@@ -11,7 +11,7 @@ import pytest
 
 from fireset.commands import theory as theory_task
 from fireset.commands import train as train_task
-from fireset.commands.distinct_rows import DistinctRows, merge_equal_rows
+from fireset.commands.certificate import DistinctRows, merge_equal_rows
 from fireset.commands.theory import theory_sections, theory_tables
 from support.command_tables import table, write_table, written
 

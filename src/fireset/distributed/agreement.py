@@ -29,7 +29,7 @@ def check_same(group: ProcessGroup, settings: Mapping[str, Any]) -> None:
     if group.size == 1:
         return
     own = {name: describe(value) for name, value in settings.items()}
-    workers = [json.loads(text) for text in _all_gather_texts(group, json.dumps(own))]
+    workers = [json.loads(text) for text in all_gather_texts(group, json.dumps(own))]
     names = {name: None for worker in workers for name in worker}  # in order, each once
     differences = filter(None, (_difference(name, [worker.get(name) for worker in workers]) for name in names))
     message = "; ".join(differences)
@@ -51,7 +51,7 @@ def failing_together(group: ProcessGroup) -> Iterator[None]:
         return
     if group.all_true(failure is None):
         return
-    messages = _all_gather_texts(group, json.dumps(str(failure) if failure else ""))
+    messages = all_gather_texts(group, json.dumps(str(failure) if failure else ""))
     if failure:
         raise failure
     raise InputError(
@@ -102,7 +102,7 @@ def _shortened(value: str | None) -> str:
     return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…"
 
 
-def _all_gather_texts(group: ProcessGroup, text: str) -> list[str]:
+def all_gather_texts(group: ProcessGroup, text: str) -> list[str]:
     """The texts of all workers, in the order of their ranks. They may differ in length, and must be ASCII."""
     block = text.encode("ascii")
     longest = group.all_reduce_max(len(block))

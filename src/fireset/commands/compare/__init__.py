@@ -58,7 +58,13 @@ def compare_table(
         else:
             problem = _engine_problem(table, engine_options, seed, bar)
             found = compare_engines(
-                problem, names, engine_options.iterations, clock, seed=seed, interrupted=interrupted, show_stage=bar.show
+                problem,
+                names,
+                engine_options.iterations,
+                clock,
+                seed=seed,
+                interrupted=interrupted,
+                show_stage=bar.show,
             )
     summary: dict[str, Any] = {
         "task": table.task,

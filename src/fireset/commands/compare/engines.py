@@ -23,6 +23,7 @@ from fireset.commands.compare.budget import (
 from fireset.commands.compare.engine_contenders import (
     PEERS,
     EngineProblem,
+    Kind,
     fixed_learning_rate,
     installed_peers,
     make_contender,
@@ -166,7 +167,7 @@ class _EngineRun:
                 self._show_stage(f"{result.name}, compiling")
             _attempt(result, measure)
         expected = {each.name: each.expected for each in found.results if each.running and each.expected is not None}
-        kinds = {result.name: result.kind for result in found.results}
+        kinds: dict[str, Kind] = {result.name: result.kind for result in found.results}
         reasons = engines_over_budget(expected, kinds, found.iterations, budget.remaining())
         for result in found.results:
             result.reason = reasons.get(result.name, result.reason)
@@ -213,10 +214,7 @@ class _EngineRun:
             done += turn
             _measure_distances(found.results, initial, done)
             seconds = (time.perf_counter() - started) / turn
-            if (
-                done < found.iterations
-                and budget.remaining() - turn * seconds < _SHORT_RUNS_FRACTION * budget.seconds
-            ):
+            if done < found.iterations and budget.remaining() - turn * seconds < _SHORT_RUNS_FRACTION * budget.seconds:
                 found.notes.append(
                     f"{done} of {found.iterations} iterations were done: the budget of {duration(budget.seconds)} did "
                     "not allow more; give a larger --budget, or fewer --engines"

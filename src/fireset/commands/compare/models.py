@@ -66,9 +66,7 @@ def compare_models(
     return found
 
 
-def _compile_fireset(
-    found: ModelComparison, worker: ModelWorker, budget: Budget, interrupted: threading.Event
-) -> bool:
+def _compile_fireset(found: ModelComparison, worker: ModelWorker, budget: Budget, interrupted: threading.Event) -> bool:
     """Compile fireset's kernels in at most half of the remaining time; return whether that succeeded."""
     fireset = next(model for model in found.results if model.name == "fireset")
     try:

@@ -11,7 +11,7 @@ from fireset._util.wording import duration, significant
 from fireset.commands.compare.engine_contenders import MAX_RECALL_ROWS
 from fireset.commands.compare.model_contenders import MODELS
 from fireset.commands.compare.result import EngineComparison, ModelComparison
-from fireset.commands.run_report import active_section, fire_maps, part_of, shown_neurons
+from fireset.commands.run_report import active_section, fire_maps, shown_neurons
 from fireset.reporting import write_page
 from fireset.reporting.figures import Figure, Section, Series, Table
 
@@ -267,5 +267,5 @@ def _active_pairs_section(found: EngineComparison) -> Section:
     neurons = shown_neurons(network.width)
     after = network.part(neurons)
     after.weights[:] = trained[neurons]
-    maps = fire_maps(part_of(network, neurons), after, X)
+    maps = fire_maps(network.part(neurons), after, X)
     return Section(section.heading, section.paragraphs, figures=[*section.figures, *maps])

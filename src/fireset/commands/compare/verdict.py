@@ -120,7 +120,7 @@ def standard_error(better: ModelResult, worse: ModelResult) -> float:
 
 
 def model_verdict(models: Sequence[ModelResult], task: str) -> str:
-    """Say which model to use, how significant its lead is, and the rank of fireset. Of a tie, the fastest is advised."""
+    """Say which model to use, how significant its lead is, and how fireset compares. Of a tie, advise the fastest."""
     ran = sorted((model for model in models if model.fits), key=lambda model: -model.main_score)
     if len(ran) < 2:
         return "No answer: fewer than two models were measured; give a larger --budget."
@@ -189,9 +189,7 @@ def _fewer_rows(ran: Sequence[ModelResult]) -> str:
         return ""
     names = _listed([_with_article(model) for model in short])
     names = names if names.startswith("fireset") else names[0].upper() + names[1:]
-    return (
-        f" {names} had fewer training rows, to stay within the budget; a larger --budget may change the answer."
-    )
+    return f" {names} had fewer training rows, to stay within the budget; a larger --budget may change the answer."
 
 
 def _with_article(model: ModelResult) -> str:
