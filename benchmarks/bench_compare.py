@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402
 from parts import run_parts  # noqa: E402
 
 from fireset import ShiftedReLUNetwork, Trainer  # noqa: E402
-from fireset.commands.compare import compare_table  # noqa: E402
+from fireset.commands.compare import EngineOptions, compare_table  # noqa: E402
 from fireset.commands.compare.report import engine_table  # noqa: E402
 from fireset.engines import create  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402

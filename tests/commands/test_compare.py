@@ -457,10 +457,8 @@ class TestBudget:
         assert time.monotonic() - started < 30
         assert 0 < found.iterations_done < 10_000
         assert [len(each.steps) for each in found.results] == [found.iterations_done] * 2
-        assert found.notes == [
-            f"{found.iterations_done} of 10000 iterations were done: the budget of 3.0 s did not allow more; give a larger "
-            "--budget, or fewer --engines"
-        ]
+        (note,) = found.notes
+        assert note.startswith(f"{found.iterations_done} of 10000 iterations were done: the budget of 3.0 s")
         assert found.results[0].final_loss == pytest.approx(found.results[1].final_loss, rel=1e-6)
 
     def test_means_are_over_the_steps_that_all_engines_have_done(self, monkeypatch):

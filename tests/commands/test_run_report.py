@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix
 
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset._util.wording import percent, significant
-from fireset.commands.held_out import HeldOut, held_out_sections
+from fireset.commands.held_out import HeldOut, calibration, held_out_sections
 from fireset.commands.run_report import columns_section, learning_curve, learning_section
 from fireset.commands.run_summary import summary_section
 from fireset.commands.scores import wilson_interval
