@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset._util.wording import percent, significant
 from fireset.commands.held_out import HeldOut, calibration, held_out_sections
-from fireset.commands.run_report import columns_section, learning_curve, learning_section
+from fireset.commands.run_report import LearningCurve, columns_section, learning_curve, learning_section
 from fireset.commands.run_summary import summary_section
 from fireset.commands.scores import wilson_interval
 from fireset.commands.train import train_table
@@ -202,7 +202,7 @@ def test_next_steps_without_a_score():
     [([0.8, 0.9], 400, "likely to help"), ([0.9, 0.902], 400, "hardly help"), ([0.8, 0.9], 1000, None)],
 )
 def test_are_more_rows_worth_it(scores, rows, advice):
-    curve: Any = SimpleNamespace(rows=[200, rows], scores=scores, chance=0.02)
+    curve = LearningCurve([200, rows], scores, [(0.0, 0.0), (0.0, 0.08)])  # standard error 0.02
     said = words(None, curve)
     assert ("of the same kind" in said or "Collect more rows" in said) == (advice is not None)
     assert advice is None or advice in said
@@ -226,7 +226,7 @@ def test_learning_curve(task):
     assert curve.rows == [37, 75, 150, 300]
     assert curve.scores[-1] == estimator.settings_.forecast
     assert curve.scores[0] < curve.scores[-1]
-    assert (curve.spans is not None) == (task == "classification")
+    assert (curve.intervals is not None) == (task == "classification")
     estimator.prepare(X[:30], y[:30])
     assert learning_curve(estimator, estimator.rows_on_sphere(X[:30]), y[:30]) is None
 

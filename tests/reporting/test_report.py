@@ -67,7 +67,7 @@ def test_long_series_are_thinned_in_their_table(page):
     write_page(page, "t", sections())
     text = Page(page).text
     assert "plain line (40 of 100 points)" in text
-    assert "50 × 60 values, summed up" in text
+    assert "50 × 60 values, summary" in text
     assert "2 × 2 values" in text
 
 
@@ -156,7 +156,7 @@ def test_train_leaves_a_page(tmp_path):
     shown = run(table(tmp_path), report=page)
     assert shown["report"] == str(page)
     read = Page(page)
-    for text in ("Training on table.csv", "Loss against time", "Fired fraction", "before training", "after training"):
+    for text in ("Training on table.csv", "Loss against time", "Active fraction", "before training", "after training"):
         assert text in read.text
 
 
