@@ -138,6 +138,7 @@ def test_a_wrong_estimator_is_found(monkeypatch, method, wrong, finding):
     X = np.random.default_rng(0).standard_normal((40, 3))
     settings = {"width": 50, "max_iter": 2, "tol": 0, "random_state": 0, "learning_rate": 0.1}
     monkeypatch.setattr(estimators, "CLASSIFICATION_SHARE", 0.0)
+    monkeypatch.setattr(estimators, "HARD_SHARE", 0.0)
     monkeypatch.setattr(estimators, "draw_table", lambda *_: (X, np.sin(X[:, 0]), None))
     monkeypatch.setattr(estimators, "draw_settings", lambda *_: settings)
     monkeypatch.setattr(estimators.ShiftedReLURegressor, method, wrong)

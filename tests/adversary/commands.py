@@ -168,9 +168,9 @@ def run(arguments: list[str], case: str) -> tuple[int, str]:
 
 
 def predictions_of(out: str) -> list:
-    columns = json.loads(out)
-    name = next(name for name in columns if name != "rows" and isinstance(columns[name], list))
-    return columns[name]
+    """One output for each row: the prediction, or the lowest quantile."""
+    found = json.loads(out)
+    return found["prediction"] if "prediction" in found else found[min(name for name in found if name.startswith("q"))]
 
 
 def same(first: Any, second: Any) -> bool:

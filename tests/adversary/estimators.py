@@ -32,6 +32,7 @@ REGRESSION_LOSSES = ("squared_error", "absolute_error", "huber", "quantile", "po
 SLACK = 1e-3  # of a loss: how much worse than a constant counts as worse
 MORE_ROUNDS = 40
 CLASSIFICATION_SHARE = 0.35
+HARD_SHARE = 0.4  # of the cases: kinds that have been hard before
 EXCUSES = (
     "constant prediction",
     "neurons are active",
@@ -45,6 +46,8 @@ def attack(seed: int, counts: Counter) -> None:
     classes = rng.random() < CLASSIFICATION_SHARE
     X, y, weight = draw_table(rng, classes)
     settings = draw_settings(rng, classes, X.shape)
+    if rng.random() < HARD_SHARE:
+        X, y, weight, settings = draw_hard(rng, classes)
     estimator: Any = (ShiftedReLUClassifier if classes else ShiftedReLURegressor)(**settings)
     case = (
         f"{type(estimator).__name__}({settings}) on X {X.shape}, |y| up to {_size(y):.3g}, weights {weight is not None}"
@@ -156,6 +159,50 @@ def draw_settings(rng: np.random.Generator, classes: bool, shape: tuple[int, int
     if settings.get("momentum") == 0.0:
         settings["nesterov"] = False
     return settings
+
+
+def draw_hard(
+    rng: np.random.Generator, classes: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, Any]]:
+    """Singular kernels of many rows, losses with kinks and several outputs, extreme scales, weights and ridges."""
+    settings: dict[str, Any] = {"random_state": int(rng.integers(1000)), "max_iter": int(rng.choice((10, 30, 60)))}
+    kind = int(rng.integers(5))
+    n = int(rng.choice((2600, 5000, 10000), p=(0.7, 0.2, 0.1))) if kind == 0 else int(rng.choice((40, 60, 150, 300)))
+    X = draw_singular(rng, n) if kind == 0 or rng.random() < 0.3 else rng.standard_normal((n, 3))
+    noisy = np.sin(3 * np.clip(X[:, 0], -9, 9)) + 0.3 * rng.standard_normal(n)
+    weight = None
+    settings["width"] = int(rng.choice((60, 400, 2000))) if kind == 0 else int(rng.choice((101, 400, 1001)))
+    if kind == 1:
+        settings["loss"] = str(rng.choice(("absolute_error", "quantile", "huber")))
+    elif kind == 2:
+        settings |= {"output_scale": float(rng.choice((1e4, 1e5, 1e6))), "dtype": "float32"}
+    elif kind == 3:
+        settings |= {"loss": "poisson", "output_scale": float(rng.choice((30.0, 1000.0)))}
+        settings["start"] = str(rng.choice(("paper", "antisymmetric")))
+        settings["solver"] = str(rng.choice(("gauss-newton", "gauss-newton", "gradient")))
+    elif kind == 4:
+        weight = rng.uniform(0.5, 1, n) * 10.0 ** float(rng.choice((-100, -50, -20, 100)))
+        settings["ridge"] = (1e-50, 1e-12, "auto")[int(rng.integers(3))]
+    if classes:
+        settings["loss"] = str(rng.choice(("squared_error", "log_loss")))
+        return X, np.digitize(noisy, np.quantile(noisy, (0.3, 0.6))[: int(rng.integers(1, 3))]), weight, settings
+    if kind == 1 and (settings["loss"] != "quantile" or rng.random() < 0.5):
+        return X, np.stack([noisy, 0.1 * rng.standard_normal(n) - noisy, X[:, -1] ** 2], axis=1), weight, settings
+    return X, rng.poisson(np.exp(noisy)).astype(float) if kind == 3 else noisy, weight, settings
+
+
+def draw_singular(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Rows whose kernel is singular, or nearly so."""
+    kind = int(rng.integers(5))
+    if kind == 0:
+        return rng.uniform(0, 1, (n, 1))
+    if kind == 1:
+        return rng.standard_normal((5, 2))[rng.integers(0, 5, n)] + 1e-4 * rng.standard_normal((n, 2))
+    if kind == 2:
+        return rng.standard_normal((40, 3))[rng.integers(0, 40, n)]
+    if kind == 3:
+        return rng.lognormal(0, 2, (n, 2))
+    return np.column_stack([rng.standard_normal(n), np.full(n, 3.0)])
 
 
 @contextmanager

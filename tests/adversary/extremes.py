@@ -1,8 +1,7 @@
 """Numbers near the limits of float32 and float64, for every index and for the network's fire sets.
 
 The reference decides each pair in exact arithmetic (``fractions``). An index or network may refuse numbers by an
-``InputError``. A pair whose exact product lies within the rounding error of the threshold may decide either way, and so
-may one whose products are beyond the numbers of float64.
+``InputError``. A pair whose exact product lies within the rounding error of the threshold may decide either way.
 """
 
 import warnings
@@ -16,8 +15,6 @@ from fireset.engines import create
 from fireset.engines.registry import ENGINES
 from fireset.hsr import build, kinds
 from fireset.hsr.registry import index_class
-
-LARGEST = Fraction(float(np.finfo(np.float64).max))
 
 
 def attack(seed: int, counts: Counter) -> None:
@@ -56,7 +53,7 @@ def decided(points: np.ndarray, normal: np.ndarray, threshold: float) -> tuple[s
         excess = sum(products) - Fraction(float(threshold))
         slack = precision * (sum(map(abs, products)) + abs(Fraction(float(threshold))))
         slack += Fraction(float(np.finfo(points.dtype).tiny)) * len(normal)
-        if abs(excess) <= slack or sum(map(abs, products)) > LARGEST:
+        if abs(excess) <= slack:
             open_.add(k)
         elif excess > 0:
             above.add(k)

@@ -27,7 +27,7 @@ import numpy as np
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
 from fireset.__main__ import main
 from fireset._util.files import file_digest, read_model, write_model
-from fireset.training.checkpoint import _checksum
+from fireset.training.checkpoint_files import checksum
 from fireset.training.solvers import GradientDescent
 from support.checkpoint_folder import folder_for
 
@@ -196,13 +196,13 @@ class Victims:
                 if rng.random() < 0.3:
                     arrays[name] = rng.choice((arrays[name][:-1], arrays[name].astype(np.int8), arrays[name][:, None]))
             if isinstance(described, dict):
-                described["checksum"] = _checksum(arrays, described)
+                described["checksum"] = checksum(arrays, described)
                 write_model(self.state_file, arrays, described)
 
         def load() -> None:
             network = self.network()
             asked = Checkpoints(self.folder / "checkpoints", resume=True)
-            known = {name: value for name, value in self.description["identity"].items() if name != "first weights"}
+            known = {name: value for name, value in self.description["identity"].items() if name != "initial weights"}
             folder, history = folder_for(asked, network, GradientDescent(momentum=0.9), known)
             if folder.load():
                 assert np.isfinite(network.weights).all()

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fireset.commands.compare.budget import StageBar
 from fireset.training.progress import ProgressBar
+from fireset.training.solvers import solver_class
 
 
 def console(width: int) -> Console:
@@ -28,7 +29,8 @@ def progress(iteration: int, solver: str) -> Any:
     record = SimpleNamespace(
         loss=1234.5678, active_fraction=0.02345, validation_loss=0.3456, iteration=iteration, seconds=10.0
     )
-    return SimpleNamespace(record=record, max_iter=30_000, solver=solver)
+    run = SimpleNamespace(solver=solver_class(solver))
+    return SimpleNamespace(record=record, max_iter=30_000, run=run)
 
 
 @pytest.mark.parametrize("solver", ["gradient", "gauss-newton"])

@@ -319,7 +319,7 @@ class TestSingleProcess:
         assert str(caught.value) == f"{message}; start the workers with torchrun, or unset RANK and WORLD_SIZE"
 
     def test_no_torch_in_sight(self):
-        code = "import sys; from fireset.training import plan; plan.current_grid(); print('torch' in sys.modules)"
+        code = "import sys; from fireset.training import loop; loop.current_grid(); print('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == "False\n"
 

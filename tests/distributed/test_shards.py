@@ -8,8 +8,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from fireset import InputError, ShiftedReLUNetwork
+from fireset._util.errors import OutputError
 from fireset._util.files import write_model
 from fireset.commands.info import describe_model
+from fireset.commands.outputs import save_or_rescue
 from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import WorkerGrid
 from support.thread_group import groups, run_all
@@ -217,3 +219,40 @@ class TestFailure:
     def test_a_place_that_cannot_be_is_refused_on_all_workers(self, tmp_path):
         (tmp_path / "circle").symlink_to("circle")
         assert all(refusal.startswith("cannot write ") for refusal in save(tmp_path / "circle", network()))
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_rescue_their_model_together(tmp_path, monkeypatch, workers):
+    """A folder that is gone for one worker: all write their shards to another one, over no other file."""
+    monkeypatch.chdir(tmp_path)
+    Path("m.safetensors").write_text("precious")
+    one, team = network(0), groups(workers)
+    found: list[tuple[Path, str | None]] = [(Path(), None)] * workers
+
+    def work(rank: int) -> None:
+        shard = NetworkShard.of(one, WorkerGrid.neurons_only(team[rank]))
+        found[rank] = save_or_rescue(shard.save, tmp_path / "gone" / "m.safetensors", team[rank])
+
+    run_all(work, workers)
+    assert {place for place, _ in found} == {tmp_path / "m-2.safetensors"}
+    assert all(problem and "gone" in problem for _, problem in found)
+    assert holds(tmp_path / "m-2.safetensors", one)
+    assert Path("m.safetensors").read_text() == "precious"
+    assert len(os.listdir()) == 2 + workers
+
+
+def test_workers_who_can_write_nowhere_all_fail(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "fireset.commands.outputs._rescue_paths", lambda _: [tmp_path / "no" / "m", tmp_path / "nor" / "m"]
+    )
+    one, team, refused = network(0), groups(2), []
+
+    def work(rank: int) -> None:
+        shard = NetworkShard.of(one, WorkerGrid.neurons_only(team[rank]))
+        with pytest.raises(OutputError):
+            save_or_rescue(shard.save, tmp_path / "gone" / "m.safetensors", team[rank])
+        refused.append(rank)
+
+    run_all(work, 2)
+    assert sorted(refused) == [0, 1]
+    assert not os.listdir(tmp_path)

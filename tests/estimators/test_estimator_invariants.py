@@ -4,10 +4,12 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 
+import fireset
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.training.losses import LOSSES, SquaredError, check_task
 
@@ -186,6 +188,24 @@ def test_partial_fit_refuses_targets_out_of_range():
 def test_columns_of_any_size(size):
     model = ShiftedReLURegressor(200, random_state=0, dtype="float64").fit(ROWS * size, TARGETS)
     np.testing.assert_allclose(model.predict(ROWS * size), fitted("squared_error", dtype="float64").predict(ROWS))
+
+
+@pytest.mark.parametrize("size", [1e160, -1e230, 1e300])
+@pytest.mark.parametrize("missing", [False, True])
+def test_models_of_huge_columns_are_loaded(size, missing, tmp_path):
+    X = np.column_stack([size * (1 + ROWS[:, 0] / 100), ROWS[:, 1:]])
+    X[: 8 * missing, 0] = np.nan
+    model = ShiftedReLURegressor(200, random_state=0).fit(X, TARGETS)
+    fireset.save(model, tmp_path / "model.safetensors")
+    assert np.array_equal(fireset.load(tmp_path / "model.safetensors").predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("size", [1.7e308, -1.7e308])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_columns_whose_sum_overflows_are_refused(size, sparse):
+    X = np.column_stack([np.full(80, size), ROWS])
+    with pytest.raises(InputError, match="divide"):
+        ShiftedReLURegressor(200).fit(csr_array(X) if sparse else X, TARGETS)
 
 
 @pytest.mark.parametrize("threshold", [11, 40, -11, 1e10, np.inf, np.nan])

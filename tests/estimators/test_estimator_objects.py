@@ -29,8 +29,8 @@ class HalvingDescent(GradientDescent):
 
     name = "halving"
 
-    def step(self, evaluation):
-        super().step(evaluation)
+    def step(self, progress):
+        super().step(progress)
         self._rule.rate *= 0.5
 
 

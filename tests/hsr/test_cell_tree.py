@@ -213,3 +213,29 @@ def test_auto_takes_cells_where_boxes_do_not_separate(d):
     assert build(family("diagonal", 20_000, d)[0]).kind == "cell-tree"
     for name in ("random", "cube", "sphere", "grid", "two lines"):
         assert boxes_suit(family(name, 20_000, d)[0]), name
+
+
+@pytest.mark.parametrize("change", ["add", "delete", "move"])
+def test_a_change_that_fails_leaves_every_other_point(change, monkeypatch):
+    """A tree was removed before the one that takes its place was built: its ids were left without a tree."""
+    rng = np.random.default_rng(0)
+    points, more = rng.standard_normal((1500, 3)), rng.standard_normal((2000, 3))
+    index = build(points, "cell-tree")
+    assert isinstance(index, CellTreeIndex)
+    arguments = {"add": (more,), "delete": (np.arange(1000),), "move": (np.arange(1000), more[:1000])}[change]
+    with monkeypatch.context() as patched:
+        patched.setattr(CellTreeIndex, "_build", _no_memory)
+        with pytest.raises(MemoryError):
+            getattr(index, change)(*arguments)
+    expected = np.arange(0 if change == "add" else 1000, 1500)
+    normal = np.array([1.0, 0.0, 0.0])
+    assert len(index) == len(expected)
+    assert np.array_equal(index.query(normal, -np.inf), expected)
+    assert np.array_equal(index.query(normal, 0.5), expected[points[expected, 0] > 0.5])
+    new = index.add(more)
+    index.delete(expected)
+    assert np.array_equal(index.query(normal, 0.5), new[more[:, 0] > 0.5])
+
+
+def _no_memory(*_):
+    raise MemoryError

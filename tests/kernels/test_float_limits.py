@@ -1,13 +1,17 @@
 """Inner products whose float32 sums overflow: decided in float64, in the same way everywhere."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fireset import InputError, ShiftedReLUNetwork
 from fireset._util.rounding import dot_slack, row_norms
 from fireset.engines import create
+from fireset.engines.correlation_trees import CorrelationEngine
 from fireset.hsr import build
 from fireset.kernels.firing import deciding_dot
 from support.indexes import check_top, kinds_for
@@ -79,16 +83,25 @@ def test_sums_that_cancel_at_the_limit(kind):
     assert index.query(normal, np.inf).tolist() == []
 
 
-def test_the_sum_of_a_float64_overflow_is_above_no_threshold_if_it_is_not_a_number():
-    """inf − inf is NaN, which is above nothing; +inf is above every finite number."""
-    points = np.array([[1e200, -1e200], [1e200, 1.0], [-1e200, 1.0]])
-    for kind in kinds_for(2):
-        index = build(points, kind)
-        normal = np.array([1e200, 1e200])
-        expected = [i for i, x in enumerate(points) if deciding_dot(normal, x) > -1e300]
-        assert index.query(normal, -1e300).tolist() == expected
-        assert 1 in expected
-        assert 2 not in expected
+def exact_dot(w, x) -> Fraction:
+    return sum((Fraction(float(a)) * Fraction(float(b)) for a, b in zip(w, x, strict=True)), Fraction(0))
+
+
+def test_a_float64_sum_that_overflows_on_the_way_is_decided():
+    """2¹⁴⁰⁰ − 2¹⁴⁰⁰ is 0, 2¹⁴⁰¹ − 2¹⁴⁰⁰ above every float64, 2¹⁴⁰⁰ − 2¹⁴⁰¹ below: none is NaN, each sign is right."""
+    large = 2.0**700
+    points = large * np.array([[1, -1], [2, -1], [1, -2], [-2, 1], [-1, 2], [1, 1 / large], [-1, 1 / large], [0, 0]])
+    normal = np.array([large, large])
+    for threshold in (-1e300, 0.0, 1e300, float(np.finfo(float).max)):
+        expected = [i for i, x in enumerate(points) if exact_dot(normal, x) > threshold]
+        for kind in kinds_for(2):
+            index = build(points, kind)
+            assert index.query(normal, threshold).tolist() == expected, (kind, threshold)
+            assert index.query_batch(normal[None], [threshold])[1].tolist() == expected, (kind, threshold)
+    sparse = scipy.sparse.csr_array(points)
+    network = ShiftedReLUNetwork(np.stack([normal, normal]), np.ones((2, 1)), 0.0)
+    for rows in (points, sparse):
+        assert network.fire_sets(rows).toarray()[:, 0].tolist() == [exact_dot(normal, x) > 0 for x in points]
 
 
 @settings(max_examples=60)
@@ -102,17 +115,32 @@ def test_the_network_decides_as_float64_does(case, threshold):
         assert must <= set(np.flatnonzero(fires[:, r]).tolist()) <= may
 
 
-@pytest.mark.parametrize("engine", ["dense", "weights", "rows", "sums"])
-def test_engines_decide_overflowing_pairs_in_float64(engine):
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [(name, {}) for name in ("dense", "weights", "rows", "sums")]
+    + [("correlation", {"layout": layout}) for layout in ("data", "weights")],
+)
+@pytest.mark.filterwarnings("error")
+def test_engines_decide_overflowing_pairs_in_float64(engine, options):
     """Each engine's active pairs where float32 sums are infinity minus infinity."""
     weights = np.array([[1e30, -1e30], [1e30, 1e30], [-1e30, 1e30], [2.0, 0.0]], np.float32)
     X = np.array([[1e10, 1e10], [1e10, -1e10]], np.float32)
     network = ShiftedReLUNetwork(weights, np.ones((4, 1)), -1.0)
-    chosen = create(engine)
+    chosen = create(engine, **options)
     chosen.start(network, X)
     chosen.forward()
     expected = [[deciding_dot(w, x) > -1.0 for w in weights] for x in X]
     assert chosen.fire_sets().toarray().tolist() == expected
+
+
+@pytest.mark.parametrize("layout", ["data", "weights"])
+def test_the_correlation_engine_ignores_overflowing_sums_below_the_threshold(layout):
+    """inf − inf in float32 is no active pair if the sum in float64 is below the threshold."""
+    weights = np.array([[1e30, 1e30], [-1e30, 2e30]], np.float32)
+    X = np.array([[1e10, -2e10], [3e10, 1e10], [-1e10, -1e10]], np.float32)
+    engine = CorrelationEngine(layout)
+    engine.start(ShiftedReLUNetwork(weights, np.ones((2, 1)), 0.0), X)
+    assert engine.fire_sets().toarray().tolist() == [[exact_dot(w, x) > 0 for w in weights] for x in X]
 
 
 def test_the_data_engine_refuses_them():

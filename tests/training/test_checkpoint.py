@@ -1,4 +1,4 @@
-"""Checkpoints: killed at any moment, a run goes on and ends where it would have; what is damaged or foreign is told."""
+"""Checkpoints: resumed runs end with the same bits; damaged files and files of other runs are refused."""
 
 import os
 import random
@@ -33,12 +33,14 @@ def network(width: int = 300, dtype="float64") -> ShiftedReLUNetwork:
 
 
 def run(folder, *, resume=False, every=7, stop_at=None, keep=3, of=None, **changes):
-    """Train a fresh network with checkpoints; gives the network and the result."""
+    """Train a new network with checkpoints; return the network and the result."""
     one = of or network()
     callbacks = [lambda progress: progress.record.iteration == stop_at]
-    asked = Checkpoints(folder, every=every, keep=keep, resume=resume)
+    checkpoints = Checkpoints(folder, every=every, keep=keep, resume=resume)
     settings = {"X": ROWS, "y": TARGETS, **SETTINGS, **changes}
-    return one, train(one, settings.pop("X"), settings.pop("y"), callbacks=callbacks, checkpoint=asked, **settings)
+    return one, train(
+        one, settings.pop("X"), settings.pop("y"), callbacks=callbacks, checkpoint=checkpoints, **settings
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def run(folder, *, resume=False, every=7, stop_at=None, keep=3, of=None, **chang
     ],
 )
 def test_a_resumed_history_has_the_same_values_and_types(tmp_path, changes, measured):
-    """What was not measured is None, before and after; counts stay whole numbers."""
+    """Values that were not measured stay None, and counts stay integers."""
     one = {"of": network(60), "every": 3, "max_iter": 6}
     _, whole_run = run(tmp_path / "whole", **one, **changes)
     run(tmp_path / "cut", **one | {"of": network(60)}, stop_at=4, **changes)
@@ -68,8 +70,8 @@ def same_bits(first: ShiftedReLUNetwork, second: ShiftedReLUNetwork) -> bool:
     return first.weights.tobytes() == second.weights.tobytes()
 
 
-def whole(folder: Path) -> list[int]:
-    """Iterations of the checkpoints in a folder, each of them held against its checksums."""
+def iterations_in(folder: Path) -> list[int]:
+    """Return the iterations of the checkpoints in a folder, and check their checksums."""
     found = []
     for index in sorted(folder.glob("checkpoint-????????.safetensors")):
         _, description = read_model(index)
@@ -84,7 +86,7 @@ def whole(folder: Path) -> list[int]:
 class TestResuming:
     @pytest.mark.parametrize("engine", ["dense", "data", "weights", "sums", "correlation"])
     @pytest.mark.parametrize("momentum", [0.0, 0.9])
-    def test_ends_bit_for_bit_where_an_uninterrupted_run_does(self, tmp_path, engine, momentum):
+    def test_a_resumed_run_ends_with_the_same_bits(self, tmp_path, engine, momentum):
         options = {"engine": engine, "momentum": momentum, "nesterov": False}
         expected, of_all = run(tmp_path / "a", **options)
         run(tmp_path / "b", stop_at=25, **options)
@@ -95,19 +97,19 @@ class TestResuming:
             assert np.array_equal(rest.history.column(name), of_all.history.column(name)), name
         assert (np.diff(rest.history.column("seconds")) > 0).all()
 
-    @pytest.mark.parametrize("loss_of_the_best", ["here", "behind"])
-    def test_with_validation_the_best_weights_go_along(self, tmp_path, loss_of_the_best):
-        # Rows of another function are fitted best early on, rows that are trained on best at last.
-        held_out = (HELD_OUT, HELD_OUT[:, 3:4]) if loss_of_the_best == "behind" else (ROWS[:20], TARGETS[:20])
+    @pytest.mark.parametrize("best", ["last", "earlier"])
+    def test_the_best_weights_of_validation_are_stored(self, tmp_path, best):
+        # Targets of another function are fitted best early, training rows in the last iteration.
+        held_out = (HELD_OUT, HELD_OUT[:, 3:4]) if best == "earlier" else (ROWS[:20], TARGETS[:20])
         options = {"validation": held_out, "patience": 1000}
         expected, of_all = run(tmp_path / "a", **options)
         run(tmp_path / "b", stop_at=30, **options)
         found, rest = run(tmp_path / "b", resume=True, **options)
         assert same_bits(found, expected)
         assert (rest.best_iteration, rest.loss) == (of_all.best_iteration, of_all.loss)
-        assert (of_all.best_iteration < 28) == (loss_of_the_best == "behind")
+        assert (of_all.best_iteration < 28) == (best == "earlier")
 
-    def test_a_rate_that_backs_off_is_remembered(self, tmp_path, monkeypatch):
+    def test_a_lowered_rate_is_stored(self, tmp_path, monkeypatch):
         monkeypatch.setattr("fireset.training.step_size.StepSize.choose", lambda *_: 30.0)
         expected, of_all = run(tmp_path / "a")
         assert of_all.history[14].learning_rate < 30.0
@@ -115,18 +117,16 @@ class TestResuming:
         found, _ = run(tmp_path / "b", resume=True)
         assert same_bits(found, expected)
 
-    def test_more_iterations_may_be_asked_for_and_not_fewer_than_were_done(self, tmp_path):
+    def test_max_iter_may_be_raised_but_not_below_the_checkpoint(self, tmp_path):
         expected, _ = run(tmp_path / "a", max_iter=60)
         run(tmp_path / "b", max_iter=30)
         found, result = run(tmp_path / "b", max_iter=60, resume=True)
         assert same_bits(found, expected)
         assert result.resumed_at == 28
-        with pytest.raises(
-            InputError, match=r"^max_iter must be at least 56, the iteration of the checkpoint, got 10$"
-        ):
+        with pytest.raises(InputError, match=r"max_iter must be at least 56.*got 10"):
             run(tmp_path / "b", max_iter=10, resume=True)
 
-    def test_without_any_checkpoint_it_begins(self, tmp_path):
+    def test_resume_without_a_checkpoint_starts_a_run(self, tmp_path):
         _, result = run(tmp_path / "new", resume=True, max_iter=3)
         assert result.resumed_at is None
         assert len(result.history) == 4
@@ -141,7 +141,7 @@ class TestResuming:
 @pytest.mark.slow
 class TestKilled:
     def test_at_twenty_random_moments(self, tmp_path):
-        """kill -9 in the middle of whatever it does, again and again; nothing is ever found half written."""
+        """SIGKILL at any time leaves no incomplete checkpoint."""
         expected, _ = run(tmp_path / "uninterrupted", every=3, max_iter=300)
         moments = random.Random(0)
         folder = tmp_path / "killed"
@@ -154,15 +154,15 @@ class TestKilled:
             time.sleep(moments.uniform(0.0, 0.15))
             os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
-            if os.WIFEXITED(status):  # it was done before: begin a new run to kill
+            if os.WIFEXITED(status):  # the run had ended: start a new one
                 assert os.WEXITSTATUS(status) == 0
                 shutil.rmtree(folder)
                 continue
             kills += 1
-            found = whole(folder) if folder.is_dir() else []
-            assert len(found) <= 4  # between writing one and removing the oldest there is one more than is kept
+            found = iterations_in(folder) if folder.is_dir() else []
+            assert len(found) <= 4  # one more than ``keep`` before the oldest is deleted
             reached |= set(found)
-        assert len(reached) >= 5  # a loaded machine has fewer moments
+        assert len(reached) >= 5  # few on a loaded machine
         ended, _ = run(folder, every=3, max_iter=300, resume=True)
         assert same_bits(ended, expected)
         assert not [name for name in os.listdir(folder) if name.endswith(".part")]
@@ -176,60 +176,60 @@ class TestFaults:
 
     @pytest.mark.parametrize("part", ["checkpoint-00000035.safetensors", "checkpoint-00000035.1-of-1.safetensors"])
     @pytest.mark.parametrize("kind", ["changed", "cut", "empty"])
-    def test_falls_back_to_the_one_before_and_says_so(self, tmp_path, part, kind):
+    def test_a_damaged_file_falls_back_to_the_previous_checkpoint(self, tmp_path, part, kind):
         expected, _ = run(tmp_path)
         file = tmp_path / part
         if kind == "changed":
             self.damage(file)
         else:
             file.write_bytes(file.read_bytes()[: 0 if kind == "empty" else -100])
-        with pytest.warns(UserWarning, match=rf"{part}.*damaged.*; falling back to the checkpoint before it$"):
+        with pytest.warns(UserWarning, match=rf"{part}.*damaged.*falling back"):
             found, result = run(tmp_path, resume=True)
         assert result.resumed_at == 28
         assert same_bits(found, expected)
-        assert whole(tmp_path) == [21, 28, 35]
+        assert iterations_in(tmp_path) == [21, 28, 35]
 
-    def test_a_part_that_is_missing(self, tmp_path):
+    def test_a_missing_shard(self, tmp_path):
         run(tmp_path)
         (tmp_path / "checkpoint-00000035.1-of-1.safetensors").unlink()
-        with pytest.warns(UserWarning, match=r"^no such model file: .*; falling back"):
+        with pytest.warns(UserWarning, match=r"no such model file: .*falling back"):
             assert run(tmp_path, resume=True)[1].resumed_at == 28
 
-    def test_none_can_be_read(self, tmp_path):
+    def test_no_readable_checkpoint(self, tmp_path):
         run(tmp_path)
         for file in tmp_path.glob("checkpoint-????????.safetensors"):
             self.damage(file)
         warnings.simplefilter("ignore")
-        with pytest.raises(InputError, match=r"^none of the 3 checkpoints in .* can be read; give another folder, or"):
+        with pytest.raises(InputError, match=r"none of the 3 checkpoints in .* can be read"):
             run(tmp_path, resume=True)
 
     def test_disk_full(self, tmp_path):
-        """The system refuses bytes: training goes on, and what was written before is still whole."""
+        """Training continues, and earlier checkpoints stay complete."""
         run(tmp_path / "a", stop_at=10)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
         try:
-            with pytest.warns(UserWarning, match=r"^no checkpoint of iteration 14: cannot write .*File too large"):
+            with pytest.warns(UserWarning, match=r"no checkpoint of iteration 14: cannot write .*File too large"):
                 found, result = run(tmp_path / "a", resume=True, max_iter=20)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert result.stop_reason == "max_iter"
-        assert whole(tmp_path / "a") == [7]
+        assert iterations_in(tmp_path / "a") == [7]
         assert same_bits(found, run(tmp_path / "b", max_iter=20)[0])
 
     @pytest.mark.parametrize(("grace", "last"), [(600.0, 20), (0.0, 17)])
     def test_sigterm_writes_a_checkpoint_and_ends(self, tmp_path, monkeypatch, grace, last):
-        """The next one that is due, from which a run goes on bit for bit; another one if that takes too long."""
-        monkeypatch.setattr(signals, "GRACE", grace)
+        """At the next checkpoint that is due, or after the grace period at the current iteration."""
+        monkeypatch.setattr(signals, "GRACE_SECONDS", grace)
 
         def terminate(progress):
             if progress.record.iteration == 16:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        asked = Checkpoints(tmp_path, every=10)
-        result = train(network(), ROWS, TARGETS, checkpoint=asked, callbacks=[terminate], **SETTINGS)
+        checkpoints = Checkpoints(tmp_path, every=10)
+        result = train(network(), ROWS, TARGETS, checkpoint=checkpoints, callbacks=[terminate], **SETTINGS)
         assert result.stop_reason == "terminated"
-        assert whole(tmp_path) == [10, last]
+        assert iterations_in(tmp_path) == [10, last]
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         found, rest = run(tmp_path, resume=True, every=10)
         assert rest.resumed_at == last
@@ -245,7 +245,7 @@ class TestFaults:
         settings = SETTINGS | {"max_iter": 5}
         result = train(network(), ROWS, TARGETS, checkpoint=Checkpoints(tmp_path), callbacks=[terminate], **settings)
         assert result.stop_reason == "max_iter"
-        assert whole(tmp_path) == []
+        assert iterations_in(tmp_path) == []
 
 
 OTHER_TARGETS = TARGETS + 1e-9 * (np.arange(len(TARGETS)) == 3)[:, None]
@@ -258,23 +258,20 @@ def of_four_inputs() -> ShiftedReLUNetwork:
 
 
 def refusal(folder, **changes) -> str:
-    """What a run that goes on with other data or settings is told: that, and nothing of damage or digests."""
+    """Return the differences in the error of a run that is resumed with other data or settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(InputError, match="is of another run, which differs in ") as refused:
+        with pytest.raises(InputError, match="differs in ") as refused:
             run(folder, resume=True, **changes)
-    said = str(refused.value)
-    assert "damaged" not in said
-    assert "remove" not in said
-    assert not re.search(r"[0-9a-f]{16}", said)
-    told, remedy = said.split(" is of another run, which differs in ")[1].split("; ")
-    assert remedy == "resume with the same data and settings, or give another folder"
-    return told
+    message = str(refused.value)
+    assert "damaged" not in message
+    assert not re.search(r"[0-9a-f]{16}", message)
+    return message.split("differs in ")[1].split("; ")[0]
 
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("changes", "told"),
+        ("changes", "difference"),
         [
             ({"momentum": 0.8}, "momentum ('0.9' there, '0.8' here)"),
             ({"learning_rate": 0.1}, "learning_rate ('auto' there, '0.1' here)"),
@@ -296,7 +293,7 @@ class TestRefused:
             ),
             (
                 {"of": ShiftedReLUNetwork.initialize(300, 5, threshold=1.2, seed=2, dtype="float64")},
-                "first weights (another seed or start)",
+                "initial weights (another seed or start)",
             ),
             (
                 {"of": ShiftedReLUNetwork.initialize(300, 5, 2, threshold=1.2, seed=1, dtype="float64")}
@@ -306,9 +303,9 @@ class TestRefused:
             ({"solver": "gauss-newton"}, "solver ('gradient' there, 'gauss-newton' here)"),
         ],
     )
-    def test_other_data_and_settings_are_named(self, tmp_path, changes, told):
+    def test_other_data_and_settings_are_named(self, tmp_path, changes, difference):
         run(tmp_path, max_iter=8)
-        assert refusal(tmp_path, **changes) == told
+        assert refusal(tmp_path, **changes) == difference
 
     def test_another_loss(self, tmp_path):
         run(tmp_path, max_iter=8, y=CLASSES)
@@ -318,39 +315,37 @@ class TestRefused:
         run(tmp_path, max_iter=3, every=1, solver="gauss-newton")
         assert refusal(tmp_path) == "solver ('gauss-newton' there, 'gradient' here)"
 
-    def test_options_of_the_user_explain_what_fingerprints_cannot(self, tmp_path):
-        def asked(**options) -> Checkpoints:
+    def test_options_explain_differing_fingerprints(self, tmp_path):
+        def checkpoints(**options) -> Checkpoints:
             return Checkpoints(tmp_path, every=7, resume=True, options=options)
 
-        train(network(), ROWS, TARGETS, checkpoint=asked(seed=1, bias="auto"), **SETTINGS)
-        with pytest.raises(InputError, match=r"differs in seed \('1' there, '2' here\); resume"):
-            train(network(), ROWS[::-1].copy(), TARGETS, checkpoint=asked(seed=2, bias="auto"), **SETTINGS)
-        again = train(network(), ROWS, TARGETS, checkpoint=asked(seed=3), **SETTINGS)
-        assert again.resumed_at == 35  # they decide nothing
+        train(network(), ROWS, TARGETS, checkpoint=checkpoints(seed=1, bias="auto"), **SETTINGS)
+        with pytest.raises(InputError, match=r"differs in seed \('1' there, '2' here\)"):
+            train(network(), ROWS[::-1].copy(), TARGETS, checkpoint=checkpoints(seed=2, bias="auto"), **SETTINGS)
+        again = train(network(), ROWS, TARGETS, checkpoint=checkpoints(seed=3), **SETTINGS)
+        assert again.resumed_at == 35  # options alone do not prevent resuming
 
     @pytest.mark.parametrize(
-        ("changes", "told"),
+        ("changes", "difference"),
         [
             ({"random_state": 1}, "random_state ('0' there, '1' here)"),
             ({"bias": 3.0}, "bias ('2.0' there, '3.0' here)"),
             ({"width": 80}, "width ('60' there, '80' here)"),
         ],
     )
-    def test_an_estimators_settings_are_named(self, tmp_path, changes, told):
+    def test_an_estimators_settings_are_named(self, tmp_path, changes, difference):
         def fit(resume: bool, **changes):
             settings = {"width": 60, "bias": 2.0, "random_state": 0, "max_iter": 8, "solver": "gradient", **changes}
-            asked = Checkpoints(tmp_path, every=5, resume=resume)
-            return ShiftedReLURegressor(**settings, tol=0).fit(ROWS, TARGETS[:, 0], checkpoint=asked)
+            checkpoints = Checkpoints(tmp_path, every=5, resume=resume)
+            return ShiftedReLURegressor(**settings, tol=0).fit(ROWS, TARGETS[:, 0], checkpoint=checkpoints)
 
         fit(resume=False)
-        with pytest.raises(InputError, match=rf"differs in {re.escape(told)}; resume with the same"):
+        with pytest.raises(InputError, match=rf"differs in {re.escape(difference)}"):
             fit(resume=True, **changes)
 
     def test_a_folder_in_use(self, tmp_path):
         run(tmp_path)
-        with pytest.raises(
-            InputError, match=r"holds a checkpoint of iteration 35; resume from it \(--resume\), or give"
-        ):
+        with pytest.raises(InputError, match=r"checkpoint of iteration 35"):
             run(tmp_path)
 
     @pytest.mark.parametrize("resume", [False, True])
@@ -358,31 +353,27 @@ class TestRefused:
         "name",
         ["checkpoint-00000007.1-of-1.safetensors", "checkpoint-00000007.safetensors", ".checkpoint-00000007.x.part"],
     )
-    def test_a_folder_named_like_a_file_of_ours(self, tmp_path, name, resume):
+    def test_a_folder_named_like_a_checkpoint_file(self, tmp_path, name, resume):
         (tmp_path / name).mkdir()
         (tmp_path / name / "precious").write_text("data")
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError, match=re.escape(str(tmp_path / name))):
             run(tmp_path, resume=resume)
-        assert str(caught.value) == (
-            f"{tmp_path / name} is a folder with the name of a checkpoint's file; rename it, or give another "
-            "checkpoint folder"
-        )
         assert (tmp_path / name / "precious").exists()
 
     @pytest.mark.parametrize("name", ["every", "keep"])
     @pytest.mark.parametrize("value", [0, -1, 2.5, True, "3"])
-    def test_numbers(self, name, value):
-        with pytest.raises(InputError, match=rf"^{name} must be a whole number of at least 1, got {value!r}$"):
+    def test_invalid_numbers(self, name, value):
+        with pytest.raises(InputError, match=rf"{name}.*at least 1, got {value!r}"):
             Checkpoints("folder", **{name: value})
 
-    def test_a_folder_that_cannot_be(self, tmp_path):
+    def test_a_file_in_place_of_the_folder(self, tmp_path):
         (tmp_path / "file").write_text("")
-        with pytest.raises(InputError, match=r"^cannot make the checkpoint folder .*file: File exists$"):
+        with pytest.raises(InputError, match=r"checkpoint folder .*file: File exists"):
             run(tmp_path / "file")
 
-    def test_files_of_others_are_left_alone(self, tmp_path):
+    def test_other_files_are_not_deleted(self, tmp_path):
         (tmp_path / "notes.txt").write_text("mine")
-        (tmp_path / ".checkpoint-00000007.safetensors.abc.part").write_text("left by a writer that was killed")
+        (tmp_path / ".checkpoint-00000007.safetensors.abc.part").write_text("unfinished")
         run(tmp_path, keep=1)
         assert sorted(os.listdir(tmp_path)) == [
             "checkpoint-00000035.1-of-1.safetensors",
@@ -393,8 +384,7 @@ class TestRefused:
 
 
 class TestContents:
-    def test_only_what_moved(self, tmp_path):
-        """Neurons that never fire are drawn again, not stored."""
+    def test_only_moved_neurons_are_stored(self, tmp_path):
         few = ShiftedReLUNetwork.initialize(300, 5, threshold=3.5, seed=1, dtype="float64")
         start = few.weights.copy()
         run(tmp_path, of=few, stop_at=7)
@@ -402,11 +392,11 @@ class TestContents:
         moved = np.flatnonzero((few.weights != start).any(axis=1))
         assert 0 < len(moved) < 100
         assert np.array_equal(arrays["moved"], moved)
-        assert set(arrays["rolling"]) <= set(moved)
-        assert len(arrays["behind"]) <= len(moved)
+        assert set(arrays["with_state"]) <= set(moved)
+        assert len(arrays["best_differs"]) <= len(moved)
 
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_a_hash_for_each_row(self, dtype):
+    def test_row_hashes_detect_single_bits(self, dtype):
         rng = np.random.default_rng(0)
         weights = rng.standard_normal((2000, 7)).astype(dtype)
         hashes = row_hashes(weights)
@@ -419,25 +409,25 @@ class TestContents:
         swapped = weights[:, ::-1].copy()
         assert (row_hashes(swapped) != hashes).all()
 
-    def test_another_file_of_the_same_name_is_not_taken_for_one(self, tmp_path):
+    def test_files_of_other_kinds_are_refused(self, tmp_path):
         """A model file in place of a checkpoint, and a checkpoint of a wider network."""
         run(tmp_path)
         network().save(tmp_path / "checkpoint-00000042.safetensors")
         with pytest.warns(UserWarning, match=r"checkpoint-00000042.safetensors is not a checkpoint; fall"):
             assert run(tmp_path, resume=True)[1].resumed_at == 35
         narrow = network(width=200)
-        asked = Checkpoints(tmp_path, resume=True)
+        checkpoints = Checkpoints(tmp_path, resume=True)
         (tmp_path / "checkpoint-00000042.safetensors").unlink()
         with pytest.raises(InputError, match=r"differs in .*width \('300' there, '200' here\)"):
-            folder_for(asked, narrow, GradientDescent(), {"width": 200})[0].load()
+            folder_for(checkpoints, narrow, GradientDescent(), {"width": 200})[0].load()
 
 
 @pytest.mark.parametrize("engine", ["data", "weights", "dense"])
-def test_a_run_that_diverges_leaves_a_checkpoint_that_can_be_read(tmp_path, engine):
-    asked = {"engine": engine, "momentum": 0.0, "nesterov": False, "max_iter": 5, "every": 1, "keep": 1}
+def test_a_diverged_run_leaves_a_readable_checkpoint(tmp_path, engine):
+    settings = {"engine": engine, "momentum": 0.0, "nesterov": False, "max_iter": 5, "every": 1, "keep": 1}
     with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
-        _, result = run(tmp_path, of=network(dtype="float32"), learning_rate=1e200, **asked)
+        _, result = run(tmp_path, of=network(dtype="float32"), learning_rate=1e200, **settings)
     assert result.stop_reason == "diverged"
     with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
-        _, again = run(tmp_path, of=network(dtype="float32"), learning_rate=1e200, resume=True, **asked)
+        _, again = run(tmp_path, of=network(dtype="float32"), learning_rate=1e200, resume=True, **settings)
     assert again.stop_reason == "diverged"

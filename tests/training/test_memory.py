@@ -1,4 +1,4 @@
-"""Memory: sizes in words, refusals before anything is taken, and lists in blocks that change nothing but the time."""
+"""Memory limits: parsing, errors before allocation, and blocks of candidate lists with equal results."""
 
 import json
 import subprocess
@@ -54,22 +54,22 @@ class TestBlocks:
         assert rates[1] == pytest.approx(rates[0], rel=0.2)
 
 
-class TestListsThatOutgrowTheirPlaces:
-    """All lists are made anew where the end of their memory is used up; nobody who fires is lost by that."""
+class TestListsThatOutgrowTheirSlots:
+    """All lists are rebuilt when their buffer is full, and no active pair is lost."""
 
     @pytest.fixture(autouse=True)
     def made(self, monkeypatch) -> list[int]:
-        """Nothing to spare, and how often all lists were made anew for want of places."""
+        """Remove all spare capacity, and count how often all lists are rebuilt."""
         monkeypatch.setattr("fireset.engines.candidate_lists.SPARE", 0)
         monkeypatch.setattr("fireset.engines.candidate_lists.SPARE_SHARE", 10**9)
         monkeypatch.setattr("fireset.engines.candidate_lists._END", 10**9)
         times, make = [], DataSearchEngine._rebuild_lists_in_place
 
-        def noting(engine):
+        def counting(engine):
             times.append(len(times))
             return make(engine)
 
-        monkeypatch.setattr(DataSearchEngine, "_rebuild_lists_in_place", noting)
+        monkeypatch.setattr(DataSearchEngine, "_rebuild_lists_in_place", counting)
         return times
 
     @pytest.mark.sweep(every=4)
@@ -78,7 +78,7 @@ class TestListsThatOutgrowTheirPlaces:
     def test_as_the_dense_engine(self, case, step):
         run_side_by_side(hard_cases()[case], create("data"), 12, STEPS[step])
 
-    def test_they_do(self, made):
+    def test_lists_are_rebuilt(self, made):
         X = sphere(np.random.default_rng(0), 300, 6)
         network = ShiftedReLUNetwork.initialize(500, 6, threshold=1.0, dtype="float64")
         engine = create("data")
@@ -92,19 +92,19 @@ class TestListsThatOutgrowTheirPlaces:
 class TestWithin:
     @pytest.fixture
     def problem(self, monkeypatch):
-        """A network and samples whose lists take some 60 MB, and a process that takes nothing itself."""
+        """Return a network and samples whose lists take about 60 MB, in a process that counts as empty."""
         monkeypatch.setattr(fireset.training.memory, "resident_bytes", lambda: 0)
-        monkeypatch.setattr(fireset.training.memory, "_SCRATCH", 0.0)
-        monkeypatch.setattr(fireset.training.memory, "_loaded_later", lambda: 0.0)
+        monkeypatch.setattr(fireset.training.memory, "_SCRATCH_BYTES", 0.0)
+        monkeypatch.setattr(fireset.training.memory, "_compiler_bytes", lambda: 0.0)
         X = sphere(np.random.default_rng(0), 2000, 20).astype(np.float32)
         return ShiftedReLUNetwork.initialize(20_000, 20), X
 
-    def test_enough_changes_nothing(self, problem):
+    def test_enough_memory_changes_nothing(self, problem):
         network, X = problem
         engine = create("data")
-        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 1.6e6, asked="2G") is engine
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 1.6e6, limit="2G") is engine
 
-    def test_less_makes_blocks_and_the_same_network(self, problem):
+    def test_less_memory_makes_blocks_and_the_same_network(self, problem):
         network, X = problem
         y = X[:, 0]
         other = ShiftedReLUNetwork.initialize(20_000, 20)
@@ -117,27 +117,21 @@ class TestWithin:
         np.testing.assert_allclose(other.weights, network.weights, rtol=0, atol=2e-6)
 
     @pytest.mark.parametrize(
-        ("engine", "memory", "words"),
+        ("engine", "memory", "message"),
         [
-            (
-                "data",
-                "4M",
-                r"with engine 'data' \(3 MiB of it for copies of the weights\), and memory=4M leaves 4 MiB; ",
-            ),
-            ("correlation", "100M", r"with engine 'correlation' .* engine 'data', which can work in blocks"),
-            ("weights", "10M", r"with engine 'weights' .* engine 'data', which can work in blocks, or more workers"),
+            ("data", "4M", r"engine 'data' .*memory=4M leaves 4 MiB; "),
+            ("correlation", "100M", r"engine 'correlation' .* engine 'data'"),
+            ("weights", "10M", r"engine 'weights' .* engine 'data'"),
         ],
     )
-    def test_what_cannot_fit_is_refused_with_the_remedy(self, problem, engine, memory, words):
+    def test_too_little_memory_is_refused(self, problem, engine, memory, message):
         network, X = problem
-        with pytest.raises(InputError, match=rf"^training needs about \d.* more {words}"):
+        with pytest.raises(InputError, match=rf"training needs about \d.* more with {message}"):
             train(network, X, X[:, 0], engine=engine, memory=memory, momentum=0.9)
 
     def test_weights_are_refused_before_they_are_drawn(self):
-        with pytest.raises(
-            InputError, match=r"^width 1,000,000,000 with 100 inputs needs 1117.6 GiB for the weights, "
-        ):
-            check_weights(10**9, 100, "float32", momentum=True, asked=None)
+        with pytest.raises(InputError, match=r"width 1,000,000,000 with 100 inputs needs 1117.6 GiB"):
+            check_weights(10**9, 100, "float32", momentum=True, limit=None)
 
     def test_free_memory_is_shared_by_the_workers_of_a_machine(self, monkeypatch):
         monkeypatch.setattr("fireset._util.system_memory.available_bytes", lambda: 8e9)
@@ -147,11 +141,11 @@ class TestWithin:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "abc")
         assert fireset.training.memory.free_bytes(None) == 8e9
 
-    def test_what_the_system_says(self):
+    def test_system_memory(self):
         assert available_bytes() > 0
         assert 10e6 < resident_bytes() < 100e9
 
-    def test_a_control_group_counts_if_it_has_less(self, monkeypatch, tmp_path):
+    def test_the_limit_of_a_control_group_applies(self, monkeypatch, tmp_path):
         monkeypatch.setattr(control_groups, "ROOT", tmp_path)
         (tmp_path / "membership").write_text("0::/\n")
         monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
@@ -163,11 +157,11 @@ class TestWithin:
 
     def test_radii_shrink_before_there_are_blocks(self, problem, monkeypatch):
         network, X = problem
-        engine, thrifty = create("data"), create("data")
-        thrifty.largest_radius = 0.2
-        enough = 1.1 * (thrifty.memory_bytes(network, len(X)) + network.weights.nbytes)
-        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: enough)  # noqa: ARG005
-        engine = within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None)
+        engine, small = create("data"), create("data")
+        small.largest_radius = 0.2
+        enough = 1.1 * (small.memory_bytes(network, len(X)) + network.weights.nbytes)
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda limit: enough)  # noqa: ARG005
+        engine = within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, limit=None)
         assert isinstance(engine, DataSearchEngine)
         assert 0.15 < engine.largest_radius < 0.3
         engine.start(network, X)
@@ -175,28 +169,28 @@ class TestWithin:
             engine.step(5.0 * (engine.forward() - X[:, :1]), StepRule(5.0))
         assert engine._radii.max() <= engine.largest_radius + 1e-4
 
-    def test_the_callers_engine_stays_as_it_is(self, problem, monkeypatch):
+    def test_the_engine_of_the_caller_is_not_changed(self, problem, monkeypatch):
         network, X = problem
         engine = create("data")
-        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
-        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None) is not engine
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda limit: 40e6)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, limit=None) is not engine
         assert engine.largest_radius == 1.5
 
-    def test_no_memory_is_no_memory_whatever_fires(self, problem):
+    def test_too_little_memory_without_active_pairs(self, problem):
         _, X = problem
         network = ShiftedReLUNetwork.initialize(20_000, 20, threshold=50.0)
-        with pytest.raises(InputError, match=r"^training needs about"):
-            within_memory(create("data"), network, len(X), solver_bytes=lambda _: 0.0, asked="1M")
+        with pytest.raises(InputError, match="training needs about"):
+            within_memory(create("data"), network, len(X), solver_bytes=lambda _: 0.0, limit="1M")
 
-    def test_a_radius_that_was_asked_for_is_kept(self, problem, monkeypatch):
+    def test_a_given_radius_is_kept(self, problem, monkeypatch):
         network, X = problem
         engine = create("data", radius=0.7)
-        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda asked: 40e6)  # noqa: ARG005
-        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, asked=None) is not engine
+        monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda limit: 40e6)  # noqa: ARG005
+        assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, limit=None) is not engine
         assert engine.largest_radius == 0.7
 
 
-class TestWords:
+class TestParseMemory:
     @pytest.mark.parametrize(
         ("text", "number"),
         [
@@ -213,14 +207,14 @@ class TestWords:
 
     @pytest.mark.parametrize("text", ["", "G", "-1G", "12X", "0", "1e9", "nan", "12G extra"])
     def test_refused(self, text):
-        with pytest.raises(InputError, match=r"^memory must be a size such as 12G or 800M, got "):
+        with pytest.raises(InputError, match=r"memory must be a size .*got "):
             parse_memory(text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [300, 308, 311, 319, 321, 323, 330, 351])
-def test_training_stays_within_what_it_says_it_needs(seed):
-    """Some of the problems of ``make bench-memory``: every engine, both solvers; each in a process of its own."""
+def test_training_stays_within_the_estimate(seed):
+    """Problems of ``make bench-memory``: all engines, both solvers, each in a separate process."""
     program = Path(__file__).parents[2] / "benchmarks" / "bench_memory.py"
     done = subprocess.run(
         [sys.executable, program, "--one", str(seed)], capture_output=True, text=True, check=False, timeout=300
@@ -235,7 +229,7 @@ def test_training_stays_within_what_it_says_it_needs(seed):
     ("engine", "least"), [("data", 250), ("data", 340), ("data", 400), ("weights", 200), ("dense", 200)]
 )
 def test_the_whole_process_stays_within_memory(engine, least):
-    """From the first import on, with ``least`` megabytes, or as many as it says are enough; in blocks or whole."""
+    """Including all imports, with the smallest accepted limit of at least ``least`` megabytes."""
     script = f"""
 import numpy as np
 from fireset import InputError, ShiftedReLUNetwork, train

@@ -1,4 +1,4 @@
-"""Training by batches, and training the output layer: the same weights as a reference that looks at every pair."""
+"""Mini-batches and trained output weights: comparison with NumPy on all pairs."""
 
 import numpy as np
 import pytest
@@ -22,10 +22,10 @@ def plain_predictions(one: ShiftedReLUNetwork, rows: np.ndarray) -> np.ndarray:
 
 
 def plain_gradients(one: ShiftedReLUNetwork, rows: np.ndarray, residual: np.ndarray):
-    """∂L/∂W and ∂L/∂A by NumPy."""
+    """Return ∂L/∂W and ∂L/∂A, computed by NumPy."""
     excess = rows @ one.weights.T - one.threshold
-    pushes = residual @ one.output_weights.T * (excess > 0) / one.divisor
-    return pushes.T @ rows, np.maximum(excess, 0).T @ residual / one.divisor
+    scaled = residual @ one.output_weights.T * (excess > 0) / one.divisor
+    return scaled.T @ rows, np.maximum(excess, 0).T @ residual / one.divisor
 
 
 @pytest.mark.parametrize("engine", ["rows", "dense"])
@@ -54,7 +54,7 @@ def test_weights_are_those_of_a_dense_reference(engine, momentum, nesterov):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_it_arrives_where_full_batches_do(dtype):
+def test_mini_batches_reach_the_loss_of_full_batches(dtype):
     one, other = (ShiftedReLUNetwork.initialize(600, D, 1, threshold=1.0, seed=4, dtype=dtype) for _ in range(2))
     full = train(one, X, Y[:, 0], engine="data", max_iter=60, tol=0)
     batches = train(other, X, Y[:, 0], batch_size=16, max_iter=60, tol=0)
@@ -75,7 +75,7 @@ def test_validation_rows_are_not_trained_on():
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_resumed_it_ends_where_it_would_have(tmp_path, momentum):
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path, momentum):
     settings = {"batch_size": 16, "max_iter": 9, "tol": 0, "momentum": momentum}
     whole, cut = network(), network()
     train(whole, X, Y, checkpoint=Checkpoints(tmp_path / "whole", every=2), **settings)
@@ -86,7 +86,7 @@ def test_resumed_it_ends_where_it_would_have(tmp_path, momentum):
     assert np.array_equal(cut.weights, whole.weights)
 
 
-def test_a_rate_that_is_too_large_gives_way():
+def test_a_rate_that_is_too_large_is_lowered():
     one = network()
     solver = MiniBatchDescent(16)
     result = train(one, X, Y, solver=solver, max_iter=1, tol=0)
@@ -103,7 +103,7 @@ def test_a_rate_that_is_too_large_gives_way():
     [
         ({"batch_size": 0}, "batch_size must be"),
         ({"batch_size": 8, "shuffle_seed": -1}, "shuffle_seed must be"),
-        ({"batch_size": 8, "engine": "data"}, "with batch_size use 'rows', 'dense' or 'auto'"),
+        ({"batch_size": 8, "engine": "data"}, "`engine`.*batch_size, got 'data'"),
         ({"batch_size": 8, "solver": "gauss-newton"}, "batch_size is for solver='gradient'"),
         ({"batch_size": 8, "learning_rate": "theory"}, "proved for full batches"),
         ({"batch_size": 8, "trained_outputs": True}, "trained_outputs needs full batches"),
@@ -133,8 +133,8 @@ class TestTrainedOutputs:
         np.testing.assert_allclose(one.weights, reference.weights, rtol=0, atol=1e-9)
         np.testing.assert_allclose(one.output_weights, reference.output_weights, rtol=0, atol=1e-9)
 
-    def test_a_rate_of_its_own_choice_descends(self):
-        """Also where the output layer has most of the kernel."""
+    def test_the_automatic_rate_descends(self):
+        """Also if the output layer dominates the kernel."""
         one = ShiftedReLUNetwork.initialize(300, D, 2, threshold=-1.0, seed=1, dtype="float64")
         result = train(one, X, Y, trained_outputs=True, max_iter=100, tol=0)
         losses = result.history.column("loss")
@@ -152,7 +152,7 @@ class TestTrainedOutputs:
         with pytest.raises(InputError, match="needs outputs of ±1"):
             train(again, X, Y, solver=GaussNewton())
 
-    def test_what_diverges_is_taken_back(self):
+    def test_a_diverged_run_is_rolled_back(self):
         one = network()
         before = one.copy()
         with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
@@ -165,8 +165,8 @@ class TestTrainedOutputs:
             train(network(), X, Y, trained_outputs=True, checkpoint=Checkpoints(tmp_path))
 
 
-def test_partial_fit_knows_its_rows():
-    """Batches that come again need no new lists, and rows in another order are the same rows."""
+def test_partial_fit_reuses_the_lists_of_known_rows():
+    """Rows are recognized in any order."""
     model = ShiftedReLURegressor(500, random_state=0, dtype="float64", solver="gradient", bias=1.0, column_scales=None)
     table, y = RNG.standard_normal((60, 4)), RNG.standard_normal(60)
     for epoch in range(6):
@@ -181,7 +181,7 @@ def test_partial_fit_knows_its_rows():
     assert model.score(table, y) > 0.3
 
 
-def test_estimators_take_batches():
+def test_estimators_with_batch_size():
     table = RNG.standard_normal((300, 4))
     y = np.sin(2 * table[:, 0])
     model = ShiftedReLURegressor(2000, random_state=0, batch_size=32, max_iter=40, bias=1.0, column_scales=None)

@@ -17,8 +17,7 @@ from fireset.theory import fire_set_kernel
 from fireset.theory.leave_one_out import best_ridge, leave_one_out
 from fireset.theory.spectrum import ShiftedCholesky
 from fireset.training.losses import get_loss
-from fireset.training.solvers import GaussNewton
-from fireset.training.solvers import kernel_solve as solving
+from fireset.training.solvers import GaussNewton, preconditioners
 from fireset.training.solvers.base import Solver
 from fireset.training.stopping import StopReason
 from support.checks import sphere
@@ -78,7 +77,7 @@ def test_singular_kernels_of_2600_rows_are_fitted(kind, loss):
 
 
 class _Columns:
-    """Columns of a matrix as ``KernelColumns`` gives those of a kernel."""
+    """Columns of a matrix with the interface of ``KernelColumns``."""
 
     def __init__(self, matrix):
         self.matrix = matrix.astype(np.float32)
@@ -91,7 +90,7 @@ class _Columns:
 
 
 def partial_factor(matrix, roots, shift, rank):
-    return solving.PartialCholeskyPreconditioner(_Columns(matrix), roots, shift, rank, SINGLE_PROCESS)
+    return preconditioners.PartialCholeskyPreconditioner(_Columns(matrix), roots, shift, rank, SINGLE_PROCESS)
 
 
 @settings(max_examples=20, deadline=None)
@@ -102,29 +101,31 @@ def partial_factor(matrix, roots, shift, rank):
     seed=st.integers(0, 10_000),
 )
 def test_preconditioners_of_singular_matrices_are_positive(rank, size, shift, seed):
-    """Also where float32 cannot represent the matrix: they are computed of the matrix divided by its mean diagonal."""
+    """Also if float32 cannot represent the matrix: it is divided by its mean diagonal."""
     rng = np.random.default_rng(seed)
     F = np.repeat(rng.standard_normal((60, rank)), 3, axis=0)
     kernel = F @ F.T / max(rank, 1)
     roots = np.sqrt(size) * rng.uniform(0.5, 2.0, len(F))
     vectors = rng.standard_normal((len(F), 3))
     partial = partial_factor(kernel, roots, shift * size, 150)
-    assert partial.rank <= rank + 2  # a pivot or two may be made of rounding
-    whole = solving.CholeskyPreconditioner(kernel.astype(np.float32), roots, shift * size)
+    assert partial.rank <= rank + 2  # rounding may add a pivot or two
+    whole = preconditioners.CholeskyPreconditioner(kernel.astype(np.float32), roots, shift * size)
     for made in (partial, whole):
         applied = made.apply(vectors)
         assert np.isfinite(applied).all()
         assert ((vectors * applied).sum(axis=0) > 0).all()
 
 
-def test_a_partial_factor_of_a_singular_kernel_is_its_inverse():
-    """Dependent pivots are dropped, and what is kept is accurate."""
+def test_a_partial_factor_of_a_singular_kernel_is_accurate():
+    """Dependent pivots are dropped."""
     rng = np.random.default_rng(0)
     rows = np.repeat(sphere(rng, 25, 4), 12, axis=0)
     engine = create("data")
     engine.start(ShiftedReLUNetwork.initialize(400, 4, threshold=0.5, seed=0, dtype="float32"), rows.astype(np.float32))
     kernel = fire_set_kernel(rows, engine.fire_sets())
-    made = solving.PartialCholeskyPreconditioner(solving.KernelColumns(engine), np.ones(300), 1e-4, 200, SINGLE_PROCESS)
+    made = preconditioners.PartialCholeskyPreconditioner(
+        preconditioners.KernelColumns(engine), np.ones(300), 1e-4, 200, SINGLE_PROCESS
+    )
     assert made.rank <= 25
     v = rng.standard_normal((300, 2))
     expected = np.linalg.solve(kernel + made.shift * np.eye(300), v)
@@ -132,7 +133,7 @@ def test_a_partial_factor_of_a_singular_kernel_is_its_inverse():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_indefinite_matrices_get_the_jitter_that_they_need(dtype):
+def test_indefinite_matrices_get_sufficient_jitter(dtype):
     matrix = np.array([[1.0, 0.0], [1.5, 1.0]], dtype)  # the lower triangle; eigenvalues −0.5 and 2.5
     factor, jitter = cholesky_with_jitter(matrix.copy)
     assert 0.5 < jitter <= 5.0
@@ -150,7 +151,7 @@ def test_matrices_that_are_not_finite_are_refused():
         ShiftedCholesky(np.array([[1.0, np.nan], [np.nan, 1.0]]))
     for roots in (np.full(3, np.inf), np.full(3, np.nan)):
         with pytest.raises(FloatingPointError):
-            solving.CholeskyPreconditioner(np.eye(3, dtype=np.float32), roots, 1.0)
+            preconditioners.CholeskyPreconditioner(np.eye(3, dtype=np.float32), roots, 1.0)
 
 
 def test_a_singular_kernel_is_shifted_until_it_can_be_factored():
@@ -206,8 +207,8 @@ def test_tiny_and_huge_sample_weights_learn(weight):
 @pytest.mark.parametrize(
     "options", [{"ridge": 3.0}, {"learning_rate": 0.01}, {"learning_rate": 0.01, "batch_size": 20}]
 )
-def test_ridge_and_learning_rate_count_in_units_of_the_weights(options):
-    """A ridge times c, or a rate divided by c, makes up for weights times c."""
+def test_ridge_and_learning_rate_scale_with_the_weights(options):
+    """Weights times c need a ridge times c, or a rate divided by c."""
     solver = "gauss-newton" if "ridge" in options else "gradient"
     scale = 2.0**-200
     scaled = {name: value * scale if name == "ridge" else value for name, value in options.items()}
@@ -241,7 +242,7 @@ def several_outputs(rows: int, outputs: int, seed: int):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scale", [10.0, 1000.0])
 def test_absolute_error_of_several_outputs_ends_at_its_minimum(scale, seed):
-    """As near to it as many more rounds from there get; curvatures differ by 100 between the outputs of a row."""
+    """Curvatures differ by a factor of 100 between the outputs of a row."""
     X, y = several_outputs(120, 3, seed)
     one = ShiftedReLUNetwork.initialize(
         600, 6, 3, start="antisymmetric", output_scale=scale, threshold=0.5, seed=seed, dtype="float64"
@@ -256,8 +257,8 @@ def test_absolute_error_of_several_outputs_ends_at_its_minimum(scale, seed):
     assert found.loss <= 1.1 * best.loss
 
 
-def test_systems_of_several_outputs_are_not_left_unsolved():
-    """One preconditioner for all outputs left them unsolved, and 143 was called converged where 129.4 is reachable."""
+def test_systems_of_several_outputs_are_solved():
+    """With one preconditioner for all outputs, training stopped at 143; the minimum is 129.4."""
     X, y = make_friedman1(400, noise=1, random_state=0)
     noise = 0.1 * np.random.default_rng(0).standard_normal(400)
     targets = np.stack([y, noise - X[:, 0], X[:, 3] ** 2], axis=1)
@@ -265,13 +266,61 @@ def test_systems_of_several_outputs_are_not_left_unsolved():
     assert result.loss < 132.0
 
 
-def test_a_loss_beyond_all_means_is_not_called_converged():
-    """Poisson with first predictions of ±1000: the loss is linear beyond e^300, and goes on falling."""
+def test_poisson_with_huge_first_outputs_does_not_converge_at_once():
+    """The first outputs are ±1000. The loss is linear above e^300 and continues to decrease."""
     X = UNIT_ROWS
     one = ShiftedReLUNetwork.initialize(400, 4, output_scale=1000.0, threshold=0.5, seed=0, start="paper")
     result = train(one, X, np.exp(X[:, 0]), loss="poisson", solver=GaussNewton(ridge=100.0), max_iter=20, tol=0)
     assert result.stop_reason is not StopReason.TOL
     assert result.loss < result.history[0].loss
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("solver", ["gauss-newton", "gradient"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_poisson_from_a_start_far_from_all_targets_has_a_true_stop_reason(solver, dtype):
+    """The first means are e^±230. A ridge in units of such curvatures kept the weights there."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 3))
+    y = rng.poisson(np.exp(0.5 * X[:, 0]))
+    settings = {"start": "paper", "output_scale": 1000.0, "width": 200, "random_state": 0}
+    result = ShiftedReLURegressor(loss="poisson", solver=solver, dtype=dtype, **settings).fit(X, y).result_
+    assert result.stop_reason is not StopReason.TOL or result.loss < 1e-60 * result.history[0].loss
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "huber"])
+def test_a_plateau_above_zero_weights_does_not_count_as_converged(loss):
+    """With tiny steps the loss is constant, and far above that of weights of 0."""
+    X = UNIT_ROWS
+    one = ShiftedReLUNetwork.initialize(400, 4, output_scale=1000.0, threshold=0.5, seed=0, start="paper")
+    options = {"solver": "gradient", "learning_rate": 1e-250, "max_iter": 60, "tol": 1e-4}
+    assert train(one, X, np.exp(X[:, 0]), loss=loss, **options).stop_reason is StopReason.STALLED
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_ridge_whose_square_overflows_is_used():
+    """A ridge of 1e-3 at weights of 1e-200 is 1e197 in units of the weights."""
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    model = ShiftedReLURegressor(width=200, ridge=1e-3, solver="gauss-newton", random_state=0)
+    assert_learned(model.fit(X, X[:, 0], sample_weight=np.full(40, 1e-200)), X)
+
+
+@pytest.mark.parametrize("case", ["zero", "negative", "not a number", "one"])
+def test_zero_pivots_add_nothing(case):
+    """LAPACK then returns no order of the pivots."""
+    rows = {"zero": 0.0, "negative": -1.0, "not a number": np.nan, "one": 1.0}[case] * np.ones((3, 10), np.float32)
+    new = np.zeros((3, 10), np.float32)
+    added = preconditioners._add_pivots(rows, np.ones(10), np.arange(3), np.zeros((0, 10), np.float32), new)
+    assert added == (case == "one")
+
+
+@pytest.mark.parametrize("threshold", [0.0, 3.0, 6.0])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_two_neurons_and_2600_rows(threshold):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2600, 2))
+    settings = {"width": 2, "solver": "gauss-newton", "threshold": threshold, "random_state": 0}
+    assert_learned(ShiftedReLURegressor(**settings).fit(X, np.sin(X[:, 0])), X)
 
 
 def test_poisson_is_convex_and_smooth_beyond_the_largest_mean():
@@ -296,22 +345,22 @@ def test_rounding_never_returns_a_network_worse_than_the_start(seed):
     try:
         train(one, X, y, solver=GaussNewton(), max_iter=50, tol=0)
     except InputError:
-        return  # refused, with the remedy
+        return
     assert 0.5 * float(((one.predict(X) - y) ** 2).sum()) <= first * 1.01
 
 
 class Worsening(Solver):
-    """Claims to have converged at weights that are worse than the first."""
+    """Sets ``converged`` at weights that are worse than the initial ones."""
 
     name = "worsening"
 
-    def step(self, evaluation):  # noqa: ARG002
-        self.context.network.weights[:] = -5.0 * self.context.network.weights
-        self.context.engine.start(self.context.network, self.context.engine.X)
-        self.converged = len(self.context.history) > 1
+    def step(self, progress):  # noqa: ARG002
+        self.run.network.weights[:] = -5.0 * self.run.network.weights
+        self.run.engine.start(self.run.network, self.run.engine.X)
+        self.converged = len(self.run.history) > 1
 
     def finish(self):
-        self.context.best._best = self.context.best._current  # a fault that hides the start
+        self.run.best._copy.record = self.run.best._current  # an error that hides the start
 
 
 def test_a_violated_invariant_names_the_settings():
@@ -322,7 +371,7 @@ def test_a_violated_invariant_names_the_settings():
         assert fact in str(raised.value)
 
 
-# Weights that others move
+# Weights changed by the caller
 
 
 def test_trained_outputs_in_blocks_report_the_loss_of_the_returned_weights():
@@ -346,11 +395,11 @@ def test_weights_edited_between_steps_are_refused_by_every_engine(name, what):
     trainer.step()
     trainer.step()
     getattr(one, what)[3] *= -2.0
-    for go_on in (trainer.step, trainer.run, lambda: trainer.use_rows(X, X[:, 0])):
+    for proceed in (trainer.step, trainer.run, lambda: trainer.use_rows(X, X[:, 0])):
         with pytest.raises(InputError, match=what):
-            go_on()
+            proceed()
     getattr(one, what)[3] /= -2.0
-    trainer.step()  # nothing has changed now
+    trainer.step()  # the original weights are accepted
 
 
 def test_weights_edited_before_the_first_step_are_refused():
@@ -363,6 +412,6 @@ def test_weights_edited_before_the_first_step_are_refused():
 
 @pytest.mark.parametrize("solver", ["gauss-newton", "gradient"])
 @pytest.mark.parametrize("output_scale", [1e-200, 1e-30, 1e10, 1e40, 1e200])
-def test_output_scales_that_no_precision_can_train_are_refused(output_scale, solver):
+def test_extreme_output_scales_are_refused(output_scale, solver):
     with pytest.raises(InputError, match="output_scale"):
         ShiftedReLURegressor(output_scale=output_scale, solver=solver, width=200).fit(TABLE, TARGET)

@@ -1,6 +1,7 @@
-"""The training loop: against ten lines of NumPy, and through everything that can go wrong on the way."""
+"""The training loop: comparison with NumPy, learning rates, stopping, errors, signals and invalid input."""
 
 import os
+import re
 import signal
 from math import sqrt
 
@@ -12,6 +13,7 @@ from fireset import InputError, ShiftedReLUNetwork, train
 from fireset.engines import create
 from fireset.theory import shifted_ntk, smallest_eigenvalue
 from fireset.training.step_size import StepSize
+from fireset.training.stopping import StopReason, TimeLimit
 from support.checks import sphere
 from support.problems import hard_cases
 
@@ -28,7 +30,7 @@ LOSSES = {
 
 
 def make(n=30, d=5, width=200, outputs=1, threshold=0.8, seed=0, dtype="float64"):
-    """A network, unit rows and targets; the targets of several outputs are one-hot."""
+    """Return a network, unit rows and targets, which are one-hot for several outputs."""
     rng = np.random.default_rng(seed)
     X = sphere(rng, n, d)
     y = rng.standard_normal((n, 1)) if outputs == 1 else np.eye(outputs)[rng.integers(0, outputs, n)]
@@ -41,7 +43,7 @@ def copied(network: ShiftedReLUNetwork) -> ShiftedReLUNetwork:
 
 
 def reference(network, X, y, rate, iterations, residual, weight=1.0, momentum=0.0, nesterov=False):
-    """Weights after full-batch descent, with every pair in memory."""
+    """Return the weights after full-batch descent, computed on all pairs."""
     W, output_weights, scale = network.weights.copy(), network.output_weights, sqrt(network.width)
     V = np.zeros_like(W)
     for _ in range(iterations):
@@ -57,7 +59,7 @@ def squared_error(network, X, y, weight=1.0) -> float:
     return 0.5 * float(np.sum(np.reshape(weight, (-1, 1)) * (network.predict(X) - y) ** 2))
 
 
-# Plain descent and its steps
+# Gradient descent
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -93,7 +95,7 @@ def test_training_is_gradient_descent(engine, loss, outputs, step):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("rate", [0.05, "auto"])
 @pytest.mark.parametrize("step", STEPS)
-def test_weight_two_is_the_row_twice_and_weight_zero_is_no_row(engine, rate, step):
+def test_integer_weights_are_repeated_rows(engine, rate, step):
     network, X, y = make(n=20)
     counts = np.arange(20) % 3
     other = copied(network)
@@ -107,7 +109,7 @@ def test_weight_two_is_the_row_twice_and_weight_zero_is_no_row(engine, rate, ste
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("step", STEPS)
-def test_small_weights_of_all_samples_change_nothing_but_the_rate(engine, step):
+def test_a_common_factor_of_all_weights_changes_only_the_rate(engine, step):
     first, X, y = make()
     runs = []
     for weight in (1.0, 1e-31):
@@ -149,7 +151,7 @@ def test_auto_descends_monotonically(case, loss):
     result = train(network, problem.X, y, loss=loss, max_iter=60, tol=0)
     losses, rates = result.history.column("loss"), result.history.column("learning_rate")
     grown = np.flatnonzero(np.diff(losses) > 1e-5 * losses[:-1] + 1e-10 * losses[0])
-    if case == "two neurons":  # so few that one pair that starts to fire changes the kernel: growth, but halving too
+    if case == "two neurons":  # one more active pair changes the kernel: the loss may grow, and the rate is halved
         assert (rates[np.minimum(grown + 2, 60)] <= 0.5 * rates[grown]).all()
     else:
         assert len(grown) == 0
@@ -162,10 +164,10 @@ def test_auto_descends_monotonically(case, loss):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("step", ["plain", "heavy ball", "Nesterov"])
 @pytest.mark.parametrize("times", [10, 1e4])
-def test_auto_backs_off_from_a_rate_that_is_too_large(monkeypatch, engine, step, times):
+def test_auto_halves_a_rate_that_is_too_large(monkeypatch, engine, step, times):
     network, X, y = make(threshold=0.2)
     choose = StepSize.choose
-    monkeypatch.setattr(StepSize, "choose", lambda *asked: times * choose(*asked))
+    monkeypatch.setattr(StepSize, "choose", lambda *arguments: times * choose(*arguments))
     result = train(network, X, y, engine=engine, max_iter=400, tol=0, **STEPS[step])
     rates = result.history.column("learning_rate")
     halvings = np.log2(rates[0] / result.learning_rate)
@@ -197,7 +199,7 @@ def test_auto_where_nothing_fires():
     assert np.array_equal(network.weights, before)
 
 
-def test_theory_is_the_papers_rate_and_descends():
+def test_theory_is_the_rate_of_the_paper_and_descends():
     network, X, y = make(n=10)
     smallest = smallest_eigenvalue(shifted_ntk(X, network.threshold))
     result = train(network, X, y, learning_rate="theory", max_iter=30, tol=0)
@@ -208,31 +210,25 @@ def test_theory_is_the_papers_rate_and_descends():
 def test_theory_refuses_equal_rows():
     network, _, y = make(n=10)
     X = np.concatenate([np.eye(5), np.eye(5)])
-    with pytest.raises(
-        InputError,
-        match=r"^learning_rate='theory' needs λ_min\(H\^cts\) > 0, got .*: two rows are the same.*; use 'auto'$",
-    ):
+    with pytest.raises(InputError, match=r"learning_rate='theory'.*got .*two rows are equal.*'auto'"):
         train(network, X, y, learning_rate="theory")
 
 
 def test_theory_refuses_equal_rows_whose_norm_is_rounded():
     for seed in range(30):
         network, X, y = make(n=6, seed=seed, dtype="float32")
-        with pytest.raises(InputError, match="two rows are the same"):
+        with pytest.raises(InputError, match="two rows are equal"):
             train(network, X[[0, *range(6)]], y[[0, *range(6)]], learning_rate="theory", max_iter=0)
 
 
 def test_theory_refuses_many_rows(monkeypatch):
     monkeypatch.setattr("fireset.training.step_size._MAX_ROWS_FOR_THEORY", 9)
     network, X, y = make(n=10)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"learning_rate='theory'.*9 rows, got 10"):
         train(network, X, y, learning_rate="theory")
-    assert str(caught.value) == (
-        "learning_rate='theory' needs all eigenvalues of an n × n matrix and is limited to 9 rows, got 10; use 'auto'"
-    )
 
 
-def test_theory_does_not_look_at_validation_rows():
+def test_theory_ignores_validation_rows():
     network, X, y = make(n=10)
     alone = train(copied(network), X[:6], y[:6], learning_rate="theory", max_iter=0)
     watched = train(network, X[:6], y[:6], learning_rate="theory", max_iter=0, validation=(X[6:], y[6:]))
@@ -245,11 +241,9 @@ def test_theory_does_not_look_at_validation_rows():
 def test_divergence_warns_and_keeps_a_network_no_worse_than_the_first(engine, dtype, rate):
     network, X, y = make(threshold=0.2, dtype=dtype)
     first = squared_error(network, X, y)
-    with pytest.warns(RuntimeWarning, match=r"^the loss grew beyond all bounds at learning_rate=") as caught:
+    with pytest.warns(RuntimeWarning, match=r"the loss .* at learning_rate=") as caught:
         result = train(network, X, y, engine=engine, learning_rate=rate, max_iter=200)
-    assert str(caught[-1].message).endswith(
-        f"the network is that of iteration {result.best_iteration}. Use learning_rate='auto' or a smaller number"
-    )
+    assert f"iteration {result.best_iteration}" in str(caught[-1].message)
     assert caught[-1].filename == __file__
     assert result.stop_reason == "diverged"
     assert len(result.history) < 200
@@ -290,10 +284,10 @@ def test_tol_stops_on_a_plateau():
 
 
 @pytest.mark.parametrize("solver", ["gradient", "gauss-newton"])
-def test_a_loss_that_is_infinite_from_the_start_ends_the_run_with_a_word(solver):
+def test_an_infinite_first_loss_ends_the_run_with_a_warning(solver):
     network, X, y = make()
     network.weights *= 1e200
-    with pytest.warns(RuntimeWarning, match=r"^the loss is inf at the start: the predictions overflow\. Use smaller w"):
+    with pytest.warns(RuntimeWarning, match=r"loss is inf at the start"):
         result = train(network, X, y, solver=solver, max_iter=20)
     assert result.stop_reason == "diverged"
     assert len(result.history) == 1
@@ -311,12 +305,12 @@ def test_no_iterations_change_nothing():
 # Validation
 
 
-def watched(engine="dense", patience=1000, max_iter=60, **options):
-    """Fit noise with held-out noise beside it; returns what a callback saw of every iteration."""
+def train_with_validation(engine="dense", patience=1000, max_iter=60, **options):
+    """Fit noise, with noise as validation rows; return the records and weights of each iteration, too."""
     network, X, y = make(n=40, width=400)
     seen = []
 
-    def look(progress):
+    def record(progress):
         seen.append((progress.record, progress.network.weights.copy()))
 
     result = train(
@@ -329,7 +323,7 @@ def watched(engine="dense", patience=1000, max_iter=60, **options):
         tol=0,
         validation=(X[25:], y[25:]),
         patience=patience,
-        callbacks=[look],
+        callbacks=[record],
         **options,
     )
     return network, X, y, result, seen
@@ -338,7 +332,7 @@ def watched(engine="dense", patience=1000, max_iter=60, **options):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("step", STEPS)
 def test_the_weights_of_the_best_validation_iteration_are_kept(engine, step):
-    network, X, y, result, seen = watched(engine, **STEPS[step])
+    network, X, y, result, seen = train_with_validation(engine, **STEPS[step])
     held_out = result.history.column("validation_loss").astype(float)
     best = int(np.argmin(held_out))
     assert 0 < best < len(held_out) - 1
@@ -353,17 +347,17 @@ def test_the_weights_of_the_best_validation_iteration_are_kept(engine, step):
 
 
 def test_patience_stops():
-    *_, result, _ = watched(patience=5)
+    *_, result, _ = train_with_validation(patience=5)
     assert result.stop_reason == "patience"
     assert result.history[-1].iteration == result.best_iteration + 5
-    *_, longer, _ = watched(patience=6)
+    *_, longer, _ = train_with_validation(patience=6)
     assert longer.history[-1].iteration >= result.history[-1].iteration + 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("rate", [0.5, "auto"])
 @pytest.mark.parametrize("step", STEPS)
-def test_validation_rows_do_not_touch_the_weights(engine, rate, step):
+def test_validation_rows_do_not_affect_the_weights(engine, rate, step):
     network, X, y = make(n=40)
     trails = []
     for validation in (None, (X[25:], y[25:])):
@@ -388,7 +382,7 @@ def test_validation_rows_do_not_touch_the_weights(engine, rate, step):
 # Callbacks, errors, Ctrl-C
 
 
-def test_callbacks_see_every_iteration():
+def test_callbacks_are_called_in_every_iteration():
     network, X, y = make()
     seen = []
     result = train(network, X, y, max_iter=7, tol=0, callbacks=[seen.append])
@@ -399,7 +393,7 @@ def test_callbacks_see_every_iteration():
     assert seen[0].engine.name == result.engine
 
 
-def test_a_callback_may_stop_and_all_are_called():
+def test_a_callback_can_stop_training_and_all_are_called():
     network, X, y = make()
     calls = []
     result = train(
@@ -410,15 +404,27 @@ def test_a_callback_may_stop_and_all_are_called():
         tol=0,
         callbacks=[lambda p: p.record.iteration == 4, lambda p: calls.append(p.record.iteration)],
     )
-    assert result.stop_reason == "callback"
+    assert result.stop_reason is StopReason.CALLBACK
     assert calls == [0, 1, 2, 3, 4]
     assert result.best_iteration == 4
     assert squared_error(network, X, y) == pytest.approx(result.history[4].loss)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("mine"), KeyboardInterrupt(), SystemExit(3)])
+def test_a_time_limit_is_a_stop_reason_of_its_own():
+    network, X, y = make()
+    for seconds, callbacks, reason in (
+        (0.0, [], StopReason.TIME_LIMIT),
+        (1e6, [lambda _: True], StopReason.CALLBACK),
+        (0.0, [lambda _: True], StopReason.TIME_LIMIT),
+    ):
+        result = train(network, X, y, max_iter=50, tol=0, callbacks=[TimeLimit(seconds), *callbacks])
+        assert result.stop_reason is reason
+        assert len(result.history) == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("from a callback"), KeyboardInterrupt(), SystemExit(3)])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_a_callback_raises_passes_through_and_leaves_a_network_it_has_seen(engine, error):
+def test_an_exception_of_a_callback_leaves_the_weights_of_an_iteration(engine, error):
     network, X, y = make()
     seen = []
 
@@ -435,7 +441,7 @@ def test_what_a_callback_raises_passes_through_and_leaves_a_network_it_has_seen(
     assert squared_error(network, X, y) <= squared_error(first, X, y)
 
 
-def test_a_step_that_fails_in_the_middle_leaves_no_half_step():
+def test_a_failed_step_is_undone():
     network, X, y = make()
     engine = create("dense")
     whole, steps = engine.step, []
@@ -457,7 +463,7 @@ def test_a_step_that_fails_in_the_middle_leaves_no_half_step():
 
 @pytest.fixture
 def python_handles_ctrl_c():
-    """Python's own handler, whatever the test runner has put in its place."""
+    """Install the default handler of Python in place of that of the test runner."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -469,7 +475,7 @@ def press_ctrl_c() -> None:
 
 @pytest.mark.usefixtures("python_handles_ctrl_c")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ctrl_c_ends_after_the_iteration_and_keeps_the_network(engine):
+def test_ctrl_c_ends_after_the_iteration_and_keeps_the_best_network(engine):
     network, X, y = make()
 
     def interrupt(progress):
@@ -512,11 +518,11 @@ def test_the_handler_is_restored_after_success_and_error():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_somebody_elses_handler_is_left_alone():
+def test_a_custom_handler_is_not_replaced():
     network, X, y = make()
     caught = []
-    before = signal.signal(signal.SIGINT, lambda *_: caught.append("theirs"))
-    theirs = signal.getsignal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, lambda *_: caught.append("custom"))
+    custom = signal.getsignal(signal.SIGINT)
     try:
         result = train(
             network,
@@ -526,10 +532,10 @@ def test_somebody_elses_handler_is_left_alone():
             tol=0,
             callbacks=[lambda p: press_ctrl_c() if p.record.iteration == 2 else None],
         )
-        assert signal.getsignal(signal.SIGINT) is theirs
+        assert signal.getsignal(signal.SIGINT) is custom
     finally:
         signal.signal(signal.SIGINT, before)
-    assert caught == ["theirs"]
+    assert caught == ["custom"]
     assert result.stop_reason == "max_iter"
 
 
@@ -563,7 +569,7 @@ def test_history_columns(engine):
     if engine == "dense":
         assert set(history.column("inner_products")) == {30 * 200}
         assert set(history.column("refreshes")) == {0}
-    with pytest.raises(InputError, match=r"^name must be one of iteration, loss, .*, missed_pairs; got 'accuracy'$"):
+    with pytest.raises(InputError, match=r"`name`.*missed_pairs, got 'accuracy'"):
         history.column("accuracy")
 
 
@@ -602,7 +608,7 @@ def test_any_norm_stays_exact(step, zero_row):
     for engine in ENGINES:
         trail = trails[engine] = []
 
-        def look(progress, trail=trail):
+        def record(progress, trail=trail):
             trail.append((progress.network.weights.copy(), progress.engine.fire_sets()))
 
         train(
@@ -613,7 +619,7 @@ def test_any_norm_stays_exact(step, zero_row):
             max_iter=60,
             tol=0,
             any_norm=True,
-            callbacks=[look],
+            callbacks=[record],
             **STEPS[step],
         )
     for (dense, expected), (data, found) in zip(trails["dense"], trails["data"], strict=True):
@@ -625,24 +631,20 @@ def test_any_norm_stays_exact(step, zero_row):
 # Refused input
 
 
-def test_rows_of_other_norms_are_refused_with_the_remedy():
+def test_rows_of_other_norms_are_refused():
     network, X, y = make()
     X[4] *= 2.5
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"X .*norm 1, row 4 has 2.5; .*any_norm=True"):
         train(network, X, y)
-    assert str(caught.value) == (
-        "rows of X must have norm 1, row 4 has 2.5; divide rows by their norm, use the estimators (they do it), "
-        "or pass any_norm=True"
-    )
     X[2] = 0.0
-    with pytest.raises(InputError, match=r"^rows of X must have norm 1, row 2 has 0;"):
+    with pytest.raises(InputError, match=r"X .*norm 1, row 2 has 0;"):
         train(network, X, y)
-    with pytest.raises(InputError, match=r"^rows of validation X must have norm 1, row 4 has 2.5;"):
+    with pytest.raises(InputError, match=r"validation X .*norm 1, row 4 has 2.5;"):
         train(network, X[5:], y[5:], validation=(X[[0, 1, 3, 5, 4]], y[:5]))
 
 
 def refused(change) -> str:
-    """The message for a call that ``change`` has spoiled; the network must be as it was."""
+    """Return the message for invalid arguments; the network must be unchanged."""
     network, X, y = make(n=6)
     before = network.weights.copy()
     arguments = {"X": X, "y": y}
@@ -653,7 +655,7 @@ def refused(change) -> str:
     return str(caught.value)
 
 
-def spoiled(array, value, row=2):
+def replaced(array, value, row=2):
     array = array.copy()
     array[row, 0] = value
     return array
@@ -662,91 +664,51 @@ def spoiled(array, value, row=2):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda X, _: {"X": X[:, :4]}, "X must have shape (n, 5), got (6, 4)"),
+        (lambda X, _: {"X": X[:, :4]}, r"X .*\(n, 5\), got \(6, 4\)"),
         (lambda X, _: {"X": X[:0]}, "X has no rows"),
-        (lambda X, _: {"X": spoiled(X, np.nan)}, "X holds nan in row 2, column 0; remove or impute it"),
-        (lambda _, y: {"y": y[:5]}, "y must have shape (6, 1), got (5, 1)"),
-        (lambda _, y: {"y": y[:5, 0]}, "y must have shape (6, 1), got (5,)"),
-        (lambda *_: {"y": np.ones((6, 2))}, "y must have shape (6, 1), got (6, 2)"),
-        (lambda _, y: {"y": spoiled(y, np.nan)}, "y must be finite, row 2 is not"),
-        (lambda _, y: {"y": spoiled(y, np.inf, 5)}, "y must be finite, row 5 is not"),
+        (lambda X, _: {"X": replaced(X, np.nan)}, "X holds nan in row 2, column 0"),
+        (lambda _, y: {"y": y[:5]}, r"y .*\(6, 1\), got \(5, 1\)"),
+        (lambda _, y: {"y": y[:5, 0]}, r"y .*\(6, 1\), got \(5,\)"),
+        (lambda *_: {"y": np.ones((6, 2))}, r"y .*\(6, 1\), got \(6, 2\)"),
+        (lambda _, y: {"y": replaced(y, np.nan)}, "y must be finite, row 2"),
+        (lambda _, y: {"y": replaced(y, np.inf, 5)}, "y must be finite, row 5"),
+        (lambda _, y: {"y": replaced(y, -1e308)}, r"y .*sum of sample_weight .*row 2 holds -1e\+308; divide y"),
         (
-            lambda _, y: {"y": spoiled(y, -1e308)},
-            "y must be small enough for the sum of sample_weight · y² to be finite, row 2 holds -1e+308; divide y by "
-            "its standard deviation",
+            lambda _, y: {"y": replaced(y, 1e100, 3), "sample_weight": np.array([1, 1, 1, 1e150, 1, 1])},
+            r"y .*row 3 holds 1e\+100 at weight 1e\+150; divide y .*or sample_weight",
         ),
-        (
-            lambda _, y: {"y": spoiled(y, 1e100, 3), "sample_weight": np.array([1, 1, 1, 1e150, 1, 1])},
-            "y must be small enough for the sum of sample_weight · y² to be finite, row 3 holds 1e+100 at weight "
-            "1e+150; divide y by its standard deviation, or sample_weight by its mean",
-        ),
-        (
-            lambda X, y: {"validation": (X, spoiled(y, 1e200, 4))},
-            "validation y must be small enough for the sum of y² to be finite, row 4 holds 1e+200; divide y by its "
-            "standard deviation",
-        ),
-        (lambda *_: {"y": list("abcdef")}, "y must hold numbers; code classes as 0/1 or one-hot"),
-        (
-            lambda *_: {"y": [0, 1, 2, 0, 1, 2], "loss": "log_loss"},
-            "`y` must hold probabilities between 0 and 1 for loss='log_loss', got 0 to 2; encode classes as 0/1 or one-hot.",
-        ),
-        (lambda *_: {"sample_weight": np.ones(5)}, "sample_weight must have shape (6,), got (5,)"),
-        (
-            lambda *_: {"sample_weight": [1, 1, 1, 1, 1, -1]},
-            "sample_weight must be finite, at least 0, and not 0 everywhere",
-        ),
-        (
-            lambda *_: {"sample_weight": [1, 1, 1, 1, 1, np.nan]},
-            "sample_weight must be finite, at least 0, and not 0 everywhere",
-        ),
-        (
-            lambda *_: {"sample_weight": np.zeros(6)},
-            "sample_weight must be finite, at least 0, and not 0 everywhere",
-        ),
-        (lambda *_: {"momentum": 1}, "momentum must be at least 0 and below 1, got 1"),
-        (lambda *_: {"momentum": -0.1}, "momentum must be at least 0 and below 1, got -0.1"),
-        (lambda *_: {"max_iter": -1}, "max_iter must be a whole number of at least 0, got -1"),
-        (lambda *_: {"tol": -1e-3}, "tol must be at least 0, got -0.001"),
-        (lambda *_: {"tol": float("nan")}, "tol must be at least 0, got nan"),
-        (lambda *_: {"patience": 0}, "patience must be a whole number of at least 1, got 0"),
-        (
-            lambda *_: {"loss": "hinge"},
-            "`loss` must be one of squared_error, log_loss, absolute_error, huber, quantile, poisson, got 'hinge'.",
-        ),
-        (
-            lambda *_: {"learning_rate": "fast"},
-            "learning_rate must be 'auto', 'theory' or a positive number, got 'fast'",
-        ),
-        (lambda *_: {"learning_rate": 0}, "learning_rate must be 'auto', 'theory' or a positive number, got 0"),
-        (
-            lambda *_: {"learning_rate": float("inf")},
-            "learning_rate must be 'auto', 'theory' or a positive number, got inf",
-        ),
-        (lambda X, _: {"validation": (X,)}, "validation must be a pair (X, y), got tuple of 1"),
+        (lambda X, y: {"validation": (X, replaced(y, 1e200, 4))}, r"validation y .*row 4 holds 1e\+200; divide y"),
+        (lambda *_: {"y": list("abcdef")}, "y must hold numbers"),
+        (lambda *_: {"y": [0, 1, 2, 0, 1, 2], "loss": "log_loss"}, "`y` .*log_loss.*got 0 to 2"),
+        (lambda *_: {"sample_weight": np.ones(5)}, r"sample_weight .*\(6,\), got \(5,\)"),
+        (lambda *_: {"sample_weight": [1, 1, 1, 1, 1, -1]}, "sample_weight must be finite, at least 0"),
+        (lambda *_: {"sample_weight": [1, 1, 1, 1, 1, np.nan]}, "sample_weight must be finite, at least 0"),
+        (lambda *_: {"sample_weight": np.zeros(6)}, "sample_weight .*not 0 everywhere"),
+        (lambda *_: {"momentum": 1}, "momentum .*got 1$"),
+        (lambda *_: {"momentum": -0.1}, "momentum .*got -0.1$"),
+        (lambda *_: {"max_iter": -1}, "max_iter .*at least 0, got -1$"),
+        (lambda *_: {"tol": -1e-3}, "tol .*got -0.001$"),
+        (lambda *_: {"tol": float("nan")}, "tol .*got nan$"),
+        (lambda *_: {"patience": 0}, "patience .*at least 1, got 0$"),
+        (lambda *_: {"loss": "hinge"}, "`loss` .*squared_error, log_loss.*got 'hinge'"),
+        (lambda *_: {"learning_rate": "fast"}, "learning_rate .*'auto', 'theory'.*got 'fast'$"),
+        (lambda *_: {"learning_rate": 0}, "learning_rate .*got 0$"),
+        (lambda *_: {"learning_rate": float("inf")}, "learning_rate .*got inf$"),
+        (lambda X, _: {"validation": (X,)}, r"validation .*pair \(X, y\), got tuple of 1"),
         (lambda X, y: {"validation": (X[:0], y[:0])}, "validation X has no rows"),
-        (lambda X, y: {"validation": (X, y[:3])}, "validation y must have shape (6, 1), got (3, 1)"),
-        (
-            lambda X, y: {"validation": (spoiled(X, np.nan), y)},
-            "validation X holds nan in row 2, column 0; remove or impute it",
-        ),
+        (lambda X, y: {"validation": (X, y[:3])}, r"validation y .*\(6, 1\), got \(3, 1\)"),
+        (lambda X, y: {"validation": (replaced(X, np.nan), y)}, "validation X holds nan in row 2, column 0"),
     ],
 )
 def test_refused_arguments(change, message):
-    assert refused(change) == message
+    assert re.match(message, refused(change))
 
 
-@pytest.mark.parametrize(
-    ("size", "weight", "message"),
-    [
-        (1e39, 1.0, "row 2 holds 1e+39; divide y by its standard deviation, or use dtype='float64'"),
-    ],
-)
-def test_targets_too_large_for_float32_are_refused(size, weight, message):
+def test_targets_too_large_for_float32_are_refused():
     network, X, y = make(n=6, dtype="float32")
-    y[2] = size
-    with pytest.raises(InputError) as caught:
-        train(network, X, y, sample_weight=[1, 1, weight, 1, 1, 1])
-    assert str(caught.value) == f"y must be small enough for gradients to be finite in float32, {message}"
+    y[2] = 1e39
+    with pytest.raises(InputError, match=r"y .*float32, row 2 holds 1e\+39; .*dtype='float64'"):
+        train(network, X, y)
 
 
 def test_a_weight_too_large_for_float32_is_scaled():
@@ -756,9 +718,7 @@ def test_a_weight_too_large_for_float32_is_scaled():
 
 
 def test_unknown_engine_is_refused():
-    message = refused(lambda *_: {"engine": "fast"})
-    assert message.startswith("engine must be one of auto, correlation, data, dense, hashing, ")
-    assert message.endswith("; got 'fast'")
+    assert re.search(r"engine.*auto, correlation, data, dense.*got 'fast'", refused(lambda *_: {"engine": "fast"}))
 
 
 @pytest.mark.parametrize(
@@ -772,5 +732,5 @@ def test_unknown_engine_is_refused():
         ("validation", 5),
     ],
 )
-def test_arguments_of_the_wrong_kind_are_refused_by_name(name, value):
+def test_arguments_of_the_wrong_type_are_refused_by_name(name, value):
     assert refused(lambda *_: {name: value}).startswith(name)

@@ -17,22 +17,13 @@ from fireset.reporting.figures import Figure, HeatMap, Section, Series, Table
 from fireset.theory.kernel_function import KernelFunction
 from fireset.theory.leave_one_out import leave_one_out
 from fireset.training.result import TrainingResult
+from fireset.training.solvers import solver_class
 
 _MAX_COLUMNS = 20
 _MIN_RECORDS = 3  # of a history, for a curve
 _MAP_ROWS, _MAP_NEURONS = 60, 120  # of the heat maps
 _MIN_PART_ROWS = 30
 _MAX_HALVINGS = 4
-_SOLVERS = {"gauss-newton": ("Gauss–Newton", "round"), "gradient": ("gradient descent", "iteration")}
-
-
-def solver_label(solver: str) -> str:
-    return _SOLVERS.get(solver, (solver, ""))[0]
-
-
-def counted_steps(solver: str, count: int) -> str:
-    """Return the number of steps: "1 round" of Gauss–Newton, "300 iterations" of other solvers."""
-    return counted(count, _SOLVERS.get(solver, ("", "iteration"))[1])
 
 
 @dataclass(frozen=True)
@@ -142,8 +133,9 @@ def learning_section(result: TrainingResult, curve: LearningCurve | None, score:
     count = len(history) - 1
     change = f"The loss goes from {history[0].loss:.4g} to {history[-1].loss:.4g} in "
     if count < _MIN_RECORDS:
-        solved = " Gauss–Newton solves for all weights at once." if result.solver == "gauss-newton" else ""
-        paragraphs, figures = [f"{change}{counted_steps(result.solver, count)}, too few for a curve.{solved}"], []
+        solver = solver_class(result.solver)
+        solved = "" if solver.runs_to_max_iter else f" {solver.label} solves for all weights at once."
+        paragraphs, figures = [f"{change}{counted(count, solver.iteration_label)}, too few for a curve.{solved}"], []
     else:
         paragraphs, figures = [], _loss_figures(result, f"{change}{count:,} iterations.")
     if curve is not None:

@@ -8,11 +8,12 @@ import numpy as np
 
 from fireset._util.wording import counted, duration, percent, significant
 from fireset.commands.held_out import MIN_ROWS_FOR_CURVES, HeldOut
-from fireset.commands.run_report import LearningCurve, counted_steps, solver_label
+from fireset.commands.run_report import LearningCurve
 from fireset.commands.scores import wilson_interval
 from fireset.reporting.figures import Figure, Section, Series, Table, short_names
 from fireset.tables.cells import cli_option, one_line
 from fireset.tables.holdout import SplitHint
+from fireset.training.solvers import solver_class
 
 _MIN_USEFUL_GAIN = 0.01  # of accuracy or R² by a doubling of the rows
 _LEAKAGE_IMPORTANCE, _LEAKAGE_SCORE = 0.9, 0.99  # above both, a single column may give the target away
@@ -124,12 +125,13 @@ def _eval_line(facts: dict[str, Any]) -> str:
 
 
 def _training_line(facts: dict[str, Any]) -> str:
-    done = counted_steps(facts.get("solver", ""), facts["iterations"])
+    done = counted(facts["iterations"], solver_class(facts.get("solver", "")).iteration_label)
     how = {
         "tol": f"converged after {done}",
         "max_iter": f"stopped after {done}, the most that --max-iter allows",
         "patience": f"stopped after {done}, when the validation rows no longer improved",
-        "callback": f"stopped by --time after {done}, with the best network so far",
+        "time_limit": f"stopped by --time after {done}, with the best network so far",
+        "callback": f"stopped by a callback after {done}, with the best network so far",
         "interrupted": f"interrupted after {done}, with the best network so far",
         "terminated": f"ended by SIGTERM after {done}; --resume continues from the checkpoint",
         "diverged": f"the loss grew without bound after {done}; give a smaller --learning-rate, or auto",
@@ -174,7 +176,8 @@ def summary_section(facts: dict[str, Any], held: HeldOut | None, curve: Learning
 
 def _training_text(facts: dict[str, Any]) -> str:
     kind = "the number" if facts["task"] == "regression" else "the class"
-    how = f"{counted_steps(facts['solver'], facts['iterations'])} of {solver_label(facts['solver'])}"
+    solver = solver_class(facts["solver"])
+    how = f"{counted(facts['iterations'], solver.iteration_label)} of {solver.label or facts['solver']}"
     return (
         f"A network of {facts['width']:,} neurons was trained on {counted(facts['rows'], 'row')} of {facts['file']} to "
         f"predict {kind} {facts['target']} from {counted(facts['columns'], 'column')}, by {how} in "

@@ -28,8 +28,7 @@ from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
 from fireset.training.losses import Loss, get_loss
 from fireset.training.memory import check_weights
-from fireset.training.stopping import StopReason
-from fireset.training.time_limit import TimeLimit
+from fireset.training.stopping import StopReason, TimeLimit
 
 if TYPE_CHECKING:
     import polars as pl
@@ -190,7 +189,7 @@ def _check_memory(
     columns = len(problem.encoder.feature_names)
     width = estimator.width_for(len(problem.y), columns, outputs)
     share = -(-width // current_grid().same_rows.size)
-    check_weights(share, columns + 1, estimator.dtype, momentum=estimator.momentum > 0, asked=memory)
+    check_weights(share, columns + 1, estimator.dtype, momentum=estimator.momentum > 0, limit=memory)
 
 
 def _summary(

@@ -18,8 +18,9 @@ Deviations from the paper:
    stored for each pair.
 2. Paths of several leaves of one tree are brought up to date together, each node once: never more than the whole tree.
 3. The gradient has the sign of u − y, and firing is > everywhere, as in all of fireset.
-4. In float64 inner products near b are the deciding ones (``fireset.kernels.firing``), so that leaf > b is the last
-   word. BLAS alone would leave it to its version who fires there.
+4. Inner products near b in float64, and those whose sums may overflow, are the deciding ones
+   (``fireset.kernels.firing``), so that leaf > b is the last word. BLAS alone would leave it to its version who fires
+   there.
 5. With momentum a neuron may move that does not fire. It too is brought up to date.
 """
 
@@ -191,9 +192,9 @@ class _Forest:
         """Put deciding values into ``H = rows @ columns.T`` near the threshold, as far as they decide."""
         from fireset.kernels.firing import refine_near_threshold
 
-        if self.network.dtype == np.float32:
-            return
         bands = deciding_band(self.network.n_features, self.network.dtype, weight_norms, self.sample_norm)
+        if bands.max() < 0:  # float32 whose sums cannot overflow: the computed value decides
+            return
         refine_near_threshold(H, rows, columns, np.full(len(H), self.threshold), bands)
 
     def walk(self, sums: list[np.ndarray], trees_are_neurons: bool) -> int:
@@ -273,7 +274,8 @@ class _TreesOfSamples(_Forest):
         def recompute_span(span: tuple[int, int]) -> None:
             for tile in _tiles(span, len(neurons)):
                 X = self.X[tile]
-                H = X @ W.T
+                with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again
+                    H = X @ W.T
                 # A row is a sample here: one band for all neurons, wide enough for each of them.
                 self.refine(H, X, W, np.full(len(X), largest_norm))
                 set_leaves(self.trees, np.arange(tile.start, tile.stop), neurons, H, nodes, children)

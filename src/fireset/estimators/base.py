@@ -38,7 +38,7 @@ from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
 from fireset.training.losses import Loss, get_loss
 from fireset.training.progress import ProgressBar
-from fireset.training.solvers import SOLVERS, GradientDescent, Solver
+from fireset.training.solvers import SOLVERS, GradientDescent, Solver, solver_class
 from fireset.training.stopping import StopReason
 
 if TYPE_CHECKING:
@@ -46,10 +46,8 @@ if TYPE_CHECKING:
 
 # κ where it is "auto" and the network is 0 before training: predictions of any other start would be scaled as well.
 # For Gauss–Newton: one or two rounds, and a fit that is nearly that of the kernel.
-_KERNEL_OUTPUT_SCALE, _OUTPUT_SCALE = 1000.0, 10.0
 _OUTPUT_SCALES = 1e-12, 1e12  # as for networks; solvers have limits of their own, by precision
 _MAX_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
-_GRADIENT_TOLERANCE = 1e-4  # where tol is "auto"; Gauss–Newton has the loss's
 _NARROW = 2  # weights for each target; docs/solvers.md has the figures
 _FAR_FROM_CONVERGED = 0.01  # of the loss, over the last 10 iterations
 
@@ -230,7 +228,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         fixed_rate = self.learning_rate != "auto" or (isinstance(self.solver, Solver) and not self.solver.adaptive)
         if start == "paper" or fixed_rate:
             return 1.0
-        return _KERNEL_OUTPUT_SCALE if self.solver_ == "gauss-newton" else _OUTPUT_SCALE
+        return self._solver_class().default_output_scale
 
     def _choose_settings(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, **given) -> TableSettings:
         return choose_settings(Z, targets, weight, **given)
@@ -319,7 +317,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         self.n_iter_ += len(self.result_.history) - 1
         if self.result_.stop_reason is StopReason.INTERRUPTED:
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
-        left = self.result_.details.get("predicted_decrease") or 0.0
+        left = self.result_.details.get("predicted_reduction") or 0.0
         if self.result_.stop_reason is StopReason.STALLED and left > max(_FAR_FROM_CONVERGED, self._tolerance()):
             warnings.warn(
                 f"training stalled after {self.n_iter_} iterations: no step decreases the loss, though a linear "
@@ -350,7 +348,10 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _tolerance(self) -> Any:
         if self.tol != "auto":
             return self.tol
-        return get_loss(self.loss).gauss_newton_tol if self.solver_ == "gauss-newton" else _GRADIENT_TOLERANCE
+        return self._solver_class().default_tol(get_loss(self.loss))
+
+    def _solver_class(self) -> type[Solver]:
+        return solver_class(self.solver if isinstance(self.solver, Solver) else self.solver_)
 
     def _warn_not_converged(self) -> None:
         """At max_iter the loss was still falling by more than tol asks for."""

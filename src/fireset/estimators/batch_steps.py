@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from fireset.training.solvers import GradientDescent, SolverContext
+from fireset.training.run import Run
+from fireset.training.solvers import GradientDescent
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,10 @@ class BatchDescent(GradientDescent):
         super().__init__(learning_rate)
         self._previous = previous
 
-    def start(self, context: SolverContext) -> None:
+    def start(self, run: Run) -> None:
         previous, self._previous = self._previous, None
         if previous is None or not self.adaptive:
-            super().start(context)
+            super().start(run)
             return
-        self.context = context
-        self._rule.rate = previous.rate * previous.weight / context.problem.total(context.problem.weight.sum())[0]
+        self.run = run
+        self._rule.rate = previous.rate * previous.weight / run.problem.total(run.problem.weight.sum())[0]

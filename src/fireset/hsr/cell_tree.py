@@ -19,6 +19,7 @@ the cells above stay as they are, which is right, if wider than need be, and a t
 are gone. Fewer than 512 points are kept without cells.
 """
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -69,11 +70,17 @@ class CellTreeIndex(DynamicIndex):
 
     # Trees
 
-    def _plant(self, rows: np.ndarray, ids: np.ndarray) -> None:
-        """A new tree of these points."""
+    def _plant(self, rows: np.ndarray, ids: np.ndarray, replaced: Sequence[int] = ()) -> None:
+        """Build a tree of these points, in place of the trees ``replaced``, whose points are among them.
+
+        Nothing is changed before the tree is complete: a build that fails, for want of memory or by Ctrl-C, must not
+        leave ids without a tree, since kernels that delete them do not check places.
+        """
         if not len(rows):
             return
         tree, points = self._build(rows, ids)
+        for other in replaced:
+            del self._trees[other], self._sizes[other]
         number = next(k for k in range(len(self._trees) + 1) if k not in self._trees)
         self._trees[number], self._sizes[number] = tree, [len(ids), len(ids)]
         self._owners[ids], self._points[ids] = number, points
@@ -132,12 +139,6 @@ class CellTreeIndex(DynamicIndex):
             margin=margin,
         )
         return arrays, points
-
-    def _uproot(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and rows of a tree, which is removed."""
-        ids, rows = self._rows_of(number)
-        del self._trees[number], self._sizes[number]
-        return ids, rows
 
     def _rows_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         from fireset.kernels.partition_tree import LEAF
@@ -217,21 +218,25 @@ class CellTreeIndex(DynamicIndex):
         self._insert(points, ids)
         self._length += len(ids)
 
-    def _insert(self, points: np.ndarray, ids: np.ndarray) -> None:
-        """One tree of these points and of all trees that have no more points than those taken before them."""
-        parts, count = [(ids.astype(np.int32), points)], len(ids)
-        for number in sorted(self._sizes, key=lambda k: self._sizes[k][0]):
+    def _insert(self, points: np.ndarray, ids: np.ndarray, replaced: Sequence[int] = ()) -> None:
+        """Build one tree of these points and of all trees that have no more points than those taken before them.
+
+        It takes the place of the trees ``replaced``, too, whose points are given.
+        """
+        parts, count, taken = [(ids.astype(np.int32), points)], len(ids), list(replaced)
+        for number in sorted(self._sizes.keys() - taken, key=lambda k: self._sizes[k][0]):
             size = self._sizes[number][0]
             if size > max(count, _FEW - count):
                 break
-            parts.append(self._uproot(number))
+            parts.append(self._rows_of(number))
+            taken.append(number)
             count += size
         all_ids, rows = (np.concatenate(part) for part in zip(*parts, strict=True))
-        self._plant(rows, all_ids)
+        self._plant(rows, all_ids, taken)
 
     def _delete(self, ids: np.ndarray) -> None:
-        self._remove(ids)
         self._length -= len(ids)
+        self._remove(ids)
 
     def _remove(self, ids: np.ndarray) -> None:
         from fireset.kernels.cell_tree import remove
@@ -246,14 +251,18 @@ class CellTreeIndex(DynamicIndex):
         for number in touched:
             left, built = self._sizes.get(number, (1, 1))  # another tree may have taken it in by now
             if left == 0:
-                self._uproot(number)
+                del self._trees[number], self._sizes[number]
             elif left < built // 2:
-                rest, rows = self._uproot(number)
-                self._insert(rows, rest)
+                rest, rows = self._rows_of(number)
+                self._insert(rows, rest, [number])
 
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
-        self._remove(ids)
-        self._insert(points, ids)
+        try:
+            self._remove(ids)
+            self._insert(points, ids)
+        except BaseException:  # a build failed, and these ids are deleted
+            self._length = int((self._owners >= 0).sum())
+            raise
 
 
 def _number_leaves(ranges: np.ndarray, children: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fireset.kernels.compiling import strict
-from fireset.kernels.firing import fma
+from fireset.kernels.firing import add_scaled_product, fma, unscaled
 
 _SLACK = 16 * 2.0**-53  # 10 units are needed, see ``search``; the others cover the rounding of the bound itself
 _UNDERFLOW = 1e-300  # more than an inner product can lose to underflow
@@ -158,7 +158,10 @@ def _perpendicular_slope(w0, w1, slope_exponent):
 def _inner_product(w0, w1, points, i):
     """⟨w, points[i]⟩, the bits of ``deciding_dot``, without the cost of a view of the point."""
     x, y = np.float64(points[i, 0]), np.float64(points[i, 1])
-    return fma(w1, y, fma(w0, x, 0.0))  # pyright: ignore[reportCallIssue]
+    value = fma(w1, y, fma(w0, x, 0.0))  # pyright: ignore[reportCallIssue]
+    if not abs(value) < np.inf:
+        value = unscaled(add_scaled_product(w1, y, add_scaled_product(w0, x, 0.0)))
+    return value
 
 
 @strict

@@ -7,8 +7,9 @@ fast value lies within the band around b, ``deciding_dot`` is computed and decid
 
 In float32 the band would be wide enough to cost time, and a float32 value near b carries no more information than its
 rounding error: there the fast value decides (``band < 0``), as the definition of exactness allows. Where a float32 sum
-may overflow, ``deciding_dot`` decides for all pairs (``band`` is infinite); it cannot overflow itself. In float64 it
-can: a sum of +∞ is above every finite threshold, one of −∞ or NaN above none.
+may overflow, ``deciding_dot`` decides for all pairs (``band`` is infinite). The same holds for float64: where
+``deciding_dot`` itself overflows on the way, it is computed again of numbers scaled by a power of two, so that the sum
+of finite numbers is never NaN, and +∞ or −∞ only if it is beyond all float64 numbers.
 """
 
 import numpy as np
@@ -16,6 +17,8 @@ from numba import float64, types
 from numba.extending import intrinsic, overload
 
 from fireset.kernels.compiling import strict, vectorized
+
+_SCALE, _UNSCALE = 2.0**-600, 2.0**600
 
 
 @intrinsic
@@ -34,7 +37,27 @@ def deciding_dot(w, x):
     total = 0.0
     for j in range(w.shape[0]):
         total = fma(np.float64(w[j]), np.float64(x[j]), total)  # pyright: ignore[reportCallIssue]
+    if not abs(total) < np.inf:
+        total = 0.0
+        for j in range(w.shape[0]):
+            total = add_scaled_product(w[j], x[j], total)
+        total = unscaled(total)
     return total
+
+
+@strict
+def add_scaled_product(a, b, total):
+    """a·b/2¹²⁰⁰ + total, which does not overflow.
+
+    Products that underflow are far below the rounding error of a sum that has reached 2¹⁰²³ on the way.
+    """
+    return fma(np.float64(a) * _SCALE, np.float64(b) * _SCALE, total)  # pyright: ignore[reportCallIssue]
+
+
+@strict
+def unscaled(total):
+    """A sum of ``add_scaled_product`` in its own size: ±∞ if that is beyond float64."""
+    return total * _UNSCALE * _UNSCALE
 
 
 @strict
@@ -43,6 +66,11 @@ def _sparse_deciding_dot(w, indptr, indices, numbers, i):
     total = 0.0
     for q in range(indptr[i], indptr[i + 1]):
         total = fma(np.float64(w[indices[q]]), np.float64(numbers[q]), total)  # pyright: ignore[reportCallIssue]
+    if not abs(total) < np.inf:
+        total = 0.0
+        for q in range(indptr[i], indptr[i + 1]):
+            total = add_scaled_product(w[indices[q]], numbers[q], total)
+        total = unscaled(total)
     return total
 
 

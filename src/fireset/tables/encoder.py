@@ -57,6 +57,7 @@ Column = NumberColumn | CategoryColumn | DateColumn | OrderedColumn
 
 _ENOUGH_TO_TELL = 10  # rows; in fewer, texts that all differ may be categories
 _MIN_COVERAGE = 0.1  # of the rows: so few hold a category that another row holds, too
+_OVERFLOW_MARGIN = 1e3  # column sums are refused within this factor of the largest float64
 _FILL = "fill them in, or train with --impute (missing='impute')"
 _MEDIAN_ROWS = 20_000  # that the medians of an array are taken from
 
@@ -125,6 +126,7 @@ class TableEncoder:
 
         A sparse table has no missing cells; those of later tables become 0.
         """
+        _refuse_huge(X)
         if is_sparse(X):
             return cls(tuple(NumberColumn(f"x{j}", 0.0 if impute else None) for j in range(X.shape[1])))
         missing = np.atleast_1d(np.isnan(X).any(axis=0))
@@ -342,6 +344,19 @@ def _learn_text(series: pl.Series, label: str, impute: bool) -> Column | str:
         kind = "free text" if words >= 3 else "an identifier"
         return f"holds {len(counts):,} different texts in {rows:,} rows, like {kind}"
     return CategoryColumn.learn(series, impute, keep_all=False)
+
+
+def _refuse_huge(X: Any) -> None:
+    """Refuse numbers of which the sum of a column may overflow."""
+    sizes = np.abs(X.data if is_sparse(X) else X)
+    largest = float(np.fmax.reduce(sizes, axis=None, initial=0.0))
+    limit = float(np.finfo(np.float64).max) / _OVERFLOW_MARGIN / max(1, X.shape[0])
+    if largest > limit:
+        where = "" if is_sparse(X) else f" in column {int(np.fmax.reduce(sizes, axis=0).argmax())}"
+        raise InputError(
+            f"numbers of `X` must be at most {limit:.1g} in size, got {largest:g}{where}; "
+            "divide the column by a constant."
+        )
 
 
 def _refuse_missing(table: pl.DataFrame, remedy: str) -> None:

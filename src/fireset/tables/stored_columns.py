@@ -1,9 +1,10 @@
 """Columns out of a model file, which is untrusted: every part is checked."""
 
+import sys
 from typing import Any
 
 from fireset._util.errors import InputError
-from fireset.tables.cells import MAX_MAGNITUDE, quoted
+from fireset.tables.cells import quoted
 from fireset.tables.column_kinds import OTHER_CATEGORY, PERIODS, CategoryColumn, DateColumn, NumberColumn, OrderedColumn
 from fireset.tables.spelled import DATE_FORMATS, PLAIN, TruthSpelling, restore_spelling
 
@@ -86,7 +87,7 @@ def _spelling(stored: dict) -> Any:
 
 def _fill_and_indicator(stored: dict) -> tuple[float | None, bool]:
     fill, indicator = stored["fill"], stored.get("indicator", False)
-    numeric = isinstance(fill, int | float) and not isinstance(fill, bool) and abs(fill) <= MAX_MAGNITUDE
+    numeric = isinstance(fill, int | float) and not isinstance(fill, bool) and abs(fill) <= sys.float_info.max
     what = "the 'fill' of a number column must be a finite number or null"
     expect(fill is None or numeric, what, fill)
     allowed = isinstance(indicator, bool) and (fill is not None or not indicator)

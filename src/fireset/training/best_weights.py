@@ -1,4 +1,4 @@
-"""Keeping the best network: through overshoot, divergence and Ctrl-C."""
+"""Copies of the weights to return to after overshoot, divergence, errors and Ctrl-C."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,78 +8,96 @@ import numpy as np
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.history import Iteration
 
-_COPY_LOSS_RATIO = 0.5  # without a validation set the safe copy is renewed when the loss has halved: log₂ many copies
-_ROLLBACK_LOSS_RATIO = 2.0  # times the loss of the copy
+_COPY_LOSS_RATIO = 0.5  # without validation rows the copy is renewed when the loss has halved: log₂ many copies
+_ROLLBACK_LOSS_RATIO = 2.0  # of the loss to that of the copy
+
+
+class Snapshot:
+    """A copy of the trained arrays of a network, and the iteration they belong to.
+
+    ``BestWeights`` keeps the best iteration in one, Gauss–Newton the weights before a trial step in another.
+    """
+
+    def __init__(self, network: ShiftedReLUNetwork, record: Iteration | None = None, *, with_outputs: bool = False):
+        self._network = network
+        self.record = record
+        self.weights = network.weights.copy()
+        self._output_weights = network.output_weights.copy() if with_outputs else None
+
+    def take(self, record: Iteration) -> None:
+        """Overwrite the copy with the current arrays of the network."""
+        np.copyto(self.weights, self._network.weights)
+        if self._output_weights is not None:
+            np.copyto(self._output_weights, self._network.output_weights)
+        self.record = record
+
+    def restore(self) -> None:
+        """Write the copy into the network."""
+        np.copyto(self._network.weights, self.weights)
+        if self._output_weights is not None:
+            np.copyto(self._network.output_weights, self._output_weights)
+
+    def changed_neurons(self) -> np.ndarray:
+        """Return the indices of neurons whose weights in the copy differ from those of the network, as bits."""
+        bits = f"u{self.weights.itemsize}"  # −0 differs from 0, and NaN equals itself
+        return np.flatnonzero((self.weights.view(bits) != self._network.weights.view(bits)).any(axis=1))
 
 
 class BestWeights:
-    """A safe copy of the weights, and the judgement of when to go back to it.
+    """A copy of the best weights, and the rule for returning to it.
 
-    With a validation set the copy is that of the lowest validation loss. Without one the current weights are the best,
-    save for overshoot and divergence, and the copy is there to fall back on: its loss is within twice the best seen.
+    With validation rows the copy has the lowest validation loss. Without, the current weights are the best except after
+    overshoot and divergence; the loss of the copy is at most twice the lowest one.
     """
 
     def __init__(self, network: ShiftedReLUNetwork, *, by_validation: bool, with_outputs: bool = False):
         self._network = network
         self._by_validation = by_validation
-        self._copy = network.weights.copy()
-        self._outputs = network.output_weights.copy() if with_outputs else None
+        self._copy = Snapshot(network, with_outputs=with_outputs)
         self._current: Iteration | None = None
-        self._best: Iteration | None = None
 
     @property
     def best(self) -> Iteration:
-        """The iteration whose weights the copy holds."""
-        assert self._best is not None, "no iteration was recorded yet"
-        return self._best
+        """The iteration of the copy."""
+        assert self._copy.record is not None, "no iteration was recorded yet"
+        return self._copy.record
 
     def update(self, record: Iteration) -> None:
-        """The network's weights are those of ``record`` now; copy them if they are worth it."""
+        """Record that the network has the weights of ``record``; copy them if they are better than the copy."""
         self._current = record
-        if self._best is None or self._score(record) < self._score(self._best) * (
-            1.0 if self._by_validation else _COPY_LOSS_RATIO
-        ):
-            np.copyto(self._copy, self._network.weights)
-            if self._outputs is not None:
-                np.copyto(self._outputs, self._network.output_weights)
-            self._best = record
+        ratio = 1.0 if self._by_validation else _COPY_LOSS_RATIO
+        if self._copy.record is None or self._score(record) < self._score(self._copy.record) * ratio:
+            self._copy.take(record)
 
-    def beyond_repair(self, record: Iteration) -> bool:
-        """Whether this iteration is so much worse than the copy, or NaN, that going on from it makes no sense."""
+    def needs_rollback(self, record: Iteration) -> bool:
+        """Return whether the loss of ``record`` is NaN or more than twice that of the copy."""
         return not record.loss <= _ROLLBACK_LOSS_RATIO * self.best.loss
 
     def restore(self) -> None:
-        """Go back to the copy."""
-        np.copyto(self._network.weights, self._copy)
-        if self._outputs is not None:
-            np.copyto(self._network.output_weights, self._outputs)
-        self._current = self._best
+        """Return to the copy."""
+        self._copy.restore()
+        self._current = self._copy.record
 
     def finish(self) -> Iteration:
-        """Leave the better of copy and current weights in the network; returns the iteration they are from."""
+        """Leave the better of the copy and the current weights in the network; return their iteration."""
         assert self._current is not None, "no iteration was recorded yet"
         if not self._score(self._current) <= self._score(self.best):
             self.restore()
         return self._current
 
-    def changed_neurons(self) -> np.ndarray:
-        """Numbers of the neurons whose weights in the copy are not those of the network."""
-        bits = f"u{self._copy.itemsize}"  # as bits: −0 is not 0, and NaN is NaN
-        return np.flatnonzero((self._copy.view(bits) != self._network.weights.view(bits)).any(axis=1))
-
-    def rows(self, neurons: np.ndarray) -> np.ndarray:
-        """The copy's weights of some neurons."""
-        return self._copy[neurons]
+    def difference(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the neurons whose weights in the copy differ from those of the network, and these weights."""
+        neurons = self._copy.changed_neurons()
+        return neurons, self._copy.weights[neurons]
 
     def resume(self, best: Iteration, neurons: np.ndarray, rows: np.ndarray) -> None:
-        """The copy is that of ``best``: the network's weights as they are, but for these neurons."""
-        np.copyto(self._copy, self._network.weights)
-        self._copy[neurons] = rows
-        self._best = best
+        """Set the copy to iteration ``best``: the weights of the network, with ``rows`` for ``neurons``."""
+        self._copy.take(best)
+        self._copy.weights[neurons] = rows
 
     @contextmanager
     def restored_on_error(self) -> Iterator[None]:
-        """If the block is torn down in the middle of a step, leave the copy in the network, not half a step."""
+        """Return to the copy if the block raises, so that no half-finished step stays in the network."""
         try:
             yield
         except BaseException:

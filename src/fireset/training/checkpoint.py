@@ -1,24 +1,16 @@
-"""Checkpoints: what a training run needs to go on after a crash, and nothing that can be made again.
+"""Checkpoints: writing the state of a run, and resuming from it with the same bits.
 
-A checkpoint of iteration t holds the weights that moved since training began, the velocity of the neurons that have
-one, the safe copy where it is another, the learning rate, the history, and fingerprints of data and settings. Weights
-that never moved are drawn again, indexes and lists are built again.
-
-Every worker writes its neurons as ``checkpoint-00000050.1-of-4.safetensors``; of several with the same ones, the first
-does. When all have, the first one of all writes ``checkpoint-00000050.safetensors`` with the rest of the state and the
-checksums of the others. Only that file makes them a checkpoint; each file is written under another name, synced and
-renamed. So a checkpoint is there whole or not at all, whenever the power goes. Reading treats all of it as untrusted
-input, and does not care how many workers wrote it.
+A checkpoint contains the weights that moved since training began, the state of the solver for each neuron, the best
+weights where they differ, the rest of the solver's state, the history, and fingerprints of data and settings.
+Weights that never moved are drawn again; indexes and candidate lists are built again. A run may be resumed by another
+number of workers. The files are described in ``checkpoint_files.py``.
 """
 
-import hashlib
-import json
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +18,13 @@ import numpy as np
 
 from fireset._util.checks import whole_number
 from fireset._util.errors import InputError
-from fireset._util.files import check_writable, file_digest, read_model, write_model
+from fireset._util.files import file_digest, write_model
 from fireset._util.folder_lock import FolderLock
-from fireset._util.shard_files import shard_path
 from fireset.distributed.process_group import ProcessGroup
-from fireset.distributed.shard import NetworkShard
-from fireset.training.history import History, Iteration
-from fireset.training.problem import fingerprint
-from fireset.training.run_identity import FIRST_WEIGHTS, RunIdentity, row_hashes, whole_fingerprint
-from fireset.training.solvers.base import Solver, SolverContext
-
-_NAME = re.compile(r"checkpoint-(\d{8})\.safetensors")
-_OURS = re.compile(r"\.?checkpoint-(\d{8})\..*(safetensors|part)")  # shards and what an interrupted writer left, too
-_COUNTS = [f.name for f in fields(Iteration) if f.type in (int, int | None)]
-_OPTIONAL = [f.name for f in fields(Iteration) if f.type in (int | None, float | None)]  # None, or measured each time
+from fireset.training.checkpoint_files import CheckpointFolder, read_history, read_index, read_shard, write_index
+from fireset.training.history import History
+from fireset.training.run import Run
+from fireset.training.run_identity import INITIAL_WEIGHTS, RunIdentity, combined_hash, row_hashes
 
 
 @dataclass(frozen=True)
@@ -49,17 +34,17 @@ class Checkpoints:
     Parameters
     ----------
     folder : path
-        Made if it is not there. On several machines, a folder that all of them see.
+        Created if necessary. On several machines, a folder that all of them share.
     every : int
-        Iterations between two checkpoints. After each the engine builds its lists anew, as it would after a crash, so
-        that a run that was interrupted and one that was not take the same steps bit for bit.
+        Iterations between two checkpoints. After each, the engine is started again, as in a resumed run, so that both
+        runs take the same steps bit for bit.
     keep : int
-        How many to keep; older ones are removed.
+        Number of checkpoints to keep.
     resume : bool
-        Go on from the newest one that can be read, if there is any.
+        Resume from the newest readable checkpoint, if there is one.
     options : mapping, optional
-        What else the run was asked for, by the names that the user knows, such as a table and dropped columns. Written
-        along, to say what is different where another run's data are refused; it decides nothing.
+        Options of the user, such as a table and dropped columns. They are stored to explain why a checkpoint of another
+        run is refused, and have no other effect.
     """
 
     folder: str | os.PathLike
@@ -73,49 +58,41 @@ class Checkpoints:
             whole_number(name, getattr(self, name), 1)
 
     def shared_settings(self) -> dict[str, Any]:
-        """Those that must be the same on all workers."""
+        """Return the settings that must be equal on all workers."""
         return {"folder": str(self.folder), "every": self.every, "keep": self.keep, "resume": self.resume}
 
     def check_free(self, group: ProcessGroup) -> None:
-        """Refuse, on all workers, a folder that another run is writing to; for those who prepare long before it."""
-        _raise_on_all_workers(
-            group, _mismatch(FolderLock(Path(self.folder)).check_free) if group.rank == 0 else "", self
-        )
+        """Raise InputError on all workers if another run uses the folder, before long preparations."""
+        free = FolderLock(Path(self.folder)).check_free
+        _raise_on_all_workers(group, _error_message(free) if group.rank == 0 else "", self)
 
 
-class CheckpointFolder:
-    """The checkpoints of one run. Made before training, while the network has its first weights."""
+class RunCheckpoints:
+    """The checkpoints of one run. Must be constructed while the network has its initial weights."""
 
-    def __init__(
-        self,
-        asked: Checkpoints,
-        shard: NetworkShard,
-        context: SolverContext,
-        solver: Solver,
-        settings: Mapping[str, Any],
-    ):
-        self._asked, self._shard, self._context, self._solver = asked, shard, context, solver
-        self._group = group = shard.grid.everybody
-        self._folder = Path(asked.folder)
-        self._first, self._width = shard.first, shard.width
-        self._hashes = row_hashes(context.network.weights)
-        rows, inputs = context.problem.n_rows, context.problem.X.shape[1]
+    def __init__(self, requested: Checkpoints, run: Run, settings: Mapping[str, Any]):
+        self._requested, self._run = requested, run
+        self._group = group = run.group
+        self._initial_hashes = row_hashes(run.network.weights)
+        rows, inputs = run.problem.n_rows, run.problem.X.shape[1]
+        initial_weights = combined_hash(self._initial_hashes, run.shard.first, run.shard.group)
         self._identity = RunIdentity(
-            {**settings, FIRST_WEIGHTS: whole_fingerprint(self._hashes, self._first, shard.group)},
-            {name: str(value) for name, value in {"rows": rows, "inputs": inputs, **asked.options}.items()},
+            {**settings, INITIAL_WEIGHTS: initial_weights},
+            {name: str(value) for name, value in {"rows": rows, "inputs": inputs, **requested.options}.items()},
         )
-        self._lock = FolderLock(self._folder)  # of the first worker, for all of them
+        self._folder = CheckpointFolder(Path(requested.folder))
         with self.released_on_error():
-            # Nobody looks before the folder has been tidied.
-            _raise_on_all_workers(group, _mismatch(self._prepare) if group.rank == 0 else "", asked)
+            # All workers wait until the first has deleted unfinished files.
+            failure = _error_message(lambda: self._folder.prepare(resume=requested.resume)) if group.rank == 0 else ""
+            _raise_on_all_workers(group, failure, requested)
 
     def release(self) -> None:
-        """Let other runs have the folder."""
-        self._lock.release()
+        """Let other runs use the folder."""
+        self._folder.release()
 
     @contextmanager
     def released_on_error(self) -> Iterator[None]:
-        """A run that fails in the block leaves the folder to others."""
+        """Release the folder if the block raises."""
         try:
             yield
         except BaseException:
@@ -123,245 +100,153 @@ class CheckpointFolder:
             raise
 
     def due(self, iteration: int) -> bool:
-        return iteration > 0 and iteration % self._asked.every == 0
-
-    def _prepare(self) -> None:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make the checkpoint folder {self._folder}: {error.strerror}") from error
-        check_writable(self._folder / "checkpoint")
-        for entry in self._folder.iterdir():
-            if _OURS.fullmatch(entry.name) and entry.is_dir():
-                raise InputError(
-                    f"{entry} is a folder with the name of a checkpoint's file; rename it, or give another checkpoint "
-                    "folder"
-                )
-        self._lock.acquire()
-        found = self._iterations()
-        if found and not self._asked.resume:
-            raise InputError(
-                f"{self._folder} holds a checkpoint of iteration {found[-1]}; resume from it (--resume), or give "
-                "another folder"
-            )
-        self._tidy(found)
-
-    def _iterations(self) -> list[int]:
-        """Of all checkpoints, readable or not, ascending."""
-        names = (_NAME.fullmatch(entry.name) for entry in self._folder.iterdir())
-        return sorted(int(name[1]) for name in names if name)
-
-    def _index(self, iteration: int) -> Path:
-        return self._folder / f"checkpoint-{iteration:08d}.safetensors"
-
-    def _tidy(self, kept: list[int]) -> None:
-        """Remove our files that belong to none of these checkpoints; those that make a checkpoint first."""
-        files = [(entry, _OURS.fullmatch(entry.name)) for entry in self._folder.iterdir()]
-        old = [entry for entry, name in files if name and (int(name[1]) not in kept or entry.suffix == ".part")]
-        for entry in sorted(old, key=lambda entry: _NAME.fullmatch(entry.name) is None):
-            entry.unlink(missing_ok=True)
+        return iteration > 0 and iteration % self._requested.every == 0
 
     # Writing
 
     def save(self) -> bool:
-        """Write a checkpoint of the state as it is; on a full disk warn and leave the older ones as they are."""
-        group, own, writes = self._group, self._own_part(), self._shard.grid.writes
-        failure = _mismatch(lambda: self._write_rows(own)) if writes else ""
+        """Write a checkpoint of the current state. If that fails, warn and keep the older ones."""
+        group, shard, iteration = self._group, self._run.shard, len(self._run.history)
+        own, writes = self._folder.shard(iteration, shard.group.rank, shard.group.size), shard.grid.writes
+        failure = _error_message(lambda: self._write_shard(own)) if writes else ""
         digest = file_digest(own) if writes and not failure else bytes(16)
-        whole = group.all_true(not failure)
-        digests = group.all_gather(digest)[: self._shard.group.size]
-        if whole and group.rank == 0:
-            failure = _mismatch(lambda: self._write_index(digests))
-        whole = group.all_true(not failure)
+        complete = group.all_true(not failure)
+        digests = group.all_gather(digest)[: shard.group.size]
+        if complete and group.rank == 0:
+            failure = _error_message(lambda: self._write_index(digests))
+        complete = group.all_true(not failure)
         if group.rank == 0:
-            if whole:
-                self._tidy(self._iterations()[-self._asked.keep :])
+            iterations = self._folder.iterations()
+            if complete:
+                self._folder.keep_only(iterations[-self._requested.keep :])
             else:
-                self._warn_not_written(failure or "another worker could not write its part")
-        return whole
+                reason = failure or "another worker could not write its part"
+                left = f"the last one is of iteration {iterations[-1]}" if iterations else "there is none yet"
+                warnings.warn(f"no checkpoint of iteration {iteration}: {reason}; {left}", stacklevel=3)
+        return complete
 
-    def _warn_not_written(self, reason: str) -> None:
-        older = self._iterations()
-        left = f"the last one is of iteration {older[-1]}" if older else "there is none yet"
-        warnings.warn(f"no checkpoint of iteration {len(self._context.history)}: {reason}; {left}", stacklevel=4)
-
-    def _part(self, iteration: int, rank: int, size: int) -> Path:
-        return shard_path(self._index(iteration), f"{rank + 1}-of-{size}")
-
-    def _own_part(self) -> Path:
-        group = self._shard.group
-        return self._part(len(self._context.history), group.rank, group.size)
-
-    def _write_rows(self, place: Path) -> None:
+    def _write_shard(self, path: Path) -> None:
         if self._group.rank == 0:
-            self._lock.acquire()  # again, if a run goes on that had ended
-        write_model(place, self._rows(), {})
-
-    def _rows(self) -> dict[str, np.ndarray]:
-        """This worker's neurons, by their numbers in the whole network. The names are those of format 1."""
-        network, best, velocity = self._context.network, self._context.best, self._solver.velocity
-        if velocity is None:
-            velocity = np.empty((0, network.n_features), network.dtype)
-        moved = np.flatnonzero(row_hashes(network.weights) != self._hashes)
-        rolling = np.flatnonzero(velocity.any(axis=1))
-        behind = best.changed_neurons()
-        return {
-            "moved": moved + self._first,
+            self._folder.lock()  # it was released if the run had ended and continues
+        network, first, state = self._run.network, self._run.shard.first, self._run.solver.neuron_state
+        if state is None:
+            state = np.empty((0, network.n_features), network.dtype)
+        moved = np.flatnonzero(row_hashes(network.weights) != self._initial_hashes)
+        with_state = np.flatnonzero(state.any(axis=1))
+        best_differs, best_weights = self._run.best.difference()
+        arrays = {
+            "moved": moved + first,
             "weights": network.weights[moved],
-            "rolling": rolling + self._first,
-            "velocity": velocity[rolling],
-            "behind": behind + self._first,
-            "copy": best.rows(behind),
+            "with_state": with_state + first,
+            "neuron_state": state[with_state],
+            "best_differs": best_differs + first,
+            "best_weights": best_weights,
         }
+        write_model(path, arrays, {})
 
     def _write_index(self, digests: list[bytes]) -> None:
-        history = self._context.history
-        measured = [f.name for f in fields(Iteration) if not history or getattr(history[0], f.name) is not None]
-        arrays = {name: history.column(name).astype(np.int64 if name in _COUNTS else np.float64) for name in measured}
+        history = self._run.history
         description = {
             "checkpoint": len(history),
-            **self._solver.state(),
-            "best": self._context.best.best.iteration,
+            **self._run.solver.state(),
+            "best": self._run.best.best.iteration,
             "identity": self._identity.settings,
             "notes": self._identity.notes,
             "shards": [digest.hex() for digest in digests],
         }
-        description["checksum"] = _checksum(arrays, description)
-        write_model(self._index(len(history)), arrays, description)
+        write_index(self._folder.index(len(history)), history, description)
 
     # Reading
 
     def load(self) -> bool:
-        """Go on from the newest checkpoint that can be read, if that is asked for; False if there is none at all."""
-        if not self._asked.resume:
+        """Resume from the newest readable checkpoint; return False if there is none or ``resume`` is False."""
+        if not self._requested.resume:
             return False
-        found = self._iterations()
+        found = self._folder.iterations()
         for iteration in reversed(found):
             parts, failure, refusal = None, "", ""
             try:
-                columns, description = self._read_index(iteration)
-                refusal = self._other_run(iteration, description)  # before its weights, which may have another shape
+                columns, description = read_index(self._folder.index(iteration))
+                refusal = self._identity_mismatch(iteration, description)  # before weights of another shape are read
                 if not refusal:
                     parts = self._read_state(iteration, columns, description)
             except InputError as error:
                 failure = str(error)
-            _raise_on_all_workers(self._group, refusal, self._asked)
+            _raise_on_all_workers(self._group, refusal, self._requested)
             if self._group.all_true(not failure) and parts is not None:
-                self._put(*parts)
+                self._set_state(*parts)
                 return True
             if self._group.rank == 0:
                 reason = failure or f"another worker cannot read the checkpoint of iteration {iteration}"
                 warnings.warn(f"{reason}; falling back to the checkpoint before it", stacklevel=3)
         if found:
             raise InputError(
-                f"none of the {len(found)} checkpoints in {self._folder} can be read; give another folder, or "
-                "remove them to begin anew"
+                f"none of the {len(found)} checkpoints in {self._folder.path} can be read; give another folder, or "
+                "remove them to start again"
             )
         return False
 
-    def _read_index(self, iteration: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """The history's columns and the description, as they were written."""
-        path = self._index(iteration)
-        columns, description = read_model(path)
-        if "checkpoint" not in description:
-            raise InputError(f"{path} is not a checkpoint")
-        try:
-            expected = _checksum(columns, description)
-        except RecursionError:
-            expected = ""
-        if description.get("checksum") != expected:
-            raise InputError(f"{path} is damaged: its checksum is another")
-        if not isinstance(description.get("identity"), dict) or not isinstance(description.get("notes", {}), dict):
-            raise InputError(f"{path} is damaged: it is not a checkpoint's state")
-        return columns, description
-
-    def _other_run(self, iteration: int, description: dict[str, Any]) -> str:
-        """Every difference between the run that wrote a checkpoint and this one, or nothing."""
-        there = RunIdentity(description["identity"], description.get("notes", {}))  # earlier versions had no notes
-        differences = self._identity.differences(there)
+    def _identity_mismatch(self, iteration: int, description: dict[str, Any]) -> str:
+        """Return how the run of a checkpoint differs from this one; empty if it does not."""
+        differences = self._identity.differences(RunIdentity(description["identity"], description["notes"]))
         if not differences:
             return ""
         return (
-            f"{self._index(iteration)} is of another run, which differs in {', '.join(differences)}; resume with the "
-            "same data and settings, or give another folder"
+            f"{self._folder.index(iteration)} is of another run, which differs in {', '.join(differences)}; resume "
+            "with the same data and settings, or give another folder"
         )
 
     def _read_state(
         self, iteration: int, columns: dict[str, np.ndarray], description: dict[str, Any]
     ) -> tuple[dict[str, Any], History, list[dict[str, np.ndarray]]]:
-        """The description, the history, and the rows of the neurons that this worker has."""
-        path = self._index(iteration)
+        """Return the description, the history, and the shards that contain neurons of this worker."""
+        path, network, width = self._folder.index(iteration), self._run.network, self._run.shard.width
         try:
-            history = _history(columns, iteration)
+            history = read_history(columns, iteration)
             best, digests = (description[name] for name in ("best", "shards"))
-            self._solver.check_state(description, iteration)
-            sound = (
-                type(best) is int
-                and 0 <= best < len(history)
-                and isinstance(digests, list)
-                and 0 < len(digests) <= self._width
-            )
+            self._run.solver.check_state(description, iteration)
+            if type(best) is not int or not 0 <= best < len(history):
+                raise ValueError("`best` is not an iteration")
+            if not isinstance(digests, list) or not 0 < len(digests) <= width:
+                raise ValueError("`shards` is not a list of digests")
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} is damaged: it is not a checkpoint's state ({error})") from None
-        if not sound:
-            raise InputError(f"{path} is damaged: it is not a checkpoint's state")
+            raise InputError(f"{path} is damaged: it does not hold the state of a run ({error})") from None
         shards = []
-        last = self._first + self._context.network.width
+        first, size = self._run.shard.first, len(digests)
         for rank, digest in enumerate(digests):
-            lo, hi = self._width * rank // len(digests), self._width * (rank + 1) // len(digests)
-            if lo < last and hi > self._first:
-                shards.append(self._read_shard(self._part(iteration, rank, len(digests)), digest, lo, hi))
+            lo, hi = width * rank // size, width * (rank + 1) // size
+            if lo < first + network.width and hi > first:
+                shards.append(read_shard(self._folder.shard(iteration, rank, size), digest, lo, hi, network))
         return description, history, shards
 
-    def _read_shard(self, path: Path, digest: Any, lo: int, hi: int) -> dict[str, np.ndarray]:
-        network = self._context.network
-        arrays, _ = read_model(path)
-        if file_digest(path).hex() != digest:
-            raise InputError(f"{path} is damaged: its checksum is another")
-        for numbers, rows in (("moved", "weights"), ("rolling", "velocity"), ("behind", "copy")):
-            ids, values = arrays.get(numbers), arrays.get(rows)
-            if (
-                ids is None
-                or values is None
-                or ids.dtype != np.int64
-                or ids.ndim != 1
-                or (np.diff(ids) <= 0).any()
-                or (len(ids) and not (lo <= ids[0] and ids[-1] < hi))
-                or values.dtype != network.dtype
-                or values.shape != (len(ids), network.n_features)
-                or not np.isfinite(values).all()
-            ):
-                raise InputError(f"{path} is damaged: {rows} are not those of neurons {lo} to {hi - 1}")
-        return arrays
-
-    def _put(self, description: dict[str, Any], history: History, shards: list[dict[str, np.ndarray]]) -> None:
-        """Make the state that of a checkpoint which was read whole."""
-        network, history_here = self._context.network, self._context.history
-        history_here[:] = history
-        velocity = np.zeros_like(network.weights) if any(len(arrays["rolling"]) for arrays in shards) else None
+    def _set_state(self, description: dict[str, Any], history: History, shards: list[dict[str, np.ndarray]]) -> None:
+        """Set the state of the run to that of a checkpoint."""
+        run, network = self._run, self._run.network
+        run.history[:] = history
+        state = np.zeros_like(network.weights) if any(len(arrays["with_state"]) for arrays in shards) else None
         for arrays in shards:
-            here, rows = self._own(arrays, "moved", "weights")
+            here, rows = self._own_rows(arrays, "moved", "weights")
             network.weights[here] = rows
-            if velocity is not None:
-                here, rows = self._own(arrays, "rolling", "velocity")
-                velocity[here] = rows
-        behind = [self._own(arrays, "behind", "copy") for arrays in shards]
-        self._context.best.resume(
+            if state is not None:
+                here, rows = self._own_rows(arrays, "with_state", "neuron_state")
+                state[here] = rows
+        best = [self._own_rows(arrays, "best_differs", "best_weights") for arrays in shards]
+        run.best.resume(
             history[description["best"]],
-            np.concatenate([here for here, _ in behind]),
-            np.concatenate([rows for _, rows in behind]),
+            np.concatenate([here for here, _ in best]),
+            np.concatenate([rows for _, rows in best]),
         )
-        self._solver.resume(self._context, description, velocity)
+        run.solver.resume(run, description, state)
 
-    def _own(self, arrays: dict[str, np.ndarray], numbers: str, rows: str) -> tuple[np.ndarray, np.ndarray]:
-        """Those of a shard's rows that belong to this worker, by their places here."""
-        here = arrays[numbers] - self._first
-        mine = (here >= 0) & (here < self._context.network.width)
+    def _own_rows(self, arrays: dict[str, np.ndarray], numbers: str, rows: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the local indices of this worker's neurons in a shard, and their rows."""
+        here = arrays[numbers] - self._run.shard.first
+        mine = (here >= 0) & (here < self._run.network.width)
         return here[mine], arrays[rows][mine]
 
 
-def _mismatch(attempt: Callable[[], None]) -> str:
-    """Why an attempt failed, or nothing: a worker may not leave the others waiting."""
+def _error_message(attempt: Callable[[], None]) -> str:
+    """Return the message of an InputError, or "": a worker that raises would leave the others waiting."""
     try:
         attempt()
     except InputError as error:
@@ -369,31 +254,7 @@ def _mismatch(attempt: Callable[[], None]) -> str:
     return ""
 
 
-def _raise_on_all_workers(group: ProcessGroup, refusal: str, asked: Checkpoints) -> None:
-    """What one worker refuses, if anything, is refused on all of them."""
-    if not group.all_true(not refusal):
-        raise InputError(refusal or f"another worker refuses the checkpoint folder {asked.folder}")
-
-
-def _history(columns: dict[str, np.ndarray], iteration: int) -> History:
-    """History out of a file: as many records as iterations, numbered from 0."""
-    needed = {f.name for f in fields(Iteration)}
-    if set(columns) | set(_OPTIONAL) != needed:
-        raise ValueError("its history lacks columns")
-    for name, column in columns.items():
-        if column.shape != (iteration,) or column.dtype != (np.int64 if name in _COUNTS else np.float64):
-            raise ValueError(f"its history has no {iteration} entries of {name}")
-    if not np.array_equal(columns["iteration"], np.arange(iteration)):
-        raise ValueError("its history is not in order")
-    lists = {name: column.tolist() for name, column in columns.items()}
-    lists |= {name: [None] * iteration for name in _OPTIONAL if name not in columns}
-    return History(Iteration(**{name: lists[name][k] for name in needed}) for k in range(iteration))
-
-
-def _checksum(arrays: Mapping[str, np.ndarray], description: Mapping[str, Any]) -> str:
-    """Of everything in the file that joins a checkpoint, its own checksum and the format's version apart."""
-    known = {name: value for name, value in description.items() if name not in ("checksum", "version")}
-    total = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=16)
-    for name in sorted(arrays):
-        total.update(name.encode() + fingerprint(arrays[name]).encode())
-    return total.hexdigest()
+def _raise_on_all_workers(group: ProcessGroup, failure: str, requested: Checkpoints) -> None:
+    """Raise InputError on all workers if one of them has failed."""
+    if not group.all_true(not failure):
+        raise InputError(failure or f"another worker refuses the checkpoint folder {requested.folder}")

@@ -1,4 +1,4 @@
-"""Memory: what training will need, told before it is taken; and engines that do with less where it would not fit."""
+"""Estimates of the memory of training, limits set by the user, and smaller engines for small limits."""
 
 import re
 import sys
@@ -12,40 +12,41 @@ from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SCRATCH = 16e6  # matrix products in tiles, compiled code
-_KEPT = 0.08  # of all the rest, that the allocator keeps when it is given back
-_LOADED_LATER = 140e6  # compiled kernels, and what they are loaded with, where none has been used yet
-_ARRAYS_PER_TARGET = 8  # float64 arrays (n, c) that are there at a time: targets, predictions, residuals
+# Cost model, measured by ``make bench-memory``
+_SCRATCH_BYTES = 16e6  # matrix products in tiles, compiled code
+_ALLOCATOR_OVERHEAD = 0.08  # fraction of all else that the allocator keeps after it was freed
+_COMPILER_BYTES = 140e6  # compiled kernels and their compiler, if none has been loaded yet
+_ARRAYS_PER_TARGET = 8  # float64 arrays (n, c) at a time: targets, predictions, residuals
 
 
 def parse_memory(text: int | str | None) -> int | None:
-    """Bytes from the user's words: 12G, 800M, or a number of bytes; K, M, G and T are powers of 1024."""
+    """Return the bytes of a text such as "12G" or "800M", or of a number; K, M, G and T are powers of 1024."""
     if text is None:
         return None
-    spelled = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", str(text).upper())
-    number = int(float(spelled[1]) * _UNITS[spelled[2]]) if spelled else 0
+    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", str(text).upper())
+    number = int(float(parts[1]) * _UNITS[parts[2]]) if parts else 0
     if number < 1:
         raise InputError(f"memory must be a size such as 12G or 800M, got {text!r}")
     return number
 
 
-def free_bytes(asked: int | None) -> float:
-    """Bytes that this process may still take: up to ``asked`` in all, else its part of what the system has left."""
-    return asked - resident_bytes() if asked is not None else bytes_for_this_process()
+def free_bytes(limit: int | None) -> float:
+    """Return the bytes that this process may still use: up to ``limit`` in total, or its share of the free memory."""
+    return limit - resident_bytes() if limit is not None else bytes_for_this_process()
 
 
-def check_weights(width: int, n_features: int, dtype: str, *, momentum: bool, asked: int | str | None) -> None:
-    """Refuse a network whose weights alone, their safe copy and their velocity will not fit; before they are drawn."""
-    free = free_bytes(parse_memory(asked))
-    item = 8 if dtype == "float64" else 4  # what is neither of the two is refused by whoever draws them
+def check_weights(width: int, n_features: int, dtype: str, *, momentum: bool, limit: int | str | None) -> None:
+    """Raise InputError, before the weights are drawn, if they, their copy and their velocity do not fit."""
+    free = free_bytes(parse_memory(limit))
+    item = 8 if dtype == "float64" else 4  # other types are refused when the weights are drawn
     each = n_features * item * (2 + int(momentum))
     if width * each > free:
-        least = _SCRATCH + _loaded_later()
+        least = _SCRATCH_BYTES + _compiler_bytes()
         fitting = (free - least) / each
         raise InputError(
             f"width {width:,} with {n_features:,} inputs needs {_size(width * each)} for the weights, their safe copy"
-            f"{' and their velocity' if momentum else ''}, {_said(asked)} {_size(max(free, 0))}; "
-            + _remedy(fitting, least=least, asked=asked)
+            f"{' and their velocity' if momentum else ''}, {_available(limit)} {_size(max(free, 0))}; "
+            + _remedy(fitting, least=least, limit=limit)
         )
 
 
@@ -55,16 +56,16 @@ def within_memory(
     n_samples: int,
     *,
     solver_bytes: Callable[[ShiftedReLUNetwork], float],
-    asked: int | str | None,
+    limit: int | str | None,
 ) -> Engine:
-    """The engine, or one that does the same with less memory if it would take too much; or a refusal.
+    """Return the engine, or an equivalent one that needs less memory, or raise InputError.
 
-    The refusal names what helps: the width that would fit, as bytes grow in proportion to it above those of the rows;
-    or, where the rows alone are too much, that no width does.
+    The error names the remedy: the width that would fit (memory above that of the rows is proportional to the width),
+    or more memory if the rows alone do not fit.
     """
-    free = free_bytes(parse_memory(asked))
+    free = free_bytes(parse_memory(limit))
     solver = solver_bytes(network)
-    budget = (free - _besides_engine(network, n_samples, solver)) / (1 + _KEPT)
+    budget = (free - _besides_engine(network, n_samples, solver)) / (1 + _ALLOCATOR_OVERHEAD)
     fitting = engine.within_memory(network, n_samples, budget)
     if fitting is not None:
         return fitting
@@ -75,40 +76,47 @@ def within_memory(
     other = "" if engine.can_shrink else ", engine 'data', which can work in blocks"
     raise InputError(
         f"training needs about {_size(needed)} more with engine {engine.name!r} ({_size(copies)} of it for copies of "
-        f"the weights), {_said(asked)} {_size(max(free, 0))}; {_remedy(width, least=least, asked=asked, other=other)}"
+        f"the weights), {_available(limit)} {_size(max(free, 0))}; "
+        + _remedy(width, least=least, limit=limit, other=other)
     )
 
 
-def _remedy(width: float, *, least: float, asked: int | str | None, other: str = "") -> str:
-    """What helps where ``width`` neurons would fit, and ``least`` bytes are needed whatever the width."""
+def _remedy(width: float, *, least: float, limit: int | str | None, other: str = "") -> str:
+    """Return the remedy if ``width`` neurons would fit and ``least`` bytes are needed for any width."""
     if width >= 2:
         place = 10 ** (len(str(int(width))) - 1)
         return f"give a width of at most about {int(width) // place * place:,}{other}, or more workers or memory"
     already = resident_bytes()
-    rows = ", or fewer rows" if least > 2 * (_SCRATCH + _LOADED_LATER) else ""
-    more = f"memory of at least {_size(1.1 * (already + least))}" if asked is not None else "more memory"
+    rows = ", or fewer rows" if least > 2 * (_SCRATCH_BYTES + _COMPILER_BYTES) else ""
+    more = f"memory of at least {_size(1.1 * (already + least))}" if limit is not None else "more memory"
     return (
         f"a smaller width does not help: the program has {_size(already)} already, and the rows and the working space "
-        f"need {_size(least)} more, whatever the width; give {more}{rows}"
+        f"need {_size(least)} more for any width; give {more}{rows}"
     )
 
 
 def expected_bytes(engine: Engine, network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
-    """What training is expected to take at most, besides the network and the samples."""
-    return _besides_engine(network, n_samples, solver_bytes) + (1 + _KEPT) * engine.memory_bytes(network, n_samples)
+    """Return an upper estimate of the memory of training, besides the network and the samples."""
+    return _besides_engine(network, n_samples, solver_bytes) + (1 + _ALLOCATOR_OVERHEAD) * engine.memory_bytes(
+        network, n_samples
+    )
 
 
 def _besides_engine(network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
     targets = n_samples * network.n_outputs * 8 * _ARRAYS_PER_TARGET
-    return (1 + _KEPT) * (network.weights.nbytes + solver_bytes + targets) + _SCRATCH + _loaded_later()
+    return (
+        (1 + _ALLOCATOR_OVERHEAD) * (network.weights.nbytes + solver_bytes + targets)
+        + _SCRATCH_BYTES
+        + _compiler_bytes()
+    )
 
 
-def _loaded_later() -> float:
-    return 0.0 if "fireset.kernels.compiling" in sys.modules else _LOADED_LATER
+def _compiler_bytes() -> float:
+    return 0.0 if "fireset.kernels.compiling" in sys.modules else _COMPILER_BYTES
 
 
-def _said(asked: int | str | None) -> str:
-    return f"and memory={asked} leaves" if asked is not None else "and this machine has"
+def _available(limit: int | str | None) -> str:
+    return f"and memory={limit} leaves" if limit is not None else "and this machine has"
 
 
 def _size(number: float) -> str:

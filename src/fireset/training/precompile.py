@@ -1,6 +1,6 @@
-"""Compiling the kernels on a tiny problem, before anything is timed.
+"""Compilation of the kernels on a tiny problem, so that training times exclude it.
 
-The first time on a machine this takes seconds; later the compiled code is read from disk.
+It takes seconds the first time on a machine. Later the compiled code is read from disk.
 """
 
 from functools import cache
@@ -18,14 +18,14 @@ from fireset.sparse_rows import SparseRows
 def compile_kernels(
     engine: str, dtype, index: str | None = None, *, several_outputs: bool = False, sparse: bool = False
 ) -> None:
-    """Have all that training with this engine, precision and kind of index needs compiled and loaded.
+    """Compile and load all kernels of an engine, precision and kind of index.
 
-    One output and several, and dense and sparse rows, have kernels of their own. Free the second time.
+    One and several outputs, and dense and sparse rows, use different kernels. Repeated calls cost nothing.
     """
     from fireset.network import ShiftedReLUNetwork
 
     if engine not in ENGINES:
-        return  # an engine of the caller's own
+        return  # not registered: its kernels are unknown
     if index:
         compile_index(index, dtype)
     for d in engine_class(engine).compiled_dimensions:
@@ -48,9 +48,9 @@ def _sparse(X: np.ndarray) -> SparseRows:
 
 @cache
 def compile_index(kind: str, dtype) -> None:
-    """The same for an index: build it, ask it and, if it can be changed, change it."""
+    """Compile and load the kernels of an index: its construction, queries and, for a dynamic one, updates."""
     d = next(d for d in (3, 2, 1, 4, 5, 6, 7, 8) if index_class(kind).suits(d))
-    points = np.random.default_rng(0).standard_normal((1000, d)).astype(dtype)  # enough for a tree of every kind
+    points = np.random.default_rng(0).standard_normal((1000, d)).astype(dtype)  # enough for a tree of each kind
     index = build(points, kind)
     index.report(points[:2], np.ones(2))
     if index.dynamic:

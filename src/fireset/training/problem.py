@@ -1,4 +1,4 @@
-"""What is trained on: rows, targets and weights, checked once, validation rows at the end."""
+"""The checked data of a run: rows, targets and sample weights, with the validation rows at the end."""
 
 import hashlib
 from collections.abc import Sized
@@ -16,16 +16,16 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows, SparseRows, stacked
 from fireset.training.losses import Loss
 
-_MAX_LOSS = 1e300  # leaves room for predictions that are off by more than the targets
-_USUAL_EXPONENT = 16  # of two: mean weights up to 2^±16 are used as they are
-_MAX_PUSH = 1e-3  # of the largest number of the network's precision, for the same reason
+_MAX_LOSS = 1e300  # leaves a margin for predictions with errors larger than the targets
+_MAX_GRADIENT = 1e-3  # of the largest number of the network's precision, for the same reason
+_UNSCALED_EXPONENT = 16  # mean weights within 2^±16 are used as they are
 
 
 @dataclass(frozen=True)
 class TrainingProblem:
-    """Checked data; validation rows follow the training rows and have weight 0.
+    """Checked data. Validation rows follow the training rows and have weight 0.
 
-    Where workers share the rows, all arrays are those of this worker's rows, and sums over rows are made by ``total``.
+    If workers share the rows, all arrays contain the rows of this worker, and sums over rows are made by ``total``.
 
     Attributes
     ----------
@@ -33,16 +33,15 @@ class TrainingProblem:
         In the network's precision.
     targets : (n, c) array
     weight : (n,) array
-        Of the rows that are trained on, divided by ``weight_unit``; 0 for validation rows, which so ride along in the
-        engine without pushing.
+        Sample weights divided by ``weight_unit``; 0 for validation rows, which therefore do not affect the gradient.
     held_out : (n,) array
-        1 for validation rows, 0 for the others.
+        1 for validation rows, 0 for training rows.
     row_group : ProcessGroup
-        The workers that have all rows between them; by default this process.
+        The workers that share the rows; by default this process.
     weight_unit : float
-        A power of two, 1 unless the mean of the sample weights is extreme: weights of 1e-100 would vanish in float32.
-        Solvers work in units of it. Losses, learning rates and ridges that users pass or read are multiples of 1: a
-        loss, or a ridge, is ``weight_unit`` times the solver's; a learning rate is the solver's divided by it.
+        A power of two, 1 unless the mean of the sample weights is extreme: weights of 1e-100 would underflow in
+        float32. Solvers work in this unit. Losses and ridges that users pass or read are ``weight_unit`` times those of
+        the solver; learning rates are those of the solver divided by it.
     """
 
     X: Rows
@@ -50,7 +49,7 @@ class TrainingProblem:
     weight: np.ndarray
     held_out: np.ndarray
     row_group: ProcessGroup = SINGLE_PROCESS
-    shared: "SharedFacts | None" = None  # what one share cannot tell
+    whole: "WholeProblem | None" = None  # properties of all rows, if workers share them
     weight_unit: float = 1.0
 
     @classmethod
@@ -65,7 +64,7 @@ class TrainingProblem:
         validation: tuple[Any, Any] | None = None,
         any_norm: bool = False,
     ) -> "TrainingProblem":
-        """Make one from what a user has passed, or refuse it with the reason."""
+        """Return the problem of the arguments of ``train``; raise InputError if they are invalid."""
         _check_output_scale(network)
         X, targets = _check_pair(network, X, y, loss, "", any_norm)
         given = _check_weight(sample_weight, len(X))
@@ -89,10 +88,7 @@ class TrainingProblem:
         )
 
     def share(self, group: ProcessGroup) -> "TrainingProblem":
-        """This worker's rows of a problem that all workers of the group have: a copy of its part.
-
-        Training rows and validation rows are shared out each, as evenly as they can be.
-        """
+        """Return a copy of this worker's rows. Training and validation rows are each distributed evenly."""
         if group.size == 1:
             return self
         held = int(self.held_out.sum())
@@ -106,33 +102,33 @@ class TrainingProblem:
             self.weight[rows],
             self.held_out[rows],
             group,
-            SharedFacts(self.n_rows, self.has_validation, self.fingerprints()),
+            WholeProblem(self.n_rows, self.has_validation, self.fingerprints()),
             self.weight_unit,
         )
 
     def total(self, *sums: float) -> list[float]:
-        """Sums over all rows from those over this worker's rows; the same bits on all workers."""
+        """Return sums over all rows from those over this worker's rows, with equal bits on all workers."""
         return self.row_group.all_reduce_exact(np.array(sums))[0].tolist()
 
     def norm(self, vector: np.ndarray) -> float:
-        """√(Σ v²) over all rows, of this worker's part of v, (n, c)."""
+        """Return √(Σ v²) over all rows from this worker's part of v, (n, c)."""
         own = float(np.linalg.norm(vector))
         return own if self.row_group.size == 1 else sqrt(self.total(own * own)[0])
 
     @cached_property
     def n_rows(self) -> int:
-        """How many rows there are, on all workers together."""
-        return self.shared.n_rows if self.shared else len(self.X)
+        """Number of rows on all workers together."""
+        return self.whole.n_rows if self.whole else len(self.X)
 
     @cached_property
     def has_validation(self) -> bool:
         """Whether there are validation rows, on this worker or another."""
-        return self.shared.has_validation if self.shared else bool(self.held_out.any())
+        return self.whole.has_validation if self.whole else bool(self.held_out.any())
 
     def fingerprints(self) -> dict[str, str]:
-        """What tells this problem from another, by the names that users know; whoever has which rows."""
-        if self.shared:
-            return self.shared.fingerprints
+        """Return hashes of all rows that identify the problem, by argument name."""
+        if self.whole:
+            return self.whole.fingerprints
         return {
             "X": fingerprint(self.X),
             "y": fingerprint(self.targets),
@@ -141,8 +137,8 @@ class TrainingProblem:
         }
 
 
-class SharedFacts(NamedTuple):
-    """What the workers that share a problem's rows know of the whole."""
+class WholeProblem(NamedTuple):
+    """Properties of all rows of a problem whose rows workers share."""
 
     n_rows: int
     has_validation: bool
@@ -150,12 +146,12 @@ class SharedFacts(NamedTuple):
 
 
 def _range_of(group: ProcessGroup, count: int) -> np.ndarray:
-    """Numbers of the rows of this worker, contiguous, as many as any other has or one more."""
+    """Return the indices of this worker's rows: contiguous ranges whose lengths differ by at most one."""
     return np.arange(count * group.rank // group.size, count * (group.rank + 1) // group.size)
 
 
 def fingerprint(array: Rows) -> str:
-    """A short text that tells one array from another."""
+    """Return a hash of the shape, the type and the entries of an array."""
     if isinstance(array, SparseRows):
         parts = [fingerprint(part) for part in (array.indptr, array.indices, array.numbers)]
         return fingerprint(np.frombuffer(f"{array.shape} {parts}".encode(), np.uint8))
@@ -167,7 +163,7 @@ def fingerprint(array: Rows) -> str:
 
 
 def _check_output_scale(network: ShiftedReLUNetwork) -> None:
-    """Refuse a scale κ at which steps, of order 1/κ, vanish beside the weights or overflow when squared."""
+    """Raise InputError for a scale κ at which steps, of order 1/κ, are below rounding or overflow when squared."""
     limits = np.finfo(network.dtype)
     low, high = float(limits.tiny) ** 0.25, 1.0 / float(limits.eps)
     if not low <= network.output_scale <= high:
@@ -191,7 +187,7 @@ def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[R
     try:
         targets = np.asarray(y, np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{what}y must hold numbers; code classes as 0/1 or one-hot") from None
+        raise InputError(f"{what}y must hold numbers; encode classes as 0/1 or one-hot") from None
     if targets.ndim == 1:
         targets = targets[:, None]
     if loss.outputs_per_target > 1 and targets.ndim == 2 and targets.shape[1] == 1:
@@ -219,29 +215,29 @@ def _check_weight(sample_weight, n: int) -> np.ndarray:
 
 
 def _weight_unit(weight: np.ndarray) -> float:
-    """The power of two next to the mean of the weights, or 1 where that is within 2^±16.
+    """Return the power of two nearest to the mean weight, or 1 if that is within 2^±16.
 
-    Dividing by a power of two changes no digit of any result, as long as nothing over- or underflows.
+    Division by a power of two changes no digits unless numbers over- or underflow.
     """
     largest = float(weight.max())
     mean = largest * float(np.mean(weight / largest))
     exponent = int(np.clip(np.round(np.log2(mean)), -1022, 1022))
-    return 1.0 if abs(exponent) <= _USUAL_EXPONENT else float(np.ldexp(1.0, exponent))
+    return 1.0 if abs(exponent) <= _UNSCALED_EXPONENT else float(np.ldexp(1.0, exponent))
 
 
 def _check_sizes(targets: np.ndarray, weight: np.ndarray, scaled: np.ndarray, dtype: np.dtype, what: str) -> None:
-    """Refuse targets whose loss is not a number, or whose gradient is none in the network's precision.
+    """Raise InputError if the loss, or the gradient in the network's precision, would not be finite.
 
-    ``scaled`` are the weights in units of ``weight_unit``, with which gradients are computed.
+    ``scaled`` are the weights in units of ``weight_unit``, which gradients are computed with.
     """
     sizes = np.abs(targets).max(axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.where(weight > 0, weight * np.square(targets).sum(axis=1), 0.0)
-        pushes = scaled * np.maximum(sizes, 1.0)
+        gradients = scaled * np.maximum(sizes, 1.0)
         if not squares.sum() <= _MAX_LOSS:
             limit, shares = f"the sum of {'' if what else 'sample_weight · '}y² to be finite", squares
-        elif not what and not pushes.sum() <= _MAX_PUSH * float(np.finfo(dtype).max):
-            limit, shares = f"gradients to be finite in {dtype}", pushes
+        elif not what and not gradients.sum() <= _MAX_GRADIENT * float(np.finfo(dtype).max):
+            limit, shares = f"gradients to be finite in {dtype}", gradients
         else:
             return
     worst = int(np.argmax(shares))
@@ -250,7 +246,7 @@ def _check_sizes(targets: np.ndarray, weight: np.ndarray, scaled: np.ndarray, dt
     if weight[worst] != 1.0:
         at_weight = f" at weight {weight[worst]:g}"
         remedies.append("sample_weight by its mean")
-    if shares is pushes and dtype == np.float32:
+    if shares is gradients and dtype == np.float32:
         remedies.append("use dtype='float64'")
     value = targets[worst, np.argmax(np.abs(targets[worst]))]
     raise InputError(

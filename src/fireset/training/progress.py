@@ -1,8 +1,9 @@
-"""What callbacks are told after each forward pass, and a progress bar made of it."""
+"""The state of a run before each step, as callbacks and solvers receive it, and a progress bar."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,46 +14,96 @@ from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows
 from fireset.training.history import Iteration
+from fireset.training.run import Run
+from fireset.training.stopping import StopReason
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _SECONDS_BETWEEN_LINES = 5.0
-_WIDE = 120  # columns of a terminal on which there is room for the title and a bar
+_WIDE_TERMINAL = 120  # columns, from which on the title and a bar fit
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback is given. It may return True to stop."""
+    """The network at the current weights, before a step.
 
+    Attributes
+    ----------
+    run : Run
+    record : Iteration
+    predictions : (n, c) array
+        Outputs u for the rows of this worker.
+    scaled_residual : (n, c) array
+        ∂L/∂u in units of ``run.problem.weight_unit``, as solvers and engines use it.
+    """
+
+    run: Run
     record: Iteration
-    network: ShiftedReLUNetwork  # this worker's neurons
-    engine: Engine
     predictions: np.ndarray
-    residual: np.ndarray
-    max_iter: int
-    X: Rows  # (n, d) as the engine has them, validation rows at the end
-    targets: np.ndarray  # (n, c)
-    weight: np.ndarray  # (n,); 0 for validation rows
-    momentum: float
-    solver: str = "gradient"
+    scaled_residual: np.ndarray
+
+    @cached_property
+    def residual(self) -> np.ndarray:
+        """∂L/∂u, (n, c)."""
+        unit = self.run.problem.weight_unit
+        return self.scaled_residual if unit == 1.0 else unit * self.scaled_residual
+
+    @cached_property
+    def weight(self) -> np.ndarray:
+        """Sample weights, (n,); 0 for validation rows."""
+        problem = self.run.problem
+        return problem.weight if problem.weight_unit == 1.0 else problem.weight_unit * problem.weight
+
+    @property
+    def network(self) -> ShiftedReLUNetwork:
+        """The network of this worker's neurons."""
+        return self.run.network
+
+    @property
+    def engine(self) -> Engine:
+        return self.run.engine
+
+    @property
+    def X(self) -> Rows:  # noqa: N802 - a matrix
+        """Rows of the engine, (n, d); validation rows are last."""
+        return self.run.problem.X
+
+    @property
+    def targets(self) -> np.ndarray:
+        """(n, c)."""
+        return self.run.problem.targets
+
+    @property
+    def max_iter(self) -> int:
+        return self.run.max_iter
+
+    @property
+    def momentum(self) -> float:
+        return self.run.solver.momentum
+
+    @property
+    def solver(self) -> str:
+        """Name of the solver."""
+        return self.run.solver.name
 
 
-Callback = Callable[[Progress], bool | None]
+# Return True or a ``StopReason`` to stop training.
+Callback = Callable[[Progress], bool | StopReason | None]
 
 
 @runtime_checkable
 class EndCallback(Protocol):
-    """A callback that is also called once after the last iteration, before other weights are restored."""
+    """A callback whose ``end`` is called once after the last iteration, before the best weights are restored."""
 
     def end(self, progress: Progress) -> None: ...
 
 
 class ProgressBar:
-    """A callback for ``train``, for a ``with`` block: iterations, time left, loss, fired fraction, on standard error.
+    """A callback that shows iterations, time left, loss and active fraction on standard error.
 
-    In this order, on one line: what a narrow terminal has no room for is cut off at the end. Without a terminal it
-    prints a line now and then.
+    Use it in a ``with`` block. A narrow terminal cuts the line off at its end. Without a terminal, a line is printed
+    every five seconds.
     """
 
     def __init__(self, title: str = "training", *, console: "Console | None" = None):
@@ -62,7 +113,7 @@ class ProgressBar:
         from rich.table import Column
 
         self._console = console or Console(stderr=True)
-        wide = self._console.width >= _WIDE
+        wide = self._console.width >= _WIDE_TERMINAL
         whole = {"no_wrap": True, "overflow": "ignore"}
         self._bar = Bar(
             *([SpinnerColumn(), TextColumn("{task.description}"), BarColumn()] if wide else []),
@@ -75,7 +126,7 @@ class ProgressBar:
         )
         self._title = title
         self._task = self._bar.add_task(title, total=None, state="preparing (the first time, kernels are compiled)")
-        self._next_line = 0.0  # the first line comes at once: preparing has ended, training runs
+        self._next_line = 0.0  # the first line is printed at once: it shows that training has begun
 
     def __enter__(self) -> "ProgressBar":
         if self._console.is_terminal:
@@ -87,19 +138,18 @@ class ProgressBar:
             self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
-        record = progress.record
+        record, solver = progress.record, progress.run.solver
         state = f"loss {record.loss:.4g}  active {percent(record.active_fraction, 2)}"
         if record.validation_loss is not None:
             state += f"  validation {record.validation_loss:.4g}"
-        rounds = progress.solver == "gauss-newton"  # which end when nothing is left to gain, long before max_iter
+        total = progress.max_iter if solver.runs_to_max_iter else None
         if self._console.is_terminal:
-            total = None if rounds else progress.max_iter
             self._bar.update(self._task, total=total, completed=record.iteration, state=state)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-            count = f"round {record.iteration}" if rounds else f"{record.iteration}/{progress.max_iter}"
+            count = f"{solver.iteration_label} {record.iteration}" if total is None else f"{record.iteration}/{total}"
             line = f"{self._title}: {count}  {state}"
-            if record.iteration and not rounds:
-                left = (progress.max_iter - record.iteration) * record.seconds / record.iteration
+            if record.iteration and total is not None:
+                left = (total - record.iteration) * record.seconds / record.iteration
                 line += f"  {left:.0f} s left at most"
             tell(line)

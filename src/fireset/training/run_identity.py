@@ -1,8 +1,7 @@
-"""What tells one training run from another, and in which words a difference is told.
+"""The identity of a training run: what must be equal to resume it, and messages about differences.
 
-Settings and fingerprints decide: a run in which they are the same goes on where the other ended. A fingerprint says
-that the data differ, and not how; so shapes and the options that the user gave are noted beside it. Notes decide
-nothing, but where fingerprints differ, those that differ as well say why.
+Settings and fingerprints decide whether a checkpoint can be resumed. A fingerprint shows that data differ, but not how.
+Shapes and the options of the user are therefore stored as notes, which only explain differing fingerprints.
 """
 
 import reprlib
@@ -17,45 +16,43 @@ from fireset._util.checks import is_number
 from fireset._util.parallel import parallel_map
 from fireset.distributed.process_group import ProcessGroup
 
-FIRST_WEIGHTS = "first weights"
-_HASHED_AT_ONCE = 1 << 18  # weights
+INITIAL_WEIGHTS = "initial weights"
+_HASH_CHUNK_ENTRIES = 1 << 18  # weights that one task hashes
 _SHAPES = ("rows", "inputs")
-# What is said where a fingerprint differs, unless one of these settings and shapes differs, too, and so explains it.
+# Explanation of a differing fingerprint, unless one of these settings and shapes differs, too.
 _FINGERPRINTS = {
     "X": ("another table", {"dtype", "rows", "inputs"}),
     "y": ("another target", {"outputs", "rows"}),
     "sample_weight": ("other weights", {"rows"}),
-    "validation": ("other rows held out", {"rows"}),
-    FIRST_WEIGHTS: ("another seed or start", {"width", "dtype", "outputs", "inputs"}),
+    "validation": ("other validation rows", {"rows"}),
+    INITIAL_WEIGHTS: ("another seed or start", {"width", "dtype", "outputs", "inputs"}),
 }
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """A run as its checkpoints describe it.
+    """The description of a run in its checkpoints.
 
     Attributes
     ----------
     settings : mapping
-        By the names that users know, JSON-able, with fingerprints of the data and the first weights.
+        Settings by public name, as JSON values, with fingerprints of the data and of the initial weights.
     notes : mapping of texts
-        Shapes of the data ("rows", "inputs"), and the user's options, some of them other words for a setting
-        (``--width`` for "width").
+        Shapes of the data ("rows", "inputs") and options of the user. An option such as ``--width`` may be another
+        name of a setting.
     """
 
     settings: Mapping[str, Any]
     notes: Mapping[str, str]
 
     def differences(self, other: "RunIdentity") -> list[str]:
-        """How the run that wrote a checkpoint (there) differs from this one (here), in words; empty if not at all."""
-        # Plain descent goes without a name, and earlier versions did not write the scale down.
-        here: dict[str, Any] = {"solver": "gradient", **self.settings}
-        there = {"solver": "gradient", "output_scale": here.get("output_scale"), **other.settings}
+        """Describe how ``other``, the run of a checkpoint, differs from this one; empty if it does not."""
+        here, there = self.settings, other.settings
         differ = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-        if "solver" in differ:  # what only one of the two solvers knows needs no mention
+        if "solver" in differ:  # settings of only one of the solvers need no mention
             differ = [name for name in differ if name in here and name in there]
-        if "dtype" in differ:  # nor does a threshold that was rounded to it
-            differ = [name for name in differ if not _same_but_rounded(here.get(name), there.get(name))]
+        if "dtype" in differ:  # nor do numbers that were rounded to it
+            differ = [name for name in differ if not _equal_up_to_rounding(here.get(name), there.get(name))]
         noted = [name for name in self.notes if other.notes.get(name, self.notes[name]) != self.notes[name]]
         prints = [name for name in differ if name in _FINGERPRINTS]
         options = [name for name in noted if name not in _SHAPES and (prints or _setting(name) in differ)]
@@ -73,43 +70,43 @@ class RunIdentity:
 
 
 def _setting(option: str) -> str:
-    """The setting that an option is another word for: learning_rate for --learning-rate."""
+    """Return the setting of an option: learning_rate of --learning-rate."""
     return option.removeprefix("--").replace("-", "_")
 
 
-def _same_but_rounded(first: Any, second: Any) -> bool:
+def _equal_up_to_rounding(first: Any, second: Any) -> bool:
     return is_number(first) and is_number(second) and isclose(first, second, rel_tol=2.0**-23)
 
 
 def _values(name: str, there: Any, here: Any) -> str:
-    """Both of them, brief and printable whatever a file holds."""
+    """Return both values, short and printable for any content of a file."""
     there, here = (value if isinstance(value, str) else reprlib.repr(value) for value in (there, here))
     return f"{name!r}"[1:-1] + f" ({there[:200]!r} there, {here[:200]!r} here)"
 
 
 def row_hashes(weights: np.ndarray) -> np.ndarray:
-    """64 bits for each row, which change when the row does; eight bytes instead of a copy of the weights."""
+    """Return a 64-bit hash of each row, (m,): it detects changed rows at 8 bytes each instead of a copy."""
     words = weights.view(f"u{weights.itemsize}")
     keys = np.random.Philox(key=0).random_raw(weights.shape[1]) | np.uint64(1)
     hashes = np.empty(len(weights), np.uint64)
 
-    def hash_some(lo: int) -> None:
-        # Each word times an odd number of its own, with the high half mixed into the low one before the sum: the
-        # product alone would let differences in high bits vanish.
-        mixed = words[lo : lo + at_once].astype(np.uint64)
+    def hash_chunk(lo: int) -> None:
+        # Each word is multiplied by its own odd number, and the high half of the product is mixed into the low one:
+        # without that, differences in high bits would be lost in the sum.
+        mixed = words[lo : lo + chunk].astype(np.uint64)
         mixed += np.uint64(0x9E3779B97F4A7C15)
         for shift in (np.uint64(32), np.uint64(29)):
             mixed *= keys
             mixed ^= mixed >> shift
-        hashes[lo : lo + at_once] = mixed.sum(axis=1, dtype=np.uint64)
+        hashes[lo : lo + chunk] = mixed.sum(axis=1, dtype=np.uint64)
 
-    at_once = max(1, _HASHED_AT_ONCE // weights.shape[1])
-    parallel_map(hash_some, range(0, len(weights), at_once))
+    chunk = max(1, _HASH_CHUNK_ENTRIES // weights.shape[1])
+    parallel_map(hash_chunk, range(0, len(weights), chunk))
     return hashes
 
 
-def whole_fingerprint(hashes: np.ndarray, first: int, group: ProcessGroup) -> str:
-    """Of the rows of all workers in their order, however many workers they are spread over."""
+def combined_hash(hashes: np.ndarray, first: int, group: ProcessGroup) -> str:
+    """Return a hash of the rows of all workers in order, for any number of workers."""
     placed = hashes * (2 * np.arange(first, first + len(hashes), dtype=np.uint64) + np.uint64(1))
     placed ^= placed >> np.uint64(31)
     low, high = placed & np.uint64(2**32 - 1), placed >> np.uint64(32)

@@ -1,4 +1,4 @@
-"""The step size η: a number, the theorem's, or one that is known to descend."""
+"""The step size η of gradient descent: a number, that of the theorem, or one from the tangent kernel."""
 
 from typing import Any
 
@@ -15,53 +15,54 @@ from fireset.training.losses import Loss
 from fireset.training.problem import TrainingProblem
 
 _MAX_ROWS_FOR_THEORY = 5000
-_NOISE = 1e-5  # a loss must grow by this much of itself, and
-_FLOOR = 1e-10  # this much of the first loss, to count as grown: float32 predictions wobble
+# A loss has grown if it exceeds the last one by this fraction of it plus this fraction of the first loss. Rounding of
+# float32 predictions stays below.
+_GROWTH_TOLERANCE = 1e-5
+_GROWTH_FLOOR = 1e-10
 
 
 class StepSize:
-    """η from the user's words.
+    """The rule for η.
 
-    ``"auto"``: 1/(κ λ_max), with λ_max of the fire-set kernel at the current weights and κ the loss's curvature: half
-    of where descent turns unstable. ``"theory"``: the paper's λ/(4 n²), which is safe, proved, and far too small to be
-    practical. A number is itself.
+    "auto": 1/(β λ_max), with λ_max of the tangent kernel at the current weights and β the curvature of the loss. It is
+    half of the stability limit. "theory": the paper's λ/(4 n²), which is proved and too small in practice. A number is
+    used as it is.
     """
 
-    def __init__(self, asked: float | str):
-        if asked not in ("auto", "theory") and not (is_number(asked) and float(asked) > 0):
-            shown = repr(asked) if isinstance(asked, str) else asked
+    def __init__(self, requested: float | str):
+        if requested not in ("auto", "theory") and not (is_number(requested) and float(requested) > 0):
+            shown = repr(requested) if isinstance(requested, str) else requested
             raise InputError(f"learning_rate must be 'auto', 'theory' or a positive number, got {shown}")
-        self.asked = asked
+        self.requested = requested
 
     @property
     def adaptive(self) -> bool:
-        """Whether it may be lowered when the loss grows."""
-        return self.asked == "auto"
+        """Whether the rate may be lowered when the loss grows."""
+        return self.requested == "auto"
 
     def choose(self, network: ShiftedReLUNetwork, engine: Engine, loss: Loss, problem: TrainingProblem) -> float:
-        """η at the current weights, for losses in units of ``problem.weight_unit``."""
-        if self.asked == "auto":
-            return _from_fire_sets(network, engine, loss, problem)
-        if self.asked == "theory":
+        """Return η at the current weights, for losses in units of ``problem.weight_unit``."""
+        if self.requested == "auto":
+            return _from_tangent_kernel(network, engine, loss, problem)
+        if self.requested == "theory":
             if problem.row_group.size > 1:
                 raise InputError("learning_rate='theory' needs all rows on every worker; use 'auto' or a number")
             return _from_theory(network, problem.X[problem.weight > 0]) * problem.weight_unit
-        return float(self.asked) * problem.weight_unit
+        return float(self.requested) * problem.weight_unit
 
 
 def loss_grew(history: History) -> bool:
-    """Whether the last step made the loss grow by more than rounding does, or NaN."""
+    """Return whether the last step increased the loss by more than rounding, or to NaN."""
     if len(history) < 2:
         return False
     before, now = history[-2].loss, history[-1].loss
-    return not now <= before * (1.0 + _NOISE) + _FLOOR * history[0].loss
+    return not now <= before * (1.0 + _GROWTH_TOLERANCE) + _GROWTH_FLOOR * history[0].loss
 
 
-def _from_fire_sets(network, engine: Engine, loss: Loss, problem: TrainingProblem) -> float:
-    # Rows without weight (a validation split) neither push nor count.
+def _from_tangent_kernel(network, engine: Engine, loss: Loss, problem: TrainingProblem) -> float:
     product = engine.approximate_tangent_operator()
     top = power_iteration(product, problem.X, network.n_outputs, problem.weight, norm=problem.norm)
-    # Where nothing fires there is nothing to descend on, and any step is as good as another.
+    # Without active pairs the gradient is 0 and the rate is arbitrary.
     return 1.0 / (loss.step_curvature(network.n_outputs) * top) if top > 0 else 1.0
 
 
@@ -80,7 +81,7 @@ def _from_theory(network, X: Any) -> float:
     smallest = smallest_eigenvalue(shifted_ntk(X, network.threshold))
     if smallest <= 1e-14:
         raise InputError(
-            f"learning_rate='theory' needs λ_min(H^cts) > 0, got {smallest:.2g}: two rows are the same, or the "
-            f"threshold {network.threshold:.3g} is too high to tell them apart; use 'auto'"
+            f"learning_rate='theory' needs λ_min(H^cts) > 0, got {smallest:.2g}: two rows are equal, or the threshold "
+            f"{network.threshold:.3g} is too high to distinguish them; use 'auto'"
         )
     return smallest / (4.0 * n * n)

@@ -1,29 +1,35 @@
-"""When training ends, and why: all reasons, and the rules that the history decides.
+"""Stop reasons, the stopping rules that depend on the history, and a time limit.
 
-What comes from outside (callbacks, Ctrl-C, SIGTERM) or from the solver (convergence) is put to them in ``loop.py``.
+``loop.py`` combines these rules with callbacks, signals and the convergence test of the solver.
 """
 
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
 from fireset.training.history import History, Iteration
 
-_PLATEAU = 10  # iterations over which the loss must improve by tol
-_DIVERGED = 1e6  # times the first loss
+if TYPE_CHECKING:
+    from fireset.training.progress import Progress
+
+_PLATEAU_ITERATIONS = 10  # within which the loss must improve by ``tol``
+_DIVERGENCE_RATIO = 1e6  # of the loss to the first loss
 
 
 class StopReason(StrEnum):
-    """Why a run ended. Of several reasons on several workers, the one further down counts."""
+    """Why a run ended. If workers differ, the reason further down counts."""
 
     MAX_ITER = "max_iter"  # all iterations were done
-    TOL = "tol"  # the loss is small enough, or does not fall any more
-    STALLED = "stalled"  # no step of the solver decreases the loss, and it is not known to be at its minimum
-    PATIENCE = "patience"  # the validation loss has not improved for so long
-    CALLBACK = "callback"  # a callback asked for it
-    DIVERGED = "diverged"  # the loss grew beyond all bounds at a fixed learning rate, or was there from the start
+    TOL = "tol"  # the loss is small enough or no longer decreases
+    STALLED = "stalled"  # no step decreases the loss, without evidence of a minimum
+    PATIENCE = "patience"  # the validation loss has not improved for ``patience`` iterations
+    CALLBACK = "callback"  # a callback returned True
+    TIME_LIMIT = "time_limit"  # the seconds of a ``TimeLimit`` have passed
+    DIVERGED = "diverged"  # the loss exceeded all bounds at a fixed learning rate, or was infinite at the start
     INTERRUPTED = "interrupted"  # Ctrl-C
     TERMINATED = "terminated"  # SIGTERM, with checkpoints
 
@@ -32,7 +38,7 @@ _RANKS: tuple[StopReason | None, ...] = (None, *list(StopReason)[1:])
 
 
 def stop_rank(reason: StopReason | None) -> int:
-    """A number for a reason, higher for what counts more, so that workers can agree on the highest."""
+    """Return the precedence of a reason, so that workers can agree on the highest."""
     return _RANKS.index(reason)
 
 
@@ -42,17 +48,17 @@ def reason_of_rank(rank: int) -> StopReason | None:
 
 @dataclass(frozen=True)
 class Stopping:
-    """The rules that the history of a run decides.
+    """The stopping rules that depend on the history of a run.
 
     Parameters
     ----------
     max_iter : int
-        Iterations at most.
+        Maximal number of iterations.
     tol : float
-        Stop when the loss is below tol times the first loss, or improves by less than tol of itself over 10 iterations;
-        0 for neither.
+        Stop when the loss is below tol times the first loss, or improves by less than tol of itself in 10 iterations. 0
+        disables both rules.
     patience : int
-        Stop when the validation loss has not improved for so many iterations.
+        Stop when the validation loss has not improved for this number of iterations.
     """
 
     max_iter: int
@@ -68,16 +74,22 @@ class Stopping:
     def reason(
         self, history: History, best: Iteration, *, steady_since: int | None, adaptive: bool
     ) -> StopReason | None:
-        """Why to stop after the last iteration of ``history``, or None.
+        """Return why to stop after the last iteration of ``history``, or None.
 
-        ``best`` is the iteration with the lowest validation loss, ``steady_since`` the iteration since which the solver
-        has left its settings alone, None for one that knows itself when it has converged. An ``adaptive`` solver deals
-        with a loss that grows; else it has diverged.
+        Parameters
+        ----------
+        best
+            The iteration with the lowest validation loss.
+        steady_since
+            The iteration since which the settings of the solver are unchanged; None for a solver with a convergence
+            test of its own.
+        adaptive
+            Whether the solver handles a loss that grows. If not, the run diverges.
         """
         first, last = history[0], history[-1]
         if not isfinite(first.loss):  # no loss can be compared with it
             return StopReason.DIVERGED
-        if not adaptive and not (isfinite(last.loss) and last.loss <= _DIVERGED * max(first.loss, 1e-300)):
+        if not adaptive and not (isfinite(last.loss) and last.loss <= _DIVERGENCE_RATIO * max(first.loss, 1e-300)):
             return StopReason.DIVERGED
         if last.validation_loss is not None and last.iteration - best.iteration >= self.patience:
             return StopReason.PATIENCE
@@ -88,9 +100,19 @@ class Stopping:
         return None
 
     def _on_plateau(self, history: History, steady_since: int) -> bool:
-        if len(history) - steady_since <= _PLATEAU:
+        if len(history) - steady_since <= _PLATEAU_ITERATIONS:
             return False
-        earlier = history[max(steady_since, len(history) - 2 * _PLATEAU) : -_PLATEAU]
+        earlier = history[max(steady_since, len(history) - 2 * _PLATEAU_ITERATIONS) : -_PLATEAU_ITERATIONS]
         before = min(record.loss for record in earlier)
-        now = min(record.loss for record in history[-_PLATEAU:])
+        now = min(record.loss for record in history[-_PLATEAU_ITERATIONS:])
         return before - now <= self.tol * before
+
+
+class TimeLimit:
+    """A callback that stops training ``seconds`` after its construction, at the end of the current iteration."""
+
+    def __init__(self, seconds: float):
+        self._until = time.monotonic() + seconds
+
+    def __call__(self, progress: "Progress") -> StopReason | None:  # noqa: ARG002
+        return StopReason.TIME_LIMIT if time.monotonic() >= self._until else None

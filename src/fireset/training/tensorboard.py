@@ -1,4 +1,4 @@
-"""A training run in TensorBoard: a callback for ``fireset.train`` and the estimators."""
+"""A TensorBoard callback for ``fireset.train`` and the estimators."""
 
 import os
 import socket
@@ -21,27 +21,27 @@ _SCALARS = (
     "refreshes",
     "learning_rate",
 )
-_LOGS = count()  # of this process, for a name of its own for each
+_LOG_NUMBERS = count()  # make the file names of one process unique
 
 
 class TensorBoardLog:
-    """Writes an iteration's numbers as scalars to an event file; for a ``with`` block, or call ``close`` at the end.
+    """Write the record of each iteration as scalars to an event file. Use a ``with`` block, or call ``close``.
 
     ``with TensorBoardLog("runs/first") as log: train(network, X, y, callbacks=[log])``, then
-    ``tensorboard --logdir runs``. Needs the extra ``tensorboard``; neither torch nor TensorFlow.
+    ``tensorboard --logdir runs``. It needs the extra ``tensorboard``, and neither torch nor TensorFlow.
 
-    A log is never the end of a training run: where it cannot be written any more (the disk is full), it warns once,
-    says why in ``failure`` and is silent from then on.
+    A log that cannot be written, for example because the disk is full, does not end training. It warns once and sets
+    ``failure``.
 
     Parameters
     ----------
     folder : path
-        Where the event file goes; created if need be. A folder for each run keeps their curves apart.
+        Folder of the event file; created if necessary. Use one folder for each run.
 
     Attributes
     ----------
     failure : str
-        Why nothing more is logged; empty as long as all is well.
+        Why logging has stopped; empty if it has not.
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -53,11 +53,11 @@ class TensorBoardLog:
                 "logging to TensorBoard needs tensorboard, which is missing; install it with "
                 "pip install 'fireset[tensorboard]'"
             ) from error
-        # Made by protobuf when they are loaded, and unknown to type checkers.
+        # Created by protobuf at import time and unknown to type checkers.
         self._event, self._summary = getattr(event_pb2, "Event"), getattr(summary_pb2, "Summary")  # noqa: B009
         self._folder, self.failure = folder, ""
-        # The names are TensorBoard's. Its own writer of such files works in a thread that dies with a traceback.
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_LOGS)}"
+        # File names as TensorBoard's. Its own writer uses a thread, which ends with a traceback on a full disk.
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_LOG_NUMBERS)}"
         try:
             os.makedirs(folder, exist_ok=True)
             self._records = RecordWriter(open(Path(folder) / name, "wb"))  # noqa: SIM115 - closed by ``close``
@@ -75,13 +75,13 @@ class TensorBoardLog:
         self._write(self._event(wall_time=time.time(), step=record.iteration, summary=self._summary(value=values)))
 
     def close(self) -> None:
-        """Write what is left. Nothing can be logged afterwards."""
+        """Close the event file. Nothing can be logged afterwards."""
         self._attempt(self._records.close)
 
     def _write(self, event: Any) -> None:
         def write() -> None:
             self._records.write(event.SerializeToString())
-            self._records.flush()  # so that a curve is seen as it grows, and a full disk when it is full
+            self._records.flush()  # shows curves during training, and detects a full disk at once
 
         if not self.failure:
             self._attempt(write)

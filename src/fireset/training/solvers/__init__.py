@@ -1,18 +1,17 @@
-"""How the weights are moved from one iteration to the next: one file for each way, one contract (``base.py``)."""
+"""Solvers: one file each, one contract (``base.py``), and a registry of names (``registry.py``)."""
 
-from fireset.training.solvers.base import Evaluation, Solver, SolverContext
+from fireset.training.solvers.base import Solver
 from fireset.training.solvers.gauss_newton import GaussNewton
 from fireset.training.solvers.gradient import GradientDescent
 from fireset.training.solvers.mini_batches import MiniBatchDescent
-from fireset.training.solvers.registry import SOLVERS, make_solver
+from fireset.training.solvers.registry import SOLVERS, make_solver, solver_class
 
 __all__ = [
     "SOLVERS",
-    "Evaluation",
     "GaussNewton",
     "GradientDescent",
     "MiniBatchDescent",
     "Solver",
-    "SolverContext",
     "make_solver",
+    "solver_class",
 ]

@@ -3,53 +3,26 @@
 The order of calls::
 
     solver.remember_start(network)
-    solver.start(context)             # once, after the engine's preprocessing; not when a checkpoint is resumed
-    solver.resume(context, state, velocity)  # instead of start, from a checkpoint
+    solver.start(run)                        # once, after the preprocessing of the engine
+    solver.resume(run, state, neuron_state)  # instead of start, from a checkpoint
     for each iteration:
-        evaluation = …                # the loop: forward pass, loss, residual, record, callbacks, stopping
-        solver.step(evaluation)       # moves the weights, and tells the engine
-
-A solver has one job, to move the weights. A mini-batch solver chooses rows in ``step``; one with a preconditioner makes
-it in ``start``.
+        progress = …                         # the loop: forward pass, loss, residual, record, callbacks, stopping
+        solver.step(progress)                # move the weights by way of the engine
+    solver.finish()
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fireset.distributed.process_group import ProcessGroup
-from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
-from fireset.training.best_weights import BestWeights
-from fireset.training.history import History, Iteration
 from fireset.training.losses import Loss
-from fireset.training.problem import TrainingProblem
+from fireset.training.progress import Progress
 
-
-@dataclass(frozen=True)
-class SolverContext:
-    """What a solver works with, the same objects through a whole run."""
-
-    network: ShiftedReLUNetwork  # this worker's neurons
-    engine: Engine
-    problem: TrainingProblem
-    loss: Loss
-    best: BestWeights
-    history: History
-    group: ProcessGroup  # the workers that train together
-    memory: int | None = None  # bytes that this process may take, where the user has said
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The network at the current weights. ``residual`` is in units of ``problem.weight_unit``, the loss is not."""
-
-    record: Iteration
-    predictions: np.ndarray  # u, (n, c), of this worker's rows
-    residual: np.ndarray  # ∂L/∂u, (n, c)
+if TYPE_CHECKING:
+    from fireset.training.run import Run
 
 
 class Solver(ABC):
@@ -58,24 +31,38 @@ class Solver(ABC):
     Attributes
     ----------
     name : str
-        What users type.
+        Name in the registry, the value of ``solver=``.
+    label : str
+        Name in reports, such as "Gauss–Newton"; empty for ``name``.
+    iteration_label : str
+        Name of one iteration in reports and in the progress bar, in the singular.
+    runs_to_max_iter : bool
+        Whether runs usually take ``max_iter`` iterations, so that the progress bar shows the remaining time.
+    default_output_scale : float
+        Output scale κ that the estimators use for ``output_scale="auto"``.
     steady_since : int or None
-        Iteration since which the solver has left its own settings alone; plateaus are looked for from there on. None
-        for a solver that says itself, by ``converged``, when to stop.
+        Iteration since which the settings of the solver are unchanged; a plateau of the loss is searched from there on.
+        None for a solver that sets ``converged`` itself.
     batch_size : int or None
-        Rows of a batch, for a solver that needs an engine that takes batches.
+        Rows of a batch, for a solver that needs a ``BatchEngine``.
     trains_outputs : bool
         Whether it moves ``network.output_weights``, too.
     shares_rows : bool
-        Whether workers may have some rows each: whatever it sums over rows, it sums by ``problem.total``.
+        Whether workers may have different rows. All sums over rows must then be made by ``problem.total``.
     converged : bool
-        Set by ``step`` when nothing worth a step is left: training stops with ``StopReason.TOL``.
+        Set by ``step`` when no further step is worthwhile: training stops with ``StopReason.TOL``.
     stalled : bool
-        Set by ``step`` when no step decreases the loss, though the solver cannot say that it has converged: training
-        stops with ``StopReason.STALLED``.
+        Set by ``step`` when no step decreases the loss and convergence is not certain: training stops with
+        ``StopReason.STALLED``.
+    run : Run
+        Set by ``start`` or ``resume``.
     """
 
     name: str
+    label: ClassVar[str] = ""
+    iteration_label: ClassVar[str] = "iteration"
+    runs_to_max_iter: ClassVar[bool] = True
+    default_output_scale: ClassVar[float] = 10.0
     steady_since: int | None = 0
     batch_size: int | None = None
     trains_outputs: bool = False
@@ -83,85 +70,91 @@ class Solver(ABC):
     converged: bool = False
     stalled: bool = False
 
-    context: SolverContext
+    run: "Run"
+
+    @classmethod
+    def default_tol(cls, loss: Loss) -> float:  # noqa: ARG003
+        """Return the ``tol`` that the estimators use for ``tol="auto"``."""
+        return 1e-4
 
     def remember_start(self, network: ShiftedReLUNetwork) -> None:
-        """Called first of all, while the network has the weights that training begins with."""
+        """Store what is needed of the initial weights. Called before all other methods, also in a resumed run."""
 
-    def start(self, context: SolverContext) -> None:
+    def start(self, run: "Run") -> None:
         """Prepare for the first iteration. The engine has been started."""
-        self.context = context
+        self.run = run
 
     @abstractmethod
-    def step(self, evaluation: Evaluation) -> None:
-        """Move the weights from where ``evaluation`` was made, by way of ``context.engine``."""
+    def step(self, progress: Progress) -> None:
+        """Move the weights by way of ``run.engine``. ``progress`` describes the current weights."""
 
     def predictions(self) -> np.ndarray | None:
-        """What the last step saw of the network's predictions, (n, c), to be recorded as the next iteration.
-
-        None for a solver that leaves it to the loop, which makes a forward pass.
-        """
+        """Return outputs (n, c) of the last step that the loop can record instead of a forward pass, or None."""
         return None
 
-    def use_rows(self, context: SolverContext, *, went_back: bool) -> None:  # noqa: ARG002
-        """Go on with other rows. ``went_back`` says that the last step on the rows before made things worse."""
-        self.start(context)
+    def use_rows(self, run: "Run", *, rolled_back: bool) -> None:  # noqa: ARG002
+        """Continue on other rows. ``rolled_back`` is whether the last run ended with other than its last weights."""
+        self.start(run)
 
     def finish(self) -> None:
-        """Called after the last iteration: leave the weights that the solver stands by in the network."""
+        """Called after the last iteration, before the best weights are restored."""
 
     def penalty(self) -> float:
-        """What the solver's objective has besides the loss, at the current weights."""
+        """Return the part of the objective that is not the loss, at the current weights."""
+        return 0.0
+
+    def penalty_at_zero(self) -> float:
+        """Return ``penalty`` of weights that are all 0."""
         return 0.0
 
     @property
     def adaptive(self) -> bool:
-        """Whether ``step`` deals with a loss that has grown. If not, a loss beyond all bounds ends the run."""
+        """Whether ``step`` handles a loss that has grown. If not, a loss beyond all bounds ends the run."""
         return False
 
     @property
     def learning_rate(self) -> float:
-        """What the history records as the step size."""
+        """The step size in the history."""
         return 1.0
 
     @property
     def momentum(self) -> float:
-        """For whoever must know whether steps follow the gradient alone."""
+        """Momentum of the steps; 0 if they follow the gradient alone."""
         return 0.0
 
     def details(self) -> dict[str, Any]:
-        """What a user may want to know of how it went, besides the history."""
+        """Return results besides the history, for ``TrainingResult.details``."""
         return {}
 
     def settings(self) -> dict[str, Any]:
-        """What must be the same when a checkpoint is resumed, by the names that users know."""
+        """Return the settings, by their public names, that must be equal when a checkpoint is resumed."""
         return {"solver": self.name}
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:  # noqa: ARG002
-        """Memory that it needs besides the weights."""
+        """Return the memory that the solver needs besides the weights."""
         return 0.0
 
     def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:  # noqa: ARG002
-        """Memory that it takes as well where ``free`` bytes, with all else in place, have room for it."""
+        """Return the memory that the solver uses in addition if ``free`` bytes suffice for it."""
         return 0.0
 
     # Checkpoints
 
     @property
-    def velocity(self) -> np.ndarray | None:
-        """State with a row for each neuron, (m, d), if there is any."""
+    def neuron_state(self) -> np.ndarray | None:
+        """State with one row for each neuron, (m, d), or None. Rows of zeros are not stored."""
         return None
 
     def state(self) -> dict[str, float]:
-        """The rest of its state."""
+        """Return the rest of the state."""
         return {}
 
     def drop_caches(self) -> None:
-        """Called after a checkpoint was written, so that a run that goes on does as one that is resumed from it."""
+        """Delete what a resumed run does not have. Called after each checkpoint, so that both take the same steps."""
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
-        """Refuse what cannot be the ``state`` of a run before this iteration: they come from an untrusted file."""
+        """Raise InputError if ``state``, read from an untrusted file, is invalid before this iteration."""
 
-    def resume(self, context: SolverContext, state: Mapping[str, Any], velocity: np.ndarray | None) -> None:  # noqa: ARG002
-        """Go on as the solver did whose checked ``state`` and ``velocity`` these are; the engine starts after it."""
-        self.context = context
+    def resume(self, run: "Run", state: Mapping[str, Any], neuron_state: np.ndarray | None) -> None:  # noqa: ARG002
+        """Continue from a checked ``state`` and ``neuron_state``. The engine is started afterwards."""
+        self.run = run

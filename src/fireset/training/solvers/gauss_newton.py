@@ -1,20 +1,22 @@
-"""Gauss–Newton in function space: a handful of rounds instead of hundreds of steps.
+"""Gauss–Newton in function space: a few regularized least-squares problems instead of hundreds of gradient steps.
 
-The objective is L(u) + (λ/2) ‖W − W₀‖², a ridge towards the start. With J = ∂u/∂W as the fire sets have it, e = ∂L/∂u,
-b the curvatures of the loss in u (1 for squared error) and D = W − W₀, a round moves W by the Δ that minimizes
+The objective is L(u) + (λ/2) ‖W − W₀‖², with a ridge towards the initial weights. Let J = ∂u/∂W on the active pairs,
+e = ∂L/∂u, b the curvatures of the loss in u (1 for squared error) and D = W − W₀. An iteration moves W by the Δ that
+minimizes
 
     Σ e·JΔ + ½ Σ b (JΔ)² + (λ/2) ‖D + Δ‖² + (μ/2) ‖Δ‖².
 
-With ν = λ + μ the solution is Δ = −Jᵀδ − (λ/ν) D, where δ solves (J Jᵀ + ν/b) δ = e/b − (λ/ν) J D: n·c unknowns,
-however many neurons there are. In δ = R z, R = √b, the matrix is R J Jᵀ R + ν (``kernel_solve.py``).
+With ν = λ + μ the solution is Δ = −Jᵀδ − (λ/ν) D, where δ solves (J Jᵀ + ν/b) δ = e/b − (λ/ν) J D: n·c unknowns for any
+number of neurons. With δ = R z and R = √b the matrix is R J Jᵀ R + ν (``linear_solver.py``).
 
-J Jᵀ for one output is the kernel H(t) of the paper. That few such rounds train an over-parameterized network is proved
-by Brand, Peng, Song and Weinstein ("Training (Overparametrized) Neural Networks in Near-Linear Time", ITCS 2021);
-docs/solvers.md says which of their steps are run here.
+J Jᵀ for one output is the kernel H(t) of the paper. Brand, Peng, Song and Weinstein ("Training (Overparametrized)
+Neural Networks in Near-Linear Time", ITCS 2021) prove that few such iterations train an over-parameterized network;
+docs/solvers.md lists which of their steps are used.
 
-μ is Levenberg–Marquardt damping: a round that did not give a tenth of its promise has the next one damped more, and one
-that gave nothing is taken back. Training has converged when a round without damping promises less than ``tol`` of the
-objective, and a bound says that its system was solved. It has stalled when no damped round decreases the objective.
+μ is the Levenberg–Marquardt damping. It is raised if the trust ratio, the actual divided by the predicted reduction of
+the objective, is below a tenth. A step that does not reduce the objective is undone. Training has converged when the
+predicted reduction of an undamped step is below ``tol`` of the objective and a bound shows that its system was solved.
+It has stalled when no damped step reduces the objective.
 """
 
 from collections.abc import Mapping
@@ -27,87 +29,105 @@ from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset.network import ShiftedReLUNetwork
+from fireset.theory.leave_one_out import LeftOut, best_ridge
+from fireset.training.best_weights import Snapshot
 from fireset.training.history import Iteration
-from fireset.training.memory import free_bytes
-from fireset.training.solvers.base import Evaluation, Solver, SolverContext
-from fireset.training.solvers.choose_ridge import ridge_for_loss
-from fireset.training.solvers.kernel_memory import MAX_PIVOTS, kernel_bytes, kernel_fits, partial_bytes
-from fireset.training.solvers.kernel_solve import (
-    CholeskyPreconditioner,
-    KernelColumns,
+from fireset.training.losses import Loss
+from fireset.training.progress import Progress
+from fireset.training.run import Run
+from fireset.training.solvers.base import Solver
+from fireset.training.solvers.linear_solver import (
     KernelSystem,
-    OutputPreconditioner,
-    PartialCholeskyPreconditioner,
-    Preconditioner,
-    SharedPreconditioner,
-    Solved,
-    conjugate_residuals,
-    counted_kernel,
+    LinearSolver,
+    Solution,
     divided,
+    kernel_bytes,
+    kernel_fits,
+    partial_factor_bytes,
 )
 
-_FEW_ROWS = 2500  # up to which the whole kernel is factored
-_SMALL_SHIFT = 0.05  # ν beside the mean diagonal, below which a partial factor leaves many products to be done
-_LINEAR_SOLVE_TOLERANCE = 0.3  # of ``tol`` a linear system may leave to be gained
-_LOOSE_SOLVE_TOLERANCE = 0.03  # of what a round gains may be left, where the last one did not keep what it promised
-_MIN_OBJECTIVE = 1e-3  # of the objective now: what a round leaves counts as no less
-_MORE_SOLVES = 3  # that a system gets before it counts as unsolved
-_NEGLIGIBLE = 1e-3  # of ``tol`` of the objective: a damped round that gains less is not taken
-_MAX_PRODUCTS = 60  # for one linear system
-_KEPT = 0.1  # of what a round promised, below which it is damped more
-_MODEL_TOLERANCE = (
-    3.0  # times ``tol`` of the objective, by which a round may be off where the network is as good as linear
-)
-_GOOD = 0.75  # from which on the damping is lowered, and linear systems are solved to the end
-_MANY_PRODUCTS = 40  # after which the preconditioner is made anew
-_MANY_ROWS = 0.9  # quantile of how √b has changed
-_MUCH = 0.35  # in its logarithm: b by a factor of two
-_SLOW_ROUNDS = 5  # successful ones that decrease the objective by less than ``tol`` each, on average, end training
+# Accuracy of the linear systems: the objective of the linearized network may exceed its minimum by
+_LINEAR_SOLVE_TOLERANCE = 0.3  # of ``tol`` of the objective, or
+_LOOSE_SOLVE_TOLERANCE = 0.03  # of the reduction of the step, if the last trust ratio was not good
+_MIN_OBJECTIVE = 1e-3  # of the current objective: lower bound of the objective after a step in the first criterion
+_MAX_STRICT_SOLVES = 3  # of a system with a small predicted reduction, before it counts as unsolved
+
+# Trust ratio and damping
+_MIN_TRUST_RATIO = 0.1  # below, the damping is raised
+_GOOD_TRUST_RATIO = 0.75  # from here on, the damping is lowered and linear systems are solved to the end
+_MODEL_TOLERANCE = 3.0  # times ``tol`` of the objective: largest error of the prediction of a nearly linear network
 _MAX_DAMPING = 1e8  # times the ridge; beyond, no step decreases the loss
-_LEFT_OUT_ROWS = 800  # that the ridge is chosen by
+_DAMPING_INCREASE, _DAMPING_DECREASE = 10.0, 8.0
+_NEGLIGIBLE_DAMPING = 0.1  # times the ridge: below, it is set to 0 instead of being lowered
+
+# Convergence
+_NEGLIGIBLE_REDUCTION = 1e-3  # of ``tol`` of the objective: smaller damped steps are not made
+_SLOW_ITERATIONS = 5  # successful ones with an average reduction below ``tol`` end training
+
+# Choice of the ridge
+_RIDGE_ROWS = 800
+_FIRST_RIDGE = 6  # index in ``RIDGES``
+_MAX_LOSS_INCREASE = 10.0  # of one iteration of ``choose_ridge``, above which its predictions give no curvatures
 
 
-class _Pending(NamedTuple):
-    """A round whose outcome is not known yet."""
+class _TrialStep(NamedTuple):
+    """A step whose actual reduction is not known yet."""
 
-    weights: np.ndarray  # before it
-    record: Iteration  # of those weights
-    promise: float
+    start: Snapshot
+    predicted_reduction: float
+
+    @property
+    def record(self) -> Iteration:
+        assert self.start.record is not None
+        return self.start.record
 
 
 class _Proposal(NamedTuple):
-    """What a round would do."""
+    """A step that has been computed and not made yet."""
 
-    weights: np.ndarray  # after it
-    promise: float  # by how much the objective falls, as far as the network is linear
-    solved: bool  # a bound says that no other weights would gain much more
+    weights: np.ndarray  # after the step
+    predicted_reduction: float
+    solved: bool  # whether a bound shows that no other step has a much larger predicted reduction
+
+
+class _Point(NamedTuple):
+    """The network at the current weights. ``objective`` is in units of ``problem.weight_unit``."""
+
+    record: Iteration
+    predictions: np.ndarray
+    residual: np.ndarray
+    objective: float
 
 
 class GaussNewton(Solver):
-    """Rounds of regularized least squares on the linearized network.
+    """Iterations of regularized least squares on the linearized network.
 
     Parameters
     ----------
     ridge : "auto" or float
-        λ. "auto" chooses it by leave-one-out on up to 800 rows (``choose_ridge.py``).
+        λ. "auto" chooses it by leave-one-out on up to 800 rows (``choose_ridge``).
     tol : float
-        Stop when a round has less than this share of the objective to gain, or when five successful rounds have
-        decreased it by less than this share each, on average.
+        Stop when the predicted reduction of a step is below this fraction of the objective, or when the average of the
+        last five successful steps is.
 
     Attributes
     ----------
     ridge : float
-        λ as it was chosen.
+        The chosen λ.
     leave_one_out_error : float or None
-        Leave-one-out error that λ was chosen by, beside that of the start: mean square, or loss (``choose_ridge.py``).
+        Leave-one-out error of the chosen λ relative to that of the initial network: mean square, or loss.
     products : int
-        Products with J Jᵀ so far.
-    predicted_decrease : float or None
-        By which share of the objective the last round without damping would have decreased it, had the network been
-        linear: at most about ``tol`` where training has converged.
+        Number of tangent products so far.
+    predicted_reduction : float or None
+        Predicted reduction of the last undamped step, relative to the objective. At most about ``tol`` if training has
+        converged.
     """
 
     name = "gauss-newton"
+    label = "Gauss–Newton"
+    iteration_label = "round"
+    runs_to_max_iter = False
+    default_output_scale = 1000.0
     steady_since = None
 
     def __init__(self, ridge: float | str = "auto", tol: float = 1e-3):
@@ -115,62 +135,52 @@ class GaussNewton(Solver):
             raise InputError(f"ridge must be 'auto' or a positive number, got {ridge!r}")
         if not is_number(tol) or tol < 0:
             raise InputError(f"tol must be at least 0, got {tol!r}")
-        self._asked_ridge, self._tol = ridge, float(tol)
+        self._requested_ridge, self._tol = ridge, float(tol)
         self.leave_one_out_error: float | None = None
         self.products = 0
-        self.predicted_decrease: float | None = None
-        self._first = np.empty((0, 0))
-        self._reset()
+        self.predicted_reduction: float | None = None
+        self._initial_weights = np.empty((0, 0))
+        self._ridge = self._damping = 0.0
 
-    def _reset(self) -> None:
-        self._ridge, self._damping = 0.0, 0.0
-        self.converged = self.stalled = False
-        self._apart = False  # whether each output has a preconditioner of its own
-        self._cut_off = False  # whether the last linear system was left at ``_MAX_PRODUCTS``
-        self._trusted = True  # the last round gave what it had promised, or most of it
-        self._kept_its_word = True  # and that within what counts
-        self._pending: _Pending | None = None
-        self._preconditioner: Preconditioner | None = None
-        self._factored_roots = np.empty((0, 0))  # √b that it was made with
-        self._kernel: np.ndarray | None = None
-        self._columns: KernelColumns | None = None
-        self._dual: np.ndarray | None = None  # δ of the last round, (n, c), where the next one begins
+    @classmethod
+    def default_tol(cls, loss: Loss) -> float:
+        return loss.gauss_newton_tol
 
     def remember_start(self, network: ShiftedReLUNetwork) -> None:
-        self._first = network.weights.copy()
+        self._initial_weights = network.weights.copy()
 
-    def start(self, context: SolverContext) -> None:
-        super().start(context)
-        if not context.network.has_signs:
+    def start(self, run: Run) -> None:
+        if not run.network.has_signs:
             raise InputError("solver='gauss-newton' needs outputs of ±1; go on with solver='gradient'")
-        self._reset()
-        unit = context.problem.weight_unit
-        self._ridge = self._choose_ridge() if self._asked_ridge == "auto" else float(self._asked_ridge) / unit
+        self._reset(run)
+        requested = self._requested_ridge
+        self._ridge = self._choose_ridge() if requested == "auto" else float(requested) / run.problem.weight_unit
+
+    def _reset(self, run: Run) -> None:
+        self.run = run
+        self._ridge, self._damping = 0.0, 0.0
+        self.converged = self.stalled = False
+        self._trusted = True  # whether the last trust ratio was good
+        self._model_accurate = True  # whether the last prediction was within ``_MODEL_TOLERANCE``
+        self._trial: _TrialStep | None = None
+        self._linear = LinearSolver(run)
 
     def _choose_ridge(self) -> float:
-        """By leave-one-out on some rows, from the start."""
-        engine, problem = self.context.engine, self.context.problem
-        trained = np.flatnonzero(problem.weight > 0)
-        rows = np.sort(np.random.default_rng(0).permutation(trained)[:_LEFT_OUT_ROWS])
-        u = engine.forward()[rows]
-        if len(problem.X) <= _FEW_ROWS and self._has_room_for_kernel():
-            kernel = self._whole_kernel()[np.ix_(rows, rows)]  # rows ascend: a lower triangle has a lower triangle
-        else:
-            kernel = self._kernel_columns().among(rows)
-        found = ridge_for_loss(kernel, self.context.loss, u, problem.targets[rows], problem.weight[rows])
-        agreed = np.array([found.ridge, found.error])
-        self.context.group.broadcast(agreed, source=0)
-        self.leave_one_out_error = float(agreed[1])
-        return float(agreed[0])
+        run = self.run
+        trained = np.flatnonzero(run.problem.weight > 0)
+        rows = np.sort(np.random.default_rng(0).permutation(trained)[:_RIDGE_ROWS])
+        u = run.engine.forward()[rows]
+        kernel = self._linear.kernel_block(rows)
+        found = choose_ridge(kernel, run.loss, u, run.problem.targets[rows], run.problem.weight[rows])
+        shared = np.array([found.ridge, found.error])
+        run.group.broadcast(shared, source=0)
+        self.leave_one_out_error = float(shared[1])
+        return float(shared[0])
 
     @property
     def ridge(self) -> float:
-        """λ as it was chosen."""
-        return self._ridge * self.context.problem.weight_unit
-
-    def _objective(self, record: Iteration) -> float:
-        """The objective of an iteration, in units of ``problem.weight_unit`` as everything here is."""
-        return record.loss / self.context.problem.weight_unit
+        """The chosen λ."""
+        return self._ridge * self.run.problem.weight_unit
 
     @property
     def adaptive(self) -> bool:
@@ -178,274 +188,235 @@ class GaussNewton(Solver):
 
     @property
     def learning_rate(self) -> float:
-        """The share of a full step that the damping leaves to a direction that the ridge alone would halve."""
+        """The factor by which damping shortens the step in a direction that the ridge alone would halve."""
         return 2.0 * self._ridge / (2.0 * self._ridge + self._damping) if self._ridge else 1.0
 
     def penalty(self) -> float:
-        return 0.5 * self._ridge * self._squared_norm(self._drift()) if self._ridge else 0.0
+        return 0.5 * self._ridge * self._squared_norm(self._displacement()) if self._ridge else 0.0
 
-    def _drift(self) -> np.ndarray:
-        """D = W − W₀."""
-        return self.context.network.weights - self._first
+    def penalty_at_zero(self) -> float:
+        return 0.5 * self._ridge * self._squared_norm(self._initial_weights) if self._ridge else 0.0
+
+    def _displacement(self) -> np.ndarray:
+        """Return D = W − W₀."""
+        return self.run.network.weights - self._initial_weights
 
     def _squared_norm(self, rows: np.ndarray) -> float:
-        """Of all workers' rows together."""
+        """Return the squared norm over the neurons of all workers."""
         own = np.array([np.einsum("ij,ij->", rows, rows, dtype=np.float64)])
-        return float(self.context.group.all_reduce_exact(own)[0][0])
+        return float(self.run.group.all_reduce_exact(own)[0][0])
 
-    def step(self, evaluation: Evaluation) -> None:
-        record, residual, predictions = evaluation.record, evaluation.residual, evaluation.predictions
-        pending = self._pending
-        if pending is not None:
-            loss = self._objective(record)
-            gained = self._objective(pending.record) - loss
-            self._trusted = gained >= _GOOD * pending.promise
-            self._kept_its_word = abs(gained - pending.promise) <= _MODEL_TOLERANCE * self._tol * loss
-            if not gained >= _KEPT * pending.promise:  # NaN is no gain
-                self._damp()
-            if not gained > 0:
-                predictions, residual = self._roll_back(pending)
-                record = pending.record
-            elif self._trusted:
-                self._damping = 0.0 if self._damping < 0.1 * self._ridge else self._damping / 8
-            self._pending = None
+    def _objective(self, record: Iteration) -> float:
+        """Return the objective of an iteration in units of ``problem.weight_unit``."""
+        return record.loss / self.run.problem.weight_unit
+
+    # One iteration: accept or undo the last step, test for convergence, make the next step
+
+    def step(self, progress: Progress) -> None:
+        record = progress.record
+        point = _Point(record, progress.predictions, progress.scaled_residual, self._objective(record))
+        if self._trial is not None:
+            point = self._judge(self._trial, point)
+            self._trial = None
         if self._damping > _MAX_DAMPING * self._ridge:
-            self._stall(self._objective(record))
-            return
-        if self._is_slow():
-            self.converged, self.stalled = not self._cut_off, self._cut_off
-            return
-        self._move(residual, predictions, record)
+            self._stop_without_step(point.objective)
+        elif self._is_slow():
+            self.converged, self.stalled = not self._linear.reached_limit, self._linear.reached_limit
+        else:
+            self._move(point)
 
-    def _is_slow(self) -> bool:
-        """Whether the last successful rounds together have decreased the objective by less than ``tol`` each."""
-        losses = self.context.history.column("loss")
-        successes = losses[losses <= np.minimum.accumulate(losses)]
-        if not self._tol or len(successes) <= _SLOW_ROUNDS:
-            return False
-        return bool(successes[-1 - _SLOW_ROUNDS] - successes[-1] <= _SLOW_ROUNDS * self._tol * successes[-1])
+    def _judge(self, trial: _TrialStep, point: _Point) -> _Point:
+        """Adapt the damping to the trust ratio of the last step; undo a step that did not reduce the objective.
 
-    def _stall(self, loss: float) -> None:
-        """No step decreases the objective: converged if only rounding is left of the first one, else stalled."""
-        rounding = float(np.finfo(self.context.network.dtype).eps) * self._objective(self.context.history[0])
-        self.converged, self.stalled = loss <= rounding, loss > rounding
+        Returns the point to continue from.
+        """
+        reduction = self._objective(trial.record) - point.objective
+        self._trusted = reduction >= _GOOD_TRUST_RATIO * trial.predicted_reduction
+        error = abs(reduction - trial.predicted_reduction)
+        self._model_accurate = error <= _MODEL_TOLERANCE * self._tol * point.objective
+        if not reduction >= _MIN_TRUST_RATIO * trial.predicted_reduction:  # also for NaN
+            self._raise_damping()
+        if not reduction > 0:
+            return self._undo(trial)
+        if self._trusted:
+            small = self._damping < _NEGLIGIBLE_DAMPING * self._ridge
+            self._damping = 0.0 if small else self._damping / _DAMPING_DECREASE
+        return point
 
-    def _damp(self) -> None:
-        self._damping = max(10 * self._damping, self._ridge)
-        self._preconditioner = None
+    def _raise_damping(self) -> None:
+        self._damping = max(_DAMPING_INCREASE * self._damping, self._ridge)
+        self._linear.drop_preconditioner()
 
-    def _roll_back(self, pending: _Pending) -> tuple[np.ndarray, np.ndarray]:
-        """Take the last round back. Gives predictions and residual there."""
-        problem = self.context.problem
-        self._replace_weights(pending.weights)
-        self.context.best.update(pending.record)
-        u = self.context.engine.forward()
-        return u, self.context.loss.residual(u, problem.targets, problem.weight)
+    def _undo(self, trial: _TrialStep) -> _Point:
+        run, record = self.run, trial.record
+        self._replace_weights(trial.start.weights)
+        run.best.update(record)
+        u = run.engine.forward()
+        residual = run.loss.residual(u, run.problem.targets, run.problem.weight)
+        return _Point(record, u, residual, self._objective(record))
 
     def finish(self) -> None:
-        """A last round that made things worse is taken back, too."""
-        pending = self._pending
-        if pending is not None and not self.context.history[-1].loss <= pending.record.loss:
-            np.copyto(self.context.network.weights, pending.weights)
-            self.context.best.update(pending.record)
-        self._pending = None
+        """Undo the last step if it increased the loss."""
+        trial = self._trial
+        if trial is not None and not self.run.history[-1].loss <= trial.record.loss:
+            trial.start.restore()
+            self.run.best.update(trial.record)
+        self._trial = None
 
     def _replace_weights(self, weights: np.ndarray) -> None:
-        engine, network = self.context.engine, self.context.network
+        engine, network = self.run.engine, self.run.network
         change = weights - network.weights
         distances = np.sqrt(np.einsum("ij,ij->i", change, change, dtype=np.float64))
         moved = np.flatnonzero(distances)
         np.copyto(network.weights, weights)
-        self._columns = None
-        # A difference of two floats is rounded by half a unit in the last place, and so is each square and their sum.
+        self._linear.weights_moved()
+        # The factor covers the rounding of the difference, of each square and of their sum.
         engine.weights_moved(moved, distances[moved] * (1.0 + 1e-5 if network.dtype == np.float32 else 1.0 + 1e-12))
 
-    def _move(self, residual: np.ndarray, predictions: np.ndarray, record: Iteration) -> None:
-        """Solve for δ, and move the weights unless the model has less than ``tol`` of the objective to gain."""
-        loss = self._objective(record)
-        enough = self._tol * loss
-        fresh = self._preconditioner is None and self._dual is None
-        proposal = self._propose(residual, predictions, loss)
-        if proposal.promise <= enough and not (fresh or self._kept_its_word):
-            # The kernel has changed, and with it where a round should begin: that alone may be why nothing is promised.
-            self.drop_caches()
-            proposal = self._propose(residual, predictions, loss)
-        if proposal.promise <= enough:
-            proposal = self._solve_on(proposal, residual, predictions, loss)
-        if proposal.promise <= enough:
-            if not proposal.solved:  # nothing gained, for want of a solution: more damping makes one easier to find
-                self._damp()
-                self._dual = None
+    def _move(self, point: _Point) -> None:
+        """Compute a step and make it, unless its predicted reduction is below ``tol`` of the objective."""
+        least = self._tol * point.objective
+        reused = self._linear.has_history
+        proposal = self._propose(point)
+        if proposal.predicted_reduction <= least and reused and not self._model_accurate:
+            # The kernel has changed, so that the last solution may be a bad start.
+            self._linear.drop_caches()
+            proposal = self._propose(point)
+        if proposal.predicted_reduction <= least:
+            proposal = self._solve_strictly(proposal, point)
+        if proposal.predicted_reduction <= least:
+            if not proposal.solved:  # more damping makes the system easier to solve
+                self._raise_damping()
+                self._linear.dual = None
                 return
-            if self._has_converged(residual, predictions, loss):
+            if self._has_converged(point):
                 self.converged = True
                 return
-            if proposal.promise <= _NEGLIGIBLE * enough:
-                self._stall(loss)
+            if proposal.predicted_reduction <= _NEGLIGIBLE_REDUCTION * least:
+                self._stop_without_step(point.objective)
                 return
-        self._pending = _Pending(self.context.network.weights.copy(), record, proposal.promise)
+        self._trial = _TrialStep(Snapshot(self.run.network, point.record), proposal.predicted_reduction)
         self._replace_weights(proposal.weights)
 
-    def _solve_on(
-        self, proposal: "_Proposal", residual: np.ndarray, predictions: np.ndarray, loss: float
-    ) -> "_Proposal":
-        """Solve a system that seems to have little to gain until a bound says so, or there is something to gain."""
-        for _ in range(_MORE_SOLVES):
-            if proposal.solved or proposal.promise > self._tol * loss:
+    # Convergence
+
+    def _solve_strictly(self, proposal: _Proposal, point: _Point) -> _Proposal:
+        """Solve again until a bound shows that the predicted reduction is small, or it is not small."""
+        for _ in range(_MAX_STRICT_SOLVES):
+            if proposal.solved or proposal.predicted_reduction > self._tol * point.objective:
                 break
-            proposal = self._propose(residual, predictions, loss, strict=True)
+            proposal = self._propose(point, strict=True)
         return proposal
 
-    def _has_converged(self, residual: np.ndarray, predictions: np.ndarray, loss: float) -> bool:
-        """Whether a round without damping has nothing to gain either; a damped one is short by construction."""
+    def _has_converged(self, point: _Point) -> bool:
+        """Return whether the predicted reduction is small without damping, too."""
         if not self._damping:
             return True
-        damping, dual = self._damping, self._dual
-        self._damping, self._preconditioner = 0.0, None  # not kept: two at a time would take more memory than estimated
-        problem = residual, predictions, loss
-        proposal = self._solve_on(self._propose(*problem, strict=True), *problem)
-        self._damping, self._preconditioner, self._dual = damping, None, dual
-        return proposal.solved and proposal.promise <= self._tol * loss
+        damping, dual = self._damping, self._linear.dual
+        self._damping = 0.0
+        self._linear.drop_preconditioner()  # not kept: two would need more memory than ``extra_bytes``
+        proposal = self._solve_strictly(self._propose(point, strict=True), point)
+        self._damping, self._linear.dual = damping, dual
+        self._linear.drop_preconditioner()
+        return proposal.solved and proposal.predicted_reduction <= self._tol * point.objective
 
-    def _propose(
-        self, residual: np.ndarray, predictions: np.ndarray, loss: float, *, strict: bool = False
-    ) -> "_Proposal":
-        """The weights after a round, and by how much the objective falls there as far as the network is linear."""
-        context = self.context
-        network, engine, problem = context.network, context.engine, context.problem
+    def _is_slow(self) -> bool:
+        """Return whether the average reduction of the last successful steps is below ``tol`` of the objective."""
+        losses = self.run.history.column("loss")
+        successes = losses[losses <= np.minimum.accumulate(losses)]
+        if not self._tol or len(successes) <= _SLOW_ITERATIONS:
+            return False
+        reduction = successes[-1 - _SLOW_ITERATIONS] - successes[-1]
+        return bool(reduction <= _SLOW_ITERATIONS * self._tol * successes[-1])
+
+    def _stop_without_step(self, objective: float) -> None:
+        """Stop because no step reduces the objective: converged if it is rounding of the first one, else stalled."""
+        rounding = float(np.finfo(self.run.network.dtype).eps) * self._objective(self.run.history[0])
+        self.converged, self.stalled = objective <= rounding, objective > rounding
+
+    # The linearized network
+
+    def _propose(self, point: _Point, *, strict: bool = False) -> _Proposal:
+        """Return the weights after a step, and the reduction of the objective that the linearized network predicts."""
+        run, residual = self.run, point.residual
         shift = self._ridge + self._damping
-        drift = self._drift()
-        roots = np.sqrt(context.loss.curvatures(predictions, problem.targets, problem.weight))
-        system = KernelSystem(engine, divided(residual, roots), roots, shift)
-        drifted = self._squared_norm(drift)
-        # (λ/ν) J D
-        pulled = engine.jacobian_product(drift) * (self._ridge / shift) if drifted else np.zeros_like(residual)
-        right = system.residual - roots * pulled
-        solved, certified = self._solve(system, right, loss, drifted, strict=strict)
-        # R J Δ, from what the solver left over: no further product with J Jᵀ.
-        weighted_change = -(right - solved.residual - shift * solved.solution) - roots * pulled
+        displacement = self._displacement()
+        roots = np.sqrt(run.loss.curvatures(point.predictions, run.problem.targets, run.problem.weight))
+        system = KernelSystem(run.engine, roots, shift)
+        squared_displacement = self._squared_norm(displacement)
+        pull = np.zeros_like(residual)  # (λ/ν) J D
+        if squared_displacement:
+            pull = run.engine.jacobian_product(displacement) * (self._ridge / shift)
+        scaled_residual = divided(residual, roots)
+        right = scaled_residual - roots * pull
+        # The objective of the step without what the system minimizes. 0 for squared error without damping.
+        constant = point.objective - 0.5 * float((scaled_residual**2).sum())
+        constant -= 0.5 * self._ridge * (self._ridge / shift) * squared_displacement  # λ² may overflow
+        solution, solved = self._solve(system, right, point.objective, constant, strict=strict)
+        # R J Δ follows from the residual of the system, without a further tangent product.
+        weighted_change = -(right - solution.residual - shift * solution.z) - roots * pull
         change = divided(weighted_change, roots)
-        neurons, rows = engine.gradient(roots * solved.solution)
-        new = network.weights - drift * (self._ridge / shift)
+        neurons, rows = run.engine.gradient(roots * solution.z)
+        new = run.network.weights - displacement * (self._ridge / shift)
         new[neurons] -= rows
-        promise = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
-        promise += 0.5 * self._ridge * (drifted - self._squared_norm(new - self._first))
-        self._dual = roots * solved.solution
+        reduction = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
+        reduction += 0.5 * self._ridge * (squared_displacement - self._squared_norm(new - self._initial_weights))
         if not self._damping:
-            self.predicted_decrease = promise / loss if loss > 0 else 0.0
-        return _Proposal(new, promise, certified)
+            self.predicted_reduction = reduction / point.objective if point.objective > 0 else 0.0
+        return _Proposal(new, reduction, solved)
 
     def _solve(
-        self, system: KernelSystem, right: np.ndarray, loss: float, drifted: float, *, strict: bool
-    ) -> tuple[Solved, bool]:
-        """(R J Jᵀ R + ν) z = right, from where the last round ended, as far as it is worth while.
+        self, system: KernelSystem, right: np.ndarray, objective: float, constant: float, *, strict: bool
+    ) -> tuple[Solution, bool]:
+        """Solve A z = right, A = R J Jᵀ R + ν, to the accuracy that the step needs.
 
-        With w = Jᵀ R z, the round minimizes ½ ‖right − R J w‖² + (ν/2) ‖w‖² and a constant. With A = R J Jᵀ R + ν and
-        the residual r it is above its least by g = ½ r·(1 − ν A⁻¹) r. The preconditioner M⁻¹ gives an estimate of g,
-        y = M⁻¹ r in place of A⁻¹ r. Once A y is known there is a bound,
+        With w = Jᵀ R z, the step minimizes ½ ‖right − R J w‖² + (ν/2) ‖w‖² + ``constant``. At a residual r this exceeds
+        its minimum by g = ½ r·(1 − ν A⁻¹) r. The preconditioner gives an estimate of g, with y = M⁻¹ r for A⁻¹ r. Once
+        A y is known there is a bound,
 
             g ≤ ½ (‖r‖² − ν (r·y)²/(y·A y)),
 
-        since r·A⁻¹ r is the largest (r·v)²/(v·A v). The second value says whether the bound was met; ``strict`` leaves
-        the estimate out. It is said of the start alone, whose residual is computed: afterwards the residual is updated,
-        and rounding adds up.
+        since r·A⁻¹ r is the maximum of (r·v)²/(v·A v). ``strict`` ignores the estimate. The second result is whether
+        the bound was met at the start of the iteration, where the residual is computed; later residuals are updated and
+        accumulate rounding.
         """
-        if self._preconditioner is None or self._reweighted(system.roots):
-            self._preconditioner = self._make_preconditioner(system.roots, system.shift)
         shift = system.shift
-        # Without damping and for squared error this is 0: the objective is the rest.
-        constant = loss - 0.5 * float((system.residual**2).sum()) - 0.5 * self._ridge**2 / shift * drifted
         certified: bool | None = None
 
-        def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray, curvature: float | None) -> bool:
+        def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray, yAy: float | None) -> bool:
             nonlocal certified
             ry = float((r * y).sum())
-            taken = ry if curvature is None else ry * ry / curvature
-            left = 0.5 * max(float((r * r).sum()) - shift * taken, 0.0)
+            excess = 0.5 * max(float((r * r).sum()) - shift * (ry if yAy is None else ry * ry / yAy), 0.0)
             applied = right - r - shift * z  # R J Jᵀ R z
             now = constant + 0.5 * (float(((right - applied) ** 2).sum()) + shift * float((z * applied).sum()))
-            small = left <= _LINEAR_SOLVE_TOLERANCE * self._tol * max(now, _MIN_OBJECTIVE * loss)
-            if curvature is None:
-                return not strict and (small or (not self._trusted and left <= _LOOSE_SOLVE_TOLERANCE * (loss - now)))
+            small = excess <= _LINEAR_SOLVE_TOLERANCE * self._tol * max(now, _MIN_OBJECTIVE * objective)
+            if yAy is None:
+                loose = not self._trusted and excess <= _LOOSE_SOLVE_TOLERANCE * (objective - now)
+                return not strict and (small or loose)
             certified = small if certified is None else certified
             return small
 
-        start = None if self._dual is None else divided(self._dual, system.roots)
-        solved = conjugate_residuals(
-            system.apply, self._preconditioner, right, start=start, enough=enough, max_products=_MAX_PRODUCTS
-        )
-        self.products += solved.products
-        self._cut_off = solved.products >= _MAX_PRODUCTS
-        if solved.products > _MANY_PRODUCTS and self._kernel is not None:
-            self._preconditioner = self._kernel = None  # a partial one would be no better for being new
-        several = 1 < self.context.network.n_outputs and len(system.roots) <= _FEW_ROWS  # else they take much memory
-        if solved.products >= _MAX_PRODUCTS and several and not self._apart:
-            self._apart, self._preconditioner = True, None
-        return solved, bool(certified) and solved.sound
+        solution = self._linear.solve(system, right, enough)
+        self.products += solution.products
+        return solution, bool(certified) and solution.sound
 
-    def _reweighted(self, roots: np.ndarray) -> bool:
-        """Whether the curvatures of many rows have changed much since the preconditioner was made."""
-        made = self._factored_roots
-        changes = np.abs(np.log(np.divide(roots, made, out=np.ones_like(roots), where=(roots > 0) & (made > 0))))
-        return float(np.quantile(changes, _MANY_ROWS)) > _MUCH
-
-    @property
-    def _outputs_apart(self) -> bool:
-        return self._apart or self.context.loss.outputs_per_target > 1
-
-    def _has_room_for_kernel(self) -> bool:
-        """Whether all workers can factor the kernel of all samples, and whether that is worth while."""
-        network, n = self.context.network, len(self.context.problem.X)
-        factors = network.n_outputs if self._outputs_apart else 1
-        return self.context.group.all_true(kernel_fits(n, network, free_bytes(self.context.memory), factors))
-
-    def _has_small(self, shift: float, roots: np.ndarray) -> bool:
-        return shift < _SMALL_SHIFT * float(np.mean(roots**2 * self._kernel_columns().diagonal()))
-
-    def _whole_kernel(self) -> np.ndarray:
-        if self._kernel is None:
-            self._kernel = counted_kernel(self.context.engine, dtype=self.context.network.dtype.type)
-        return self._kernel
-
-    def _kernel_columns(self) -> KernelColumns:
-        if self._columns is None:
-            self._columns = KernelColumns(self.context.engine)
-        return self._columns
-
-    def _make_preconditioner(self, roots: np.ndarray, shift: float) -> Preconditioner:
-        """Of the kernel as it is now, or was a few rounds ago: it hardly changes.
-
-        One for all outputs, with the mean of their curvatures. One for each where they share a target, as quantiles do,
-        or where a common one has left a system unsolved.
-        """
-        group, n = self.context.group, len(roots)
-        self._factored_roots, mean = roots, np.sqrt(np.mean(roots**2, axis=1))
-        whole = (n <= _FEW_ROWS or self._has_small(shift, mean)) and self._has_room_for_kernel()
-
-        def factor(row_roots: np.ndarray) -> Preconditioner:
-            if whole:
-                return CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
-            return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(MAX_PIVOTS, n), group)
-
-        made = OutputPreconditioner([factor(column) for column in roots.T]) if self._outputs_apart else factor(mean)
-        self._columns = None
-        return made if group.size == 1 else SharedPreconditioner(made, group)
+    # Reports and memory
 
     def details(self) -> dict[str, Any]:
         return {
             "ridge": self.ridge,
             "leave_one_out_error": self.leave_one_out_error,
             "products": self.products,
-            "predicted_decrease": self.predicted_decrease if self.stalled else None,
+            "predicted_reduction": self.predicted_reduction if self.stalled else None,
         }
 
     def settings(self) -> dict[str, Any]:
-        return {"solver": self.name, "ridge": self._asked_ridge}
+        return {"solver": self.name, "ridge": self._requested_ridge}
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
-        """W₀, the weights before a round, the step, the gradient; a partial factor; who fires, listed and in bits."""
-        who_fires = n_samples * network.width * (1 / 8 + 5 * upper_tail(network.threshold))
-        return 6.0 * network.weights.nbytes + partial_bytes(n_samples) + who_fires
+        """Return the memory of copies of the weights, a partial factor, and the active pairs as lists and as bits."""
+        active = n_samples * network.width * (1 / 8 + 5 * upper_tail(network.threshold))
+        return 6.0 * network.weights.nbytes + partial_factor_bytes(n_samples) + active
 
     def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:
         return kernel_bytes(n_samples, network) if kernel_fits(n_samples, network, free) else 0.0
@@ -453,45 +424,85 @@ class GaussNewton(Solver):
     # Checkpoints
 
     @property
-    def velocity(self) -> np.ndarray | None:
-        """The weights before the last round, where they differ from those after it."""
-        if self._pending is None:
+    def neuron_state(self) -> np.ndarray | None:
+        """The weights before the last step, for neurons that it moved."""
+        if self._trial is None:
             return None
-        before, now = self._pending.weights, self.context.network.weights
+        before, now = self._trial.start.weights, self.run.network.weights
         return np.where((before != now).any(axis=1)[:, None], before, before.dtype.type(0))
 
     def state(self) -> dict[str, float]:
-        pending = self._pending
+        trial = self._trial
         return {
             "ridge": self._ridge,
             "damping": self._damping,
             "trusted": float(self._trusted),
-            "cut_off": float(self._cut_off),
-            "promise": pending.promise if pending else 0.0,
-            "before": pending.record.iteration if pending else -1,
+            "reached_limit": float(self._linear.reached_limit),
+            "predicted_reduction": trial.predicted_reduction if trial else 0.0,
+            "trial_start": trial.record.iteration if trial else -1,
         }
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
-        for name in ("ridge", "damping", "trusted", "cut_off", "promise"):
+        for name in ("ridge", "damping", "trusted", "reached_limit", "predicted_reduction"):
             value = state.get(name)
             if not (isinstance(value, float) and isfinite(value) and value >= 0):
-                raise InputError(f"its {name} is {str(value)[:40]!r}")
-        before = state.get("before")
-        if type(before) is not int or not -1 <= before < iteration:
-            raise InputError(f"its last round began in iteration {str(before)[:40]!r}")
+                raise InputError(f"`{name}` is {str(value)[:40]!r}")
+        start = state.get("trial_start")
+        if type(start) is not int or not -1 <= start < iteration:
+            raise InputError(f"`trial_start` is {str(start)[:40]!r}")
 
-    def resume(self, context: SolverContext, state: Mapping[str, Any], velocity: np.ndarray | None) -> None:
-        super().resume(context, state, velocity)
-        self._reset()
+    def resume(self, run: Run, state: Mapping[str, Any], neuron_state: np.ndarray | None) -> None:
+        self._reset(run)
         self._ridge, self._damping = state["ridge"], state["damping"]
         self._trusted = bool(state["trusted"])
-        self._cut_off = bool(state["cut_off"])
-        if state["before"] >= 0:
-            before = context.network.weights.copy()
-            if velocity is not None:
-                moved = velocity.any(axis=1)
-                before[moved] = velocity[moved]
-            self._pending = _Pending(before, context.history[state["before"]], state["promise"])
+        self._linear.reached_limit = bool(state["reached_limit"])
+        if state["trial_start"] >= 0:
+            start = Snapshot(run.network, run.history[state["trial_start"]])
+            if neuron_state is not None:
+                moved = neuron_state.any(axis=1)
+                start.weights[moved] = neuron_state[moved]
+            self._trial = _TrialStep(start, state["predicted_reduction"])
 
     def drop_caches(self) -> None:
-        self._preconditioner = self._kernel = self._columns = self._dual = None
+        self._linear.drop_caches()
+
+
+def choose_ridge(kernel: np.ndarray, loss: Loss, start: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> LeftOut:
+    """Choose the ridge for a loss by reweighted leave-one-out least squares.
+
+    Each iteration makes a working response u − e/b with weights b from the current predictions u, as iteratively
+    reweighted least squares does. It predicts each row without that row for several λ, in closed form
+    (``theory/leave_one_out.py``), and chooses the λ whose predictions have the smallest *loss*. They are the u of the
+    next iteration. With a single iteration (``Loss.ridge_iterations``), the λ with the smallest weighted square error
+    is chosen, which is the loss for squared error.
+
+    Parameters
+    ----------
+    kernel : (n, n) array
+        Only the lower triangle is used.
+    start : (n, c) array
+        Outputs of the network before training.
+    """
+    loss, targets = loss.ridge_problem(targets, weight)
+    first = start[:, : targets.shape[1]]
+    # λ is in units of the curvatures. Those of an exponential link are e^u: at a start far from all targets, one row
+    # would dominate all others, and λ would keep the weights at that start.
+    zero = np.zeros_like(first)
+    u = zero if loss.value(zero, targets, weight) < loss.value(first, targets, weight) else first
+    place, found = _FIRST_RIDGE, None
+    for _ in range(loss.ridge_iterations):
+        smooth = loss.smoothed(targets - u, weight)
+        # One curvature for all outputs of a row, so that one factorization serves all.
+        curvatures = np.maximum(smooth.curvatures(u, targets, weight).mean(axis=1), 1e-300)
+        response = u - smooth.residual(u, targets, weight) / curvatures[:, None] - first
+
+        def score(errors: np.ndarray, response: np.ndarray = response) -> float:
+            return loss.value(first + response - errors, targets, weight)
+
+        found = best_ridge(kernel, response, curvatures, place, score if loss.ridge_iterations > 1 else None)
+        before = loss.value(u, targets, weight)
+        u, place = first + response - found.errors, max(found.place, 0)
+        if not loss.value(u, targets, weight) <= _MAX_LOSS_INCREASE * before:
+            break
+    assert found is not None
+    return found

@@ -1,4 +1,4 @@
-"""Full-batch gradient descent, the paper's; with momentum where asked for, and a step size that gives way."""
+"""Full-batch gradient descent, as in the paper, with optional momentum and an adaptive step size."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -11,24 +11,27 @@ from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.engines.step_rule import RowGradients, StepRule
 from fireset.network import ShiftedReLUNetwork
-from fireset.training.solvers.base import Evaluation, Solver, SolverContext
+from fireset.training.progress import Progress
+from fireset.training.run import Run
+from fireset.training.solvers.base import Solver
 from fireset.training.step_size import StepSize, loss_grew
 
 
 class GradientDescent(Solver):
-    """``W ← W − η ∂L/∂W`` on the fired pairs, or its heavy-ball or Nesterov variant.
+    """``W ← W − η ∂L/∂W`` on the active pairs, or its heavy-ball or Nesterov variant.
 
     Parameters
     ----------
     learning_rate : "auto", "theory" or float
-        See ``StepSize``. With "auto" a growing loss first stops the momentum, then halves the rate.
+        See ``StepSize``. With "auto", a loss that grows first resets the momentum, then halves the rate.
     momentum, nesterov
-        0 and False are the paper's plain descent.
+        0 and False are the plain descent of the paper.
     trained_outputs : bool
-        Whether the output layer follows its gradient, too, with the same rate.
+        Whether the output weights are trained, too, at the same rate.
     """
 
     name = "gradient"
+    label = "gradient descent"
     shares_rows = True
 
     def __init__(
@@ -45,40 +48,40 @@ class GradientDescent(Solver):
         self._output_rule = StepRule(0.0, float(momentum), bool(nesterov))
         self.trains_outputs = bool(trained_outputs)
 
-    def start(self, context: SolverContext) -> None:
-        super().start(context)
-        network, engine = context.network, context.engine
-        if self.trains_outputs and engine.name not in ("dense", "data"):
-            raise InputError(f"trained_outputs needs engine 'dense' or 'data', got {engine.name!r}")
-        self._rule.rate = self._step_size.choose(network, engine, context.loss, context.problem)
+    def start(self, run: Run) -> None:
+        super().start(run)
+        if self.trains_outputs and run.engine.name not in ("dense", "data"):
+            raise InputError(f"trained_outputs needs engine 'dense' or 'data', got {run.engine.name!r}")
+        self._rule.rate = self._step_size.choose(run.network, run.engine, run.loss, run.problem)
         if self.trains_outputs and self.adaptive:
-            self._rule.rate *= self._share_of_weights()
+            self._rule.rate *= self._hidden_layer_share()
 
-    def _share_of_weights(self) -> float:
-        """λ_max of the kernel of the weights beside that and the output layer's, whose traces stand for them."""
-        network, X = self.context.network, self.context.problem.X
-        own = rest = 0.0
+    def _hidden_layer_share(self) -> float:
+        """Return the trace of the hidden layer's kernel divided by that of both layers.
+
+        The ratio of the traces approximates that of the largest eigenvalues.
+        """
+        network, X = self.run.network, self.run.problem.X
+        hidden = output = 0.0
         for tile in network.tiles(X, 0, network.width):
-            rest += float(np.square(tile.activations, dtype=np.float64).sum())
+            output += float(np.square(tile.activations, dtype=np.float64).sum())
             squares = np.square(network.output_weights[tile.neurons], dtype=np.float64).mean(axis=1)
-            own += float(squares @ (tile.activations > 0) @ np.square(row_norms(X[tile.samples])))
-        return own / (own + rest) if own > 0 else 1.0
+            hidden += float(squares @ (tile.activations > 0) @ np.square(row_norms(X[tile.samples])))
+        return hidden / (hidden + output) if hidden > 0 else 1.0
 
-    def step(self, evaluation: Evaluation) -> None:
-        engine, best = self.context.engine, self.context.best
-        if self.adaptive and loss_grew(self.context.history):
-            record = evaluation.record
-            lost = best.beyond_repair(record)
-            self._back_off(from_rest=lost or record.iteration == (self.steady_since or 0) + 1)
-            self.steady_since = record.iteration + lost
-            if lost:
-                best.restore()
-                engine.start(engine.network, engine.X)
+    def step(self, progress: Progress) -> None:
+        if self.adaptive and loss_grew(self.run.history):
+            record = progress.record
+            roll_back = self.run.best.needs_rollback(record)
+            self._back_off(from_rest=roll_back or record.iteration == (self.steady_since or 0) + 1)
+            self.steady_since = record.iteration + roll_back
+            if roll_back:
+                self.run.roll_back()
                 return
-        self._descend(evaluation)
+        self._descend(progress)
 
-    def _descend(self, evaluation: Evaluation) -> None:
-        engine, residual = self.context.engine, evaluation.residual
+    def _descend(self, progress: Progress) -> None:
+        engine, residual = self.run.engine, progress.scaled_residual
         outputs = engine.output_gradient(residual) if self.trains_outputs else None
         engine.step(residual, self._rule)
         if outputs is not None:
@@ -86,26 +89,28 @@ class GradientDescent(Solver):
             self._output_rule.apply(engine.network.output_weights, RowGradients(np.arange(len(outputs)), outputs))
             engine.outputs_moved()
 
-    def use_rows(self, context: SolverContext, *, went_back: bool) -> None:
-        """λ_max is that of the rows before, by their weight, as long as steps of that size make the loss fall."""
-        before, now = (problem.total(problem.weight.sum())[0] for problem in (self.context.problem, context.problem))
-        if not self.adaptive or went_back:
-            self.start(context)
+    def use_rows(self, run: Run, *, rolled_back: bool) -> None:
+        """Keep the rate, relative to the total weight of the rows, unless the last run was rolled back."""
+        before, now = (problem.total(problem.weight.sum())[0] for problem in (self.run.problem, run.problem))
+        if not self.adaptive or rolled_back:
+            self.start(run)
         else:
-            self.context = context
+            self.run = run
             self._rule.rate *= before / now
         self.steady_since = 0
-        self._rule.reset_velocity()
-        self._output_rule.reset_velocity()
+        self._reset_velocity()
 
     def _back_off(self, *, from_rest: bool) -> None:
-        """After the loss has grown: let momentum start anew; if there was none to blame, halve the rate.
+        """Reset the velocity after the loss has grown; halve the rate if there was no velocity.
 
-        Stopping the velocity when the objective grows is adaptive restart (O'Donoghue and Candès 2015): growth under
-        momentum is mostly overshoot. Growth from rest, or beyond repair, is the rate's fault.
+        This is the adaptive restart of O'Donoghue and Candès (2015): growth under momentum is mostly overshoot. Growth
+        from rest, or large growth, needs a smaller rate.
         """
         if not self._rule.momentum or from_rest:
             self._rule.rate *= 0.5
+        self._reset_velocity()
+
+    def _reset_velocity(self) -> None:
         self._rule.reset_velocity()
         self._output_rule.reset_velocity()
 
@@ -115,7 +120,7 @@ class GradientDescent(Solver):
 
     @property
     def learning_rate(self) -> float:
-        return self._rule.rate / self.context.problem.weight_unit
+        return self._rule.rate / self.run.problem.weight_unit
 
     @property
     def momentum(self) -> float:
@@ -123,7 +128,8 @@ class GradientDescent(Solver):
 
     def settings(self) -> dict[str, Any]:
         return {
-            "learning_rate": self._step_size.asked,
+            "solver": self.name,
+            "learning_rate": self._step_size.requested,
             "momentum": self._rule.momentum,
             "nesterov": self._rule.nesterov,
         }
@@ -131,21 +137,24 @@ class GradientDescent(Solver):
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:  # noqa: ARG002
         return float(network.weights.nbytes) if self._rule.momentum else 0.0
 
+    # Checkpoints
+
     @property
-    def velocity(self) -> np.ndarray | None:
+    def neuron_state(self) -> np.ndarray | None:
+        """The velocity."""
         return self._rule.velocity
 
     def state(self) -> dict[str, float]:
-        return {"rate": self._rule.rate, "settled": self.steady_since or 0}
+        return {"rate": self._rule.rate, "steady_since": self.steady_since or 0}
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
-        rate, steady_since = state.get("rate"), state.get("settled")
+        rate, steady_since = state.get("rate"), state.get("steady_since")
         if not (isinstance(rate, float) and isfinite(rate) and rate > 0):
-            raise InputError(f"its learning rate is {str(rate)[:40]!r}")
+            raise InputError(f"`rate` is {str(rate)[:40]!r}")
         if type(steady_since) is not int or not 0 <= steady_since <= iteration:
-            raise InputError(f"its rate was changed last in iteration {str(steady_since)[:40]!r}")
+            raise InputError(f"`steady_since` is {str(steady_since)[:40]!r}")
 
-    def resume(self, context: SolverContext, state: Mapping[str, Any], velocity: np.ndarray | None) -> None:
-        super().resume(context, state, velocity)
-        self._rule.rate, self.steady_since = state["rate"], state["settled"]
-        self._rule.velocity = velocity if self._rule.momentum else None
+    def resume(self, run: Run, state: Mapping[str, Any], neuron_state: np.ndarray | None) -> None:
+        super().resume(run, state, neuron_state)
+        self._rule.rate, self.steady_since = state["rate"], state["steady_since"]
+        self._rule.velocity = neuron_state if self._rule.momentum else None

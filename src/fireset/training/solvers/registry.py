@@ -1,4 +1,4 @@
-"""Solvers by name, each with those of a user's settings that it takes."""
+"""Solvers by name."""
 
 from collections.abc import Mapping
 from inspect import signature
@@ -17,18 +17,26 @@ _BUILT_IN = {
 SOLVERS = Registry("fireset.solvers", _BUILT_IN)
 
 
+def solver_class(solver: str | Solver) -> type[Solver]:
+    """Return the class of a solver, for its label and defaults; ``Solver`` itself for an unknown name."""
+    if isinstance(solver, Solver):
+        return type(solver)
+    return SOLVERS.load(solver, Solver) if solver in SOLVERS else Solver
+
+
 def make_solver(solver: str | Solver, settings: Mapping[str, Any]) -> Solver:
-    """A solver by name, or the object itself; of the settings it is given those that its class takes."""
+    """Return the solver of a name, made with the settings that its class accepts, or ``solver`` itself."""
     if isinstance(solver, Solver):
         return solver
     if not isinstance(solver, str) or solver not in SOLVERS:
         raise InputError(f"solver must be one of {', '.join(SOLVERS)}, or an object; got {solver!r}")
     cls = SOLVERS.load(solver, Solver)
-    for name in ("batch_size", "trained_outputs"):
-        if settings.get(name) and cls is not GradientDescent:
-            raise InputError(f"{name} is for solver='gradient', got solver={solver!r}")
-    if settings.get("batch_size") is not None:
+    if settings.get("batch_size") is not None and cls is GradientDescent:
         if settings.get("trained_outputs"):
             raise InputError("trained_outputs needs full batches; leave batch_size out, or use fireset.nn.ShiftedReLU")
         cls = MiniBatchDescent
-    return cls(**{name: value for name, value in settings.items() if name in signature(cls).parameters})
+    accepted = signature(cls).parameters
+    for name in ("batch_size", "trained_outputs"):
+        if settings.get(name) and name not in accepted:
+            raise InputError(f"{name} is for solver='gradient', got solver={solver!r}")
+    return cls(**{name: value for name, value in settings.items() if name in accepted})
