@@ -21,8 +21,8 @@ import numpy as np  # noqa: E402
 from parts import run_parts  # noqa: E402
 
 from fireset import ShiftedReLUNetwork, Trainer  # noqa: E402
-from fireset.commands.compare import compare_table  # noqa: E402
-from fireset.commands.compare_report import COLUMNS, cells  # noqa: E402
+from fireset.commands.compare import EngineOptions, compare_table  # noqa: E402
+from fireset.commands.compare.report import engine_table  # noqa: E402
 from fireset.engines import create  # noqa: E402
 from fireset.theory import largest_eigenvalue  # noqa: E402
 from fireset.training.precompile import compile_kernels  # noqa: E402
@@ -48,8 +48,8 @@ def comparison(dtype: str, quick: bool, page: Path | None) -> list[dict]:
         file = Path(folder) / "digits.npz"
         np.savez(file, X=X, y=y)
         width, iterations = (1000, 5) if quick else (10_000, 30)
-        asked = {"width": width, "iterations": iterations, "dtype": dtype, "seed": 0, "engines": None}
-        found = compare_table(file, "y", **asked, report=page, verbose=True)
+        options = EngineOptions(width=width, iterations=iterations, dtype=dtype)
+        found = compare_table(file, "y", options, budget=600.0, seed=0, report=page, verbose=True)
         return [{name: value for name, value in found.items() if name != "report"}]  # a path of this machine
 
 
@@ -113,14 +113,15 @@ def to_markdown(results: dict) -> str:
     lines = [f"# All engines on digits, {results['date']}", "", results["machine"], ""]
     for part in ("float32", "float64"):
         for found in results.get(part, []):
+            table = engine_table(found["contenders"])
             lines += [
                 f"## {found['width']:,} neurons, {found['iterations']} iterations, {part}",
                 "",
                 f"{found['verdict']}",
                 "",
-                "| " + " | ".join(heading for heading, _, _ in COLUMNS) + " |",
-                "| --- | --- |" + " ---: |" * (len(COLUMNS) - 2),
-                *("| " + " | ".join(cells(row)) + " |" for row in found["contenders"]),
+                "| " + " | ".join(table.columns) + " |",
+                "| --- | --- |" + " ---: |" * (len(table.columns) - 2),
+                *("| " + " | ".join(row) + " |" for row in table.rows),
                 "",
                 "Time grows as "
                 + ", ".join(f"m^{curve['exponent']:.2f} ({curve['name']})" for curve in found["scaling"])

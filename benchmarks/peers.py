@@ -5,7 +5,7 @@ Each peer is made from (network, X, y, rate) and has ``step()``, which descends 
 
 import numpy as np
 
-from fireset.commands.peers import Jax, PyTorch
+from fireset.commands.compare.engine_contenders import Jax, PyTorch
 
 __all__ = ["BlockedNumPy", "Jax", "PyTorch", "ScikitLearn"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fireset.commands.stages import StageBar
+from fireset.commands.compare.budget import StageBar
 from fireset.training.progress import ProgressBar
 from fireset.training.solvers import solver_class
 
@@ -58,8 +58,8 @@ def test_a_wide_terminal_has_a_bar():
 
 def test_stages_have_the_time_left_first():
     on = console(60)
-    bar = StageBar("comparing", left=lambda: 41.3, console=on)
-    bar.say("[support] vector machine, split 1, 12,000 of 16,000 rows")
+    bar = StageBar("comparing", remaining=lambda: 41.3, console=on)
+    bar.show("[support] vector machine, split 1, 12,000 of 16,000 rows")
     line = drawn(on, bar._status.renderable)
     assert "comparing, 41 s left: [support] vector machine" in line
     assert line.endswith("…")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from fireset.commands import theory as theory_task
 from fireset.commands import train as train_task
-from fireset.commands.distinct_rows import DistinctRows, merge_equal_rows
+from fireset.commands.certificate import DistinctRows, merge_equal_rows
 from fireset.commands.theory import theory_sections, theory_tables
 from support.command_tables import table, write_table, written
 
@@ -141,7 +140,7 @@ def test_classes_of_equal_rows_are_the_most_frequent():
 def test_the_large_way_agrees_with_the_small_one(works, monkeypatch, run):
     write_table(numbers_table())
     small = json.loads(works(*THEORY, "--json"))
-    monkeypatch.setattr(theory_task, "_ALL_EIGENVALUES", 10)
+    monkeypatch.setattr(theory_task, "_MAX_ROWS_ALL_EIGENVALUES", 10)
     code, out, err = run(*THEORY, "--json")
     assert code == 0
     large = json.loads(out)
@@ -182,12 +181,8 @@ def test_figures_are_data(works, monkeypatch):
     """The page is drawn elsewhere: here, what it is given."""
     write_table(numbers_table())
     pages = []
-
-    class Pages:
-        check_report = staticmethod(lambda path: pages.append(path))
-        write_page = staticmethod(lambda *page, **settings: pages.append((page, settings)))
-
-    monkeypatch.setitem(sys.modules, "fireset.reporting", Pages)
+    monkeypatch.setattr(theory_task, "check_report", pages.append)
+    monkeypatch.setattr(theory_task, "write_page", lambda *page, **settings: pages.append((page, settings)))
     works(*THEORY, "--report", "page.html")
     checked, ((path, title, sections), settings) = pages
     assert str(checked) == str(path) == "page.html"

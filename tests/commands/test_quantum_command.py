@@ -8,8 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fireset.commands.quantum import PAPER_EXPONENT, quantum_costs, quantum_summary
-from fireset.commands.quantum_report import quantum_sections
+from fireset.commands.quantum import PAPER_EXPONENT, quantum_costs, quantum_sections, quantum_summary
 from fireset.quantum import make_schedule
 from fireset.reporting.figures import Section
 
@@ -79,7 +78,7 @@ def test_sections_are_plain_data(costs):
         "Oracle calls by iteration",
         "Growth with the width",
         "The circuit of one oracle call",
-        "What is assumed",
+        "Assumptions",
     ]
     for section in sections:
         assert isinstance(section, Section)
@@ -126,7 +125,7 @@ def test_page(quantum, monkeypatch):
     written = []
     monkeypatch.setattr("fireset.reporting.check_report", written.append)
     monkeypatch.setattr(
-        "fireset.commands.quantum_report.write_page",
+        "fireset.commands.quantum.write_page",
         lambda path, title, sections, **_: written.append((path, title, len(sections))),
     )
     code, _, _ = quantum(*SMALL, "--quiet", "--report", "page.html")

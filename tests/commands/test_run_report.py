@@ -14,11 +14,10 @@ from sklearn.metrics import confusion_matrix
 
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset._util.text import percent, significant
-from fireset.commands.held_out_report import HeldOut, confusion, held_out_sections, reliability
-from fireset.commands.intervals import wilson_interval
-from fireset.commands.learning_curve import learning_curve
-from fireset.commands.run_in_words import run_in_words
-from fireset.commands.run_report import columns_section, learning_section
+from fireset.commands.held_out import HeldOut, calibration, held_out_sections
+from fireset.commands.run_report import LearningCurve, columns_section, learning_curve, learning_section
+from fireset.commands.run_summary import summary_section
+from fireset.commands.scores import wilson_interval
 from fireset.commands.train import train_table
 from fireset.reporting import write_page
 from fireset.reporting.figures import CountMatrix, Figure, Section, Series, short_names
@@ -51,21 +50,20 @@ def text(sections: list[Section]) -> str:
 @pytest.mark.parametrize("classes", [2, 3, 20])
 def test_confusion_matrix_is_scikit_learns(classes):
     held = of_classes(classes=classes)
-    expected = confusion_matrix(held.answers, held.predictions, labels=range(classes))
-    np.testing.assert_array_equal(confusion(held.answers, held.predictions, classes), expected)
+    expected = confusion_matrix(held.y_true, held.y_pred, labels=range(classes))
     shown = parts(held_out_sections(held, "classification"))["Confusion matrix"]
     assert isinstance(shown, CountMatrix)
     assert shown.counts == expected.tolist()
     assert shown.totals == expected.sum(axis=1).tolist()
-    assert shown.row_names == shown.column_names == held.names
+    assert shown.row_names == shown.column_names == held.class_names
 
 
 def test_of_many_classes_the_most_confused_are_shown():
     held = of_classes(rows=2000, classes=30)
-    held.predictions[held.answers < 10] = held.answers[held.answers < 10]  # found every time
-    held.predictions[(held.answers >= 10) & (held.predictions < 10)] = 29
+    held.y_pred[held.y_true < 10] = held.y_true[held.y_true < 10]  # found every time
+    held.y_pred[(held.y_true >= 10) & (held.y_pred < 10)] = 29
     shown = parts(held_out_sections(held, "classification"))["Confusion matrix"]
-    whole = confusion_matrix(held.answers, held.predictions, labels=range(30))
+    whole = confusion_matrix(held.y_true, held.y_pred, labels=range(30))
     assert shown.row_names == [f"c{k}" for k in range(10, 30)]
     assert shown.column_names == [*shown.row_names, "all others"]
     np.testing.assert_array_equal(np.array(shown.counts)[:, :-1], whole[10:, 10:])
@@ -83,9 +81,9 @@ def test_pairs_are_listed_by_how_often_they_are_confused():
 def test_calibration_curve_is_scikit_learns(classes):
     held = of_classes(classes=classes)
     assert held.probabilities is not None
-    chances, true = held.probabilities[:, 1], held.answers == 1
+    chances, true = held.probabilities[:, 1], held.y_true == 1
     if classes > 2:
-        chances, true = held.probabilities.max(axis=1), held.answers == held.predictions
+        chances, true = held.probabilities.max(axis=1), held.y_true == held.y_pred
     expected_true, expected_said = calibration_curve(true, chances, n_bins=10)
     found = parts(held_out_sections(held, "classification"))
     curve = found["Calibration curve"].series[1]
@@ -97,8 +95,8 @@ def test_calibration_curve_is_scikit_learns(classes):
     assert "percentage points apart" in text(held_out_sections(held, "classification"))
 
 
-def test_reliability_error_and_edges():
-    found = reliability(np.array([0.0, 1.0, 1.0, 0.95]), np.array([0, 1, 1, 0]))
+def test_calibration_error_and_edges():
+    found = calibration(np.array([0.0, 1.0, 1.0, 0.95]), np.array([0, 1, 1, 0]))
     assert found.rows.tolist() == [1, *[0] * 8, 3]
     assert found.error == pytest.approx(0.75 * abs(2.95 / 3 - 2 / 3))
 
@@ -116,15 +114,15 @@ def test_residuals():
     figures = parts(held_out_sections(held, "regression"))
     assert list(figures) == ["Predicted against actual", "Residual against predicted", "Distribution of residuals"]
     points = figures["Residual against predicted"].series[1]
-    np.testing.assert_array_equal(points.x, held.predictions)
-    np.testing.assert_array_equal(points.y, held.answers - held.predictions)
+    np.testing.assert_array_equal(points.x, held.y_pred)
+    np.testing.assert_array_equal(points.y, held.y_true - held.y_pred)
     assert sum(figures["Distribution of residuals"].series[0].y) == 500
     assert "nine in ten within" in text(held_out_sections(held, "regression"))
 
 
 def test_many_points_are_thinned_and_outliers_do_not_multiply_bars():
     held = of_numbers(30_000)
-    held.predictions[0] += 1e6
+    held.y_pred[0] += 1e6
     figures = parts(held_out_sections(held, "regression"))
     assert len(figures["Predicted against actual"].series[1].x) == 2000
     assert "2,000 of the 30,000 rows" in figures["Predicted against actual"].alt
@@ -156,7 +154,7 @@ def facts(**changes) -> dict[str, Any]:
 
 
 def words(held: HeldOut | None, curve=None, **changes) -> str:
-    return text([run_in_words(facts(**changes), held, curve)])
+    return text([summary_section(facts(**changes), held, curve)])
 
 
 def test_in_short():
@@ -170,7 +168,7 @@ def test_in_short():
 def test_in_short_for_numbers():
     held = of_numbers()
     said = words(held, task="regression", held_out_r2=0.99)
-    error, plain = (np.sqrt(np.mean((held.answers - other) ** 2)) for other in (held.predictions, 0.0))
+    error, plain = (np.sqrt(np.mean((held.y_true - other) ** 2)) for other in (held.y_pred, 0.0))
     assert (
         f"RMSE) is {significant(error)}, {percent(1 - error / plain, 0)} less than the {significant(plain)} of always"
         in said
@@ -204,7 +202,7 @@ def test_next_steps_without_a_score():
     [([0.8, 0.9], 400, "likely to help"), ([0.9, 0.902], 400, "hardly help"), ([0.8, 0.9], 1000, None)],
 )
 def test_are_more_rows_worth_it(scores, rows, advice):
-    curve: Any = SimpleNamespace(rows=[200, rows], scores=scores, chance=0.02)
+    curve = LearningCurve([200, rows], scores, [(0.0, 0.0), (0.0, 0.08)])  # standard error 0.02
     said = words(None, curve)
     assert ("of the same kind" in said or "Collect more rows" in said) == (advice is not None)
     assert advice is None or advice in said
@@ -228,7 +226,7 @@ def test_learning_curve(task):
     assert curve.rows == [37, 75, 150, 300]
     assert curve.scores[-1] == estimator.settings_.forecast
     assert curve.scores[0] < curve.scores[-1]
-    assert (curve.spans is not None) == (task == "classification")
+    assert (curve.intervals is not None) == (task == "classification")
     estimator.prepare(X[:30], y[:30])
     assert learning_curve(estimator, estimator.rows_on_sphere(X[:30]), y[:30]) is None
 

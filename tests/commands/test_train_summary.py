@@ -16,9 +16,8 @@ from sklearn.metrics import (
 )
 
 from fireset._util.text import counted, duration, percent, significant
-from fireset.cli.train_summary import train_summary
-from fireset.commands.intervals import r2_interval
-from fireset.commands.scores import scores
+from fireset.commands.run_summary import train_summary
+from fireset.commands.scores import r2_interval, scores
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from fireset import InputError, ShiftedReLUNetwork
 from fireset._util.errors import OutputError
 from fireset._util.files import write_model
 from fireset.commands.info import describe_model
-from fireset.commands.rescue import save_or_rescue
+from fireset.commands.outputs import save_or_rescue
 from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import WorkerGrid
 from support.thread_group import groups, run_all
@@ -243,7 +243,7 @@ def test_workers_rescue_their_model_together(tmp_path, monkeypatch, workers):
 
 def test_workers_who_can_write_nowhere_all_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "fireset.commands.rescue._other_places", lambda _: [tmp_path / "no" / "m", tmp_path / "nor" / "m"]
+        "fireset.commands.outputs._rescue_paths", lambda _: [tmp_path / "no" / "m", tmp_path / "nor" / "m"]
     )
     one, team, refused = network(0), groups(2), []
 

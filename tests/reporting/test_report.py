@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from fireset import InputError, ShiftedReLUNetwork, TensorBoardLog, train
-from fireset.commands.run_outputs import Records
+from fireset.commands.outputs import RunOutputs
 from fireset.commands.train import train_table
 from fireset.reporting import check_report, write_page
 from fireset.reporting.figures import Figure, HeatMap, Section, Series, Table
@@ -67,7 +67,7 @@ def test_long_series_are_thinned_in_their_table(page):
     write_page(page, "t", sections())
     text = Page(page).text
     assert "plain line (40 of 100 points)" in text
-    assert "50 × 60 values, summed up" in text
+    assert "50 × 60 values, summary" in text
     assert "2 × 2 values" in text
 
 
@@ -129,7 +129,7 @@ def test_a_missing_extra_says_what_to_install(page, monkeypatch, missing):
         check_report(page)
 
 
-# Records of a training run
+# Outputs of a training run
 
 
 def table(tmp_path, rows=60) -> Path:
@@ -156,20 +156,20 @@ def test_train_leaves_a_page(tmp_path):
     shown = run(table(tmp_path), report=page)
     assert shown["report"] == str(page)
     read = Page(page)
-    for text in ("Training on table.csv", "Loss against time", "Fired fraction", "before training", "after training"):
+    for text in ("Training on table.csv", "Loss against time", "Active fraction", "before training", "after training"):
         assert text in read.text
 
 
 @pytest.mark.filterwarnings("ignore:interrupted after")
 def test_interrupted_training_leaves_its_page(tmp_path, monkeypatch):
-    see = Records._see
+    see = RunOutputs._record
 
     def interrupt(self, progress):
         see(self, progress)
         if progress.record.iteration == 3:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Records, "_see", interrupt)
+    monkeypatch.setattr(RunOutputs, "_record", interrupt)
     monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)  # whoever runs the tests
     page = tmp_path / "page.html"
     shown = run(table(tmp_path), report=page)

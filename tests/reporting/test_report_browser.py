@@ -16,10 +16,10 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from fireset import ShiftedReLUNetwork
-from fireset.commands.budget import Budget
-from fireset.commands.compare import compare
-from fireset.commands.compare_report import write_comparison
-from fireset.commands.contenders import Problem, steady_rate
+from fireset.commands.compare.budget import Budget
+from fireset.commands.compare.engine_contenders import EngineProblem, fixed_learning_rate
+from fireset.commands.compare.engines import compare_engines
+from fireset.commands.compare.report import write_comparison
 from fireset.commands.train import train_table
 from support.checks import CI, sphere
 
@@ -57,8 +57,8 @@ def page_file(tmp_path_factory) -> Path:
     rng = np.random.default_rng(0)
     X = sphere(rng, 100, 8)
     network = ShiftedReLUNetwork.initialize(500, 8, dtype="float64")
-    problem = Problem(X, rng.standard_normal((100, 1)), network, steady_rate(network, X))
-    found = compare(problem, ["dense", "data", "hashing"], 12, Budget(600), interrupted=threading.Event())
+    problem = EngineProblem(X, rng.standard_normal((100, 1)), network, fixed_learning_rate(network, X))
+    found = compare_engines(problem, ["dense", "data", "hashing"], 12, Budget(600), interrupted=threading.Event())
     path = tmp_path_factory.mktemp("report") / "page.html"
     write_comparison(path, found, {"file": EVIL, "width": 500, "iterations": 12})
     KEPT.mkdir(exist_ok=True)

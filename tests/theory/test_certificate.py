@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from fireset import InputError, ShiftedReLUNetwork, train
-from fireset.commands.certificate_report import certificate_sections, claims_table, unmet_reasons
+from fireset.commands.certificate import certificate_sections, claims_table, unmet_reasons
 from fireset.engines import create
 from fireset.theory import Certificate, bounds, dual_kernel, fire_set_kernel
 from fireset.theory.step_split import flipped_pairs, gradient_norms, pairs_near_threshold

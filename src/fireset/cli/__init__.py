@@ -1,9 +1,9 @@
-"""The command line, one module a group of commands. They read arguments and print; ``fireset.commands`` does the work.
+"""The command line. These modules parse arguments and print; ``fireset.commands`` does the work.
 
-Nothing heavy is imported at the top of these modules: ``fireset --help`` has to answer at once.
+Expensive modules are imported inside of the commands, so that ``fireset --help`` is fast.
 """
 
-from fireset.cli import compare, models, quantum, theory, tools  # noqa: F401 - importing them adds their commands
+from fireset.cli import analysis, models, train  # noqa: F401 - adds the commands to the application
 from fireset.cli.app import app
 
 __all__ = ["app"]

@@ -1,17 +1,20 @@
-"""How commands print their results: a table for people, one JSON object for programs."""
+"""Printing of results: aligned text, or one JSON object."""
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 from unicodedata import combining
 
 from fireset._util.errors import OutputError
 from fireset._util.text import duration, percent, significant
 
-_MAX_LISTED = 12  # columns or classes on one line
+_MAX_LISTED = 12  # items of a list on one line
+_MAX_LISTED_SHARES = 6
 
 
 def show(summary: dict[str, Any], as_json: bool) -> None:
+    """Print a summary as JSON, or as lines of labels and values."""
     if as_json:
         print(json.dumps(summary), flush=True)
         return
@@ -19,37 +22,37 @@ def show(summary: dict[str, Any], as_json: bool) -> None:
     widest = max(len(label) for label, _ in lines)
     for label, text in lines:
         print(f"{label:{widest}}  {text}")
-    sys.stdout.flush()  # here, where a reader that has gone (`head`) is handled
+    sys.stdout.flush()  # here, where a closed pipe (`head`) is handled
 
 
 def require_written(summary: dict[str, Any]) -> None:
-    """Raise an OutputError, after everything else was shown, if an output of the command could not be written."""
+    """Raise OutputError if an output of the command could not be written. Call it after everything else is shown."""
     if "not_written" in summary:
         where = f"the model is in {summary['model']}, but " if "model" in summary else ""
         raise OutputError(f"{where}not all output was written: {'; '.join(summary['not_written'])}")
 
 
-def show_table(columns: list[str], rows: list[list[str]], *, numbers: bool = False) -> None:
-    """Columns side by side, each as wide as its widest cell; ``numbers``, all but the first column, to the right."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(_places(row[k]) for row in [columns, *rows]) for k in range(len(columns))]
-    for row in [columns, *rows]:
-        spaces = [" " * (width - _places(cell)) for cell, width in zip(row, widths, strict=True)]
-        to_right = [numbers and k > 0 for k in range(len(row))]
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = False) -> None:
+    """Print a table with aligned columns; with ``numbers`` all but the first column are aligned to the right."""
+    lines = [list(columns), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(_display_width(line[k]) for line in lines) for k in range(len(columns))]
+    for line in lines:
+        spaces = [" " * (width - _display_width(cell)) for cell, width in zip(line, widths, strict=True)]
         cells = [
-            space + cell if right else cell + space for cell, space, right in zip(row, spaces, to_right, strict=True)
+            space + cell if numbers and k > 0 else cell + space
+            for k, (cell, space) in enumerate(zip(line, spaces, strict=True))
         ]
         print("  ".join(cells).rstrip())
     sys.stdout.flush()
 
 
 def printable(text: str) -> str:
-    """What a file says, without what would steer the terminal: control characters are escaped."""
+    """Escape control characters, which could come from a file and change the terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _places(text: str) -> int:
-    """How wide a text is: the bar of S̄ stands above its letter."""
+def _display_width(text: str) -> int:
+    """Return the number of columns of a text, without combining characters such as the bar of S̄."""
     return sum(not combining(character) for character in text)
 
 
@@ -87,18 +90,15 @@ _NAMES = {
 }
 
 
-_SHOWN_SHARES = 6
-
-
 def readable(key: str, value: Any) -> tuple[str, str]:
-    """A label and a value for people; ``--json`` has the exact ones."""
+    """Return the label and the rounded value of a fact; ``--json`` has exact values."""
     label = _NAMES.get(key, key.replace("_", " "))
     if key == "stop_reason":
         return label, _STOP_REASONS.get(str(value), str(value))
     if key == "bytes":
         return "size", f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
     if isinstance(value, dict) and all(isinstance(share, int | float) for share in value.values()):
-        most = [f"{name} {percent(share, 0)}" for name, share in list(value.items())[:_SHOWN_SHARES]]
+        most = [f"{name} {percent(share, 0)}" for name, share in list(value.items())[:_MAX_LISTED_SHARES]]
         return label, ", ".join(most) + (f", … ({len(value)} in all)" if len(value) > len(most) else "")
     if isinstance(value, bool) or not isinstance(value, int | float | list):
         return label, str(value)

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from fireset._util.files import check_writable
-from fireset.commands.rescue import save_or_rescue
+from fireset.commands.outputs import save_or_rescue
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.model import Model
 from fireset.training.loop import train

@@ -6,7 +6,7 @@ from typing import Any
 
 from fireset._util.errors import InputError
 from fireset._util.files import atomic_path, check_writable
-from fireset.commands.overwrite_check import check_outputs_differ_from_inputs
+from fireset.commands.outputs import check_outputs_differ_from_inputs
 from fireset.model import Model
 
 

@@ -1,8 +1,7 @@
-"""What the convergence theorem asks for on a table, and what practice needs."""
+"""``fireset theory``: the requirements of the convergence theorem on a table, and what practice needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from math import inf, log
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset._util.text import percent
-from fireset.commands.distinct_rows import merge_equal_rows, merged_in_words
+from fireset.commands.certificate import merge_equal_rows, merged_rows_text
 from fireset.commands.scores import scores
 from fireset.estimators import PAPER, ShiftedReLUClassifier, estimator_for
+from fireset.reporting import check_report, write_page
 from fireset.reporting.figures import Figure, Section, Series, Table
 from fireset.tables.problem import TableProblem
 from fireset.theory import KernelRegression, bounds, measure_separation, shifted_ntk
@@ -22,15 +22,15 @@ from fireset.theory.claims import json_safe
 from fireset.theory.separation import Separation
 from fireset.theory.spectrum import ShiftedCholesky, Spectrum, check_memory, extreme_eigenvalues
 
-FAILURE = 0.01  # ρ
-ACCURACY = 0.01  # ε in T, and the share of ‖err(0)‖ that practice is asked to reach
+FAILURE_PROBABILITY = 0.01  # ρ
+ACCURACY = 0.01  # ε in T; in practice, the share of ‖err(0)‖ that remains
 ALPHA = 0.2  # of the corollary; b = √(0.4 ln m)
-_ALL_EIGENVALUES = 1500  # rows up to which all of them are computed
+_MAX_ROWS_ALL_EIGENVALUES = 1500  # for more rows only the extreme eigenvalues are computed
 
 
 @dataclass(frozen=True)
 class Theory:
-    """The computed quantities by name, and all eigenvalues of H^cts for a figure (none for many rows)."""
+    """The computed quantities by name, and all eigenvalues of H^cts (none for many rows)."""
 
     summary: dict[str, Any]
     eigenvalues: list[float]
@@ -40,25 +40,22 @@ def theory_table(
     file: Path,
     target: str,
     *,
-    task: str,
     holdout: float,
-    drop: list[str],
-    categorical: list[str],
-    impute: bool,
     settings: dict[str, Any],
     report: Path | None,
     progress: Callable[[str], None] | None,
+    **reading: Any,
 ) -> Theory:
-    """Read a table as ``train`` would, and compute δ, λ, the theorem's constants and the kernel regression's score.
+    """Compute δ, λ, the constants of the theorem and the score of kernel regression on the rows that ``train`` uses.
 
-    Takes n³/3 operations and 8 n² bytes for n rows; ``progress`` is called with the name of each stage where that takes
-    seconds.
+    ``settings`` go to the estimator, ``reading`` to ``TableProblem.read``. Takes n³/3 operations and 8 n² bytes for n
+    rows. For many rows ``progress`` is called with the name of each stage.
     """
     if report is not None:
-        import_module("fireset.reporting").check_report(report)
+        check_report(report)
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
-    problem = TableProblem.read(file, target, task=task, drop=drop, categorical=categorical, impute=impute)
+    problem = TableProblem.read(file, target, **reading)
     estimator = estimator_for(problem.task, **{**PAPER, **settings})
     train_rows, test_rows = problem.hold_out(holdout, settings["random_state"])
     by_class = problem.classes is not None
@@ -70,7 +67,7 @@ def theory_table(
     n, b = len(rows), network.threshold
 
     def stage(name: str) -> None:
-        if progress is not None and n > _ALL_EIGENVALUES:
+        if progress is not None and n > _MAX_ROWS_ALL_EIGENVALUES:
             progress(name)
 
     stage(f"separation of {n:,} rows")
@@ -80,14 +77,16 @@ def theory_table(
     stage("its eigenvalues")
     eigenvalues, factor, spectrum = _decompose(kernel)
     if spectrum.largest <= 0:
-        raise InputError(f"threshold {b:g} is so high that no neuron ever fires: H^cts is 0; give a lower --threshold")
+        raise InputError(
+            f"threshold {b:g} is so high that no neuron is ever active: H^cts is 0; give a lower --threshold"
+        )
     initial_error = float(np.linalg.norm(targets - network.predict(rows)))
     summary: dict[str, Any] = {"task": problem.task, "merged_rows": distinct.merged}
     summary |= _data_summary(rows, network, separation, spectrum, initial_error)
     summary |= _theorem_summary(n, b, separation, spectrum, initial_error)
     summary |= _practice_summary(rows, network, spectrum, initial_error)
     summary |= _forecast(problem, train_rows, settings["random_state"])
-    if n <= _ALL_EIGENVALUES:
+    if n <= _MAX_ROWS_ALL_EIGENVALUES:
         with_bias = shifted_ntk(rows, b, trained_bias=True)
         summary["lambda_trained_bias"] = _lambda_or_zero(extreme_eigenvalues(with_bias))
     if len(test_rows):
@@ -100,8 +99,8 @@ def theory_table(
 
 
 def _forecast(problem: TableProblem, rows: np.ndarray, seed: int) -> dict[str, Any]:
-    """The score that ``fireset train`` may expect at its defaults: leave-one-out of the infinitely wide network."""
-    estimator = estimator_for(problem.task, width=2, random_state=seed)  # the forecast needs no network
+    """Return the score that leave-one-out of the infinitely wide network forecasts for the defaults of ``train``."""
+    estimator = estimator_for(problem.task, width=2, random_state=seed)  # the forecast does not depend on the network
     estimator.prepare(problem.X[rows], problem.y[rows])
     forecast = estimator.settings_.forecast
     score = "accuracy" if problem.task == "classification" else "r2"
@@ -111,7 +110,7 @@ def _forecast(problem: TableProblem, rows: np.ndarray, seed: int) -> dict[str, A
 def _data_summary(
     rows: np.ndarray, network, separation: Separation, spectrum: Spectrum, initial_error: float
 ) -> dict[str, Any]:
-    """The data, their separation and their kernel."""
+    """Return the size of the data, their separation and the eigenvalues of their kernel."""
     n, b = len(rows), network.threshold
     low, high = bounds.eigenvalue_bounds(n, b, separation.distance)
     return {
@@ -137,7 +136,7 @@ def _data_summary(
 def _theorem_summary(
     n: int, b: float, separation: Separation, spectrum: Spectrum, initial_error: float
 ) -> dict[str, float]:
-    """What the convergence theorem asks for."""
+    """Return the requirements of the convergence theorem."""
     smallest = _lambda_or_zero(spectrum)
     rate = bounds.learning_rate(n, smallest)
     return {
@@ -148,15 +147,15 @@ def _theorem_summary(
         "theorem_iterations": bounds.iterations(n, smallest, ACCURACY),
         "theorem_iterations_at_rate": bounds.iterations_at_rate(rate, smallest, ACCURACY**2),
         "theorem_width": bounds.width_for_movement(n, smallest, initial_error),
-        "theorem_kernel_width": bounds.discrete_width(n, smallest, FAILURE),
-        "lemma_width": bounds.width_lemma(n, smallest, b, FAILURE),
-        "corollary_width": bounds.width_corollary(n, separation.distance, FAILURE, ALPHA),
-        "sufficient_width": bounds.sufficient_width(n, smallest, b, initial_error, FAILURE),
+        "theorem_kernel_width": bounds.discrete_width(n, smallest, FAILURE_PROBABILITY),
+        "lemma_width": bounds.width_lemma(n, smallest, b, FAILURE_PROBABILITY),
+        "corollary_width": bounds.width_corollary(n, separation.distance, FAILURE_PROBABILITY, ALPHA),
+        "sufficient_width": bounds.sufficient_width(n, smallest, b, initial_error, FAILURE_PROBABILITY),
     }
 
 
 def _practice_summary(rows: np.ndarray, network, spectrum: Spectrum, initial_error: float) -> dict[str, Any]:
-    """What holds for this network, and what practice needs."""
+    """Return the bounds for this network, and what practice needs."""
     n, m, b, smallest = len(rows), network.width, network.threshold, _lambda_or_zero(spectrum)
     rate = 1.0 / spectrum.largest
     return {
@@ -172,14 +171,14 @@ def _practice_summary(rows: np.ndarray, network, spectrum: Spectrum, initial_err
 
 
 def _lambda_or_zero(spectrum: Spectrum) -> float:
-    """λ, 0 where rounding does not tell it from 0."""
+    """Return λ, or 0 if it cannot be distinguished from 0 by rounding."""
     return 0.0 if spectrum.singular else spectrum.smallest
 
 
 def _decompose(kernel: np.ndarray) -> tuple[list[float], ShiftedCholesky, Spectrum]:
-    """All eigenvalues where that is cheap; a factor; both ends of the spectrum. The kernel is overwritten."""
+    """Return all eigenvalues if there are few rows, a Cholesky factor, and λ_min and λ_max. Overwrites the kernel."""
     n = len(kernel)
-    if n > _ALL_EIGENVALUES:
+    if n > _MAX_ROWS_ALL_EIGENVALUES:
         factor = ShiftedCholesky(kernel, overwrite=True)
         return [], factor, factor.spectrum()
     values = np.linalg.eigvalsh(kernel)
@@ -189,14 +188,14 @@ def _decompose(kernel: np.ndarray) -> tuple[list[float], ShiftedCholesky, Spectr
 
 
 def _predictions(estimator, outputs: np.ndarray) -> np.ndarray:
-    """Outputs of a network as the estimator's predictions."""
+    """Convert network outputs (n, c) to the predictions of the estimator."""
     if not isinstance(estimator, ShiftedReLUClassifier):
         return (outputs * estimator.target_scale_ + estimator.target_mean_)[:, 0]
     return outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(int)
 
 
 def theory_tables(found: Theory) -> list[tuple[str, Table]]:
-    """What ``theory_table`` found, as headings and tables for reading."""
+    """Return the results as headings and tables."""
     s = found.summary
     columns = ("quantity", "value", "meaning")
     pair = s["closest_rows"]
@@ -207,7 +206,9 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         nearest = f"rows {pair[0]} and {pair[1]} are {side}: λ = 0, and the theorem says nothing"
     else:
         nearest = f"between row {pair[0]} and {'minus ' if s['closest_rows_are_opposite'] else ''}row {pair[1]}"
-    merged = f": {merged_in_words(s['merged_rows'], classes=s['task'] == 'classification')}" if s["merged_rows"] else ""
+    merged = (
+        f": {merged_rows_text(s['merged_rows'], classes=s['task'] == 'classification')}" if s["merged_rows"] else ""
+    )
     data = [
         ("n", f"{s['rows']:,}", f"rows to train on{merged}"),
         ("d", f"{s['coordinates']:,}", "coordinates of a row, the constant one included"),
@@ -224,10 +225,14 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
     ]
     if "lambda_trained_bias" in s:
         data.append(("", _number(s["lambda_trained_bias"]), "λ if thresholds were trained, too"))
-    asked = [
+    required = [
         ("η", _number(s["theorem_learning_rate"]), "learning rate, λ/(4n²)"),
-        ("", _number(s["theorem_sparse_learning_rate"]), "larger, as few neurons fire: λ/(16 p² n²), p their share"),
-        ("R", _number(s["theorem_radius"]), "radius within which neurons have to stay, λ/(12n)"),
+        (
+            "",
+            _number(s["theorem_sparse_learning_rate"]),
+            "larger, since few neurons are active: λ/(16 p² n²), p their share",
+        ),
+        ("R", _number(s["theorem_radius"]), "radius within which neurons must stay, λ/(12n)"),
         ("", _number(s["theorem_safe_radius"]), "the smaller one that the last step of the proof needs, λ/(16n)"),
         ("T", _number(s["theorem_iterations"]), f"iterations, λ⁻² n² ln(n/ε), ε = {ACCURACY:g}"),
         (
@@ -237,20 +242,20 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ),
         ("m", _number(s["theorem_width"]), "neurons, so that D < R: 2304 λ⁻⁴ n³ ‖err(0)‖²"),
         ("", _number(s["sufficient_width"]), "for every assumption of the convergence lemma, at this threshold"),
-        ("", _number(s["lemma_width"]), f"the convergence lemma, constant 1, ρ = {FAILURE:g}"),
+        ("", _number(s["lemma_width"]), f"the convergence lemma, constant 1, ρ = {FAILURE_PROBABILITY:g}"),
         ("", _number(s["theorem_kernel_width"]), "for λ_min(H^dis) ≥ 3λ/4 alone"),
         ("", _number(s["corollary_width"]), f"the corollary, α = {ALPHA:g}, constant 1"),
     ]
     practice = [
         ("m", f"{s['width']:,}", "neurons (--width)"),
         ("b", f"{s['threshold']:.4g}", "threshold"),
-        ("fired", percent(s["active_fraction"], 2), "of all pairs are expected to fire"),
+        ("active", percent(s["active_fraction"], 2), "of all pairs are expected to be active"),
         ("", percent(s["active_bound_fraction"], 2), "the sparsity lemma's bound, 2 e^(−b²/2)"),
-        ("D", _number(s["movement_bound"]), "bound on how far a neuron moves, at this width"),
+        ("D", _number(s["movement_bound"]), "bound on the movement of a neuron, at this width"),
         (
             "‖err(0)‖",
             _number(s["initial_error"]),
-            f"of a network of this width; D < R up to {_number(s['sufficient_error'])}: with targets so near to f₀",
+            f"initial error at this width; D < R requires at most {_number(s['sufficient_error'])}",
         ),
         ("η", _number(s["practical_learning_rate"]), "learning rate at which the loss falls, 1/λ_max"),
         (
@@ -269,7 +274,7 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
     costs = [(name, _number(value), meanings[name]) for name, value in s["operations"].items()]
     return [
         ("The data and their kernel", Table(columns, data)),
-        ("What the theorem requires", Table(columns, asked)),
+        ("What the theorem requires", Table(columns, required)),
         ("What practice needs", Table(columns, practice)),
         ("Operations of one iteration, constants left out", Table(columns, costs)),
     ]
@@ -302,7 +307,7 @@ def _number(value: float | None) -> str:
 
 
 def theory_sections(found: Theory) -> list[Section]:
-    """The same as sections of a page, with the spectrum of H^cts."""
+    """Return the results as sections of a page, with a figure of the spectrum of H^cts."""
     s = found.summary
     sections = [Section(heading, tables=[table]) for heading, table in theory_tables(found)]
     if found.eigenvalues:
@@ -325,11 +330,11 @@ def theory_sections(found: Theory) -> list[Section]:
             log_y=True,
         )
         sections[0] = Section(sections[0].heading, tables=sections[0].tables, figures=[figure])
-    return [Section("Summary", [_in_words(s)]), *sections]
+    return [Section("Summary", [_summary_text(s)]), *sections]
 
 
-def _in_words(s: dict[str, Any]) -> str:
-    """Whether the theorem covers this network, and what practice needs."""
+def _summary_text(s: dict[str, Any]) -> str:
+    """Say whether the theorem covers this network, and what practice needs."""
     if s["lambda_is_zero"]:
         return (
             "The smallest eigenvalue of the kernel is 0, so that the convergence theorem does not apply to these rows."
@@ -345,6 +350,6 @@ def _in_words(s: dict[str, Any]) -> str:
 
 
 def write_theory_page(path: Path, file: Path, found: Theory, settings: dict[str, Any]) -> None:
-    """A page with what ``theory_table`` found."""
+    """Write a report with the results."""
     title = f"What the theorem requires on {file.name}"
-    import_module("fireset.reporting").write_page(path, title, theory_sections(found), settings=settings)
+    write_page(path, title, theory_sections(found), settings=settings)

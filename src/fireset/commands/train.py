@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable, file_name
 from fireset._util.text import print_status
-from fireset.commands.certificate_report import certificate_sections
-from fireset.commands.distinct_rows import merge_equal_rows, merged_in_words
-from fireset.commands.held_out_report import HeldOut
-from fireset.commands.overwrite_check import check_outputs_differ, check_outputs_differ_from_inputs
+from fireset.commands.certificate import certificate_sections, merge_equal_rows, merged_rows_text
+from fireset.commands.held_out import HeldOut
+from fireset.commands.outputs import RunOutputs, check_outputs_differ, check_outputs_differ_from_inputs, save_or_rescue
 from fireset.commands.predict import score_table
-from fireset.commands.rescue import save_or_rescue
-from fireset.commands.run_in_words import next_steps, split_advice
-from fireset.commands.run_outputs import Records
+from fireset.commands.run_summary import next_steps, split_advice
 from fireset.distributed.process_group import current_group
 from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
@@ -110,7 +107,7 @@ def train_table(
     _check_whole_run(certify, report, checkpoint)
     first = current_group().rank == 0  # the others leave no records
     places = {"history": history, "tensorboard": tensorboard} if first else {"history": None, "tensorboard": None}
-    records = Records(file, target, report=report, command=command, **places)
+    records = RunOutputs(file, target, report=report, command=command, **places)
     if certify:  # the paper's setting and a whole run, where nothing else was asked for
         paper = {**PAPER, "tol": 0.0}
         settings = settings | {name: value for name, value in paper.items() if settings.get(name, "auto") == "auto"}
@@ -147,7 +144,7 @@ def train_table(
     summary = _summary(table, estimator, len(kept))
     if estimator.result_.stop_reason is StopReason.TERMINATED and checkpoint:
         return {**summary, "checkpoint": str(checkpoint.folder)}
-    scored = HeldOut.of(table, estimator, kept, encoded[held], table.y[held])
+    scored = HeldOut.predict(table, estimator, kept, encoded[held], table.y[held])
     if scored is not None:
         summary |= {"held_out_rows": len(held), **{f"held_out_{name}": value for name, value in scored.scores.items()}}
     training = {
@@ -164,14 +161,14 @@ def train_table(
     certified = {"certificate": certificate.report(row_numbers).to_dict()} if certificate else {}
     if merged:
         summary["merged_rows"] = merged
-        words = merged_in_words(merged, classes=table.classes is not None)
+        words = merged_rows_text(merged, classes=table.classes is not None)
         certified["certificate"]["notes"].append(words)
     sections = certificate_sections(certified["certificate"]) if certified else []
     facts = {**training, "target": target, "model": place.name}
     if holdout_by is None and len(held) and table.split_hints:
         summary["hints"] = facts["hints"] = [split_advice(table.split_hints[0])]
     summary["advice"] = next_steps(facts, scored, None)[:-1]  # without the command that predicts
-    written = records.written(estimator, table, prepared.rows, table.y[kept], scored, facts, sections)
+    written = records.write(estimator, table, prepared.rows, table.y[kept], scored, facts, sections)
     if problem is not None:
         written["not_written"] = [f"--out: {problem}", *written.get("not_written", [])]
     summary["total_seconds"] = perf_counter() - started

@@ -1,4 +1,4 @@
-"""Report pages: one self-contained HTML file with figures, tables and what is needed to repeat the run."""
+"""Report pages: one self-contained HTML file with figures, tables and the settings that reproduce the run."""
 
 from fireset.reporting.page import check_report, write_page
 

@@ -1,14 +1,13 @@
 """The parts of a report page: sections with text, tables and figures, as plain data.
 
-Commands (a training run, the theory, the quantum algorithms) describe their results with these classes; only
-``fireset.reporting.page`` knows how they are drawn.
+Commands describe their results with these classes; ``fireset.reporting.page`` draws them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-_NAME_LETTERS = 24  # of a label beside a bar or a row; a table below the figure has all of it
+_MAX_LABEL_LETTERS = 24  # beside a bar or a row; a table below the figure has the full names
 
 SeriesStyle = Literal["line", "dashed", "points", "bars"]  # dashed is for bounds and predictions
 
@@ -17,7 +16,7 @@ SeriesStyle = Literal["line", "dashed", "points", "bars"]  # dashed is for bound
 class Series:
     """One line, set of points or set of bars: y over x, of equal length.
 
-    ``spans`` are the intervals, one for each point, in which y lies with some confidence.
+    ``spans`` are confidence intervals of y, one for each point.
     """
 
     name: str
@@ -31,7 +30,7 @@ class Series:
 class Figure:
     """Series over common axes. ``alt`` describes the figure in a sentence or two for readers who cannot see it.
 
-    Where x are words, they stand below each other, and y grows to the right.
+    If x are words, bars are horizontal, one below the other.
     """
 
     title: str
@@ -58,8 +57,8 @@ class HeatMap:
 class CountMatrix:
     """Counts of pairs of classes as a shaded table: ``counts[row][column]``, with the share that each has of its row.
 
-    The first columns are the classes of the rows, in the same order, so that the diagonal holds the matches; further
-    columns may follow. ``totals`` are those of the rows, where not all of their columns are shown, too.
+    The first columns are the classes of the rows in the same order, so that matches are on the diagonal; others may
+    follow. ``totals`` are the row sums, which include columns that are not shown.
     """
 
     title: str
@@ -70,12 +69,12 @@ class CountMatrix:
     counts: Sequence[Sequence[int]]
     totals: Sequence[int]
     alt: str
-    full_names: Sequence[tuple[str, str]] = ()  # the names that were shortened, each with the whole of it
+    full_names: Sequence[tuple[str, str]] = ()  # pairs (shortened name, full name)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, formatted as they are shown."""
+    """Rows of formatted cells."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -93,11 +92,11 @@ class Section:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Names with their middles left out where they are long, so that beginning and end tell them apart; all differ."""
+    """Replace the middle of long names by an ellipsis; names that become equal are numbered."""
     short: list[str] = []
     for name in names:
         name = " ".join(name.split())
-        head, tail = _NAME_LETTERS * 2 // 3, _NAME_LETTERS // 3 - 1
-        short.append(name if len(name) <= _NAME_LETTERS else f"{name[:head]}…{name[-tail:]}")
+        head, tail = _MAX_LABEL_LETTERS * 2 // 3, _MAX_LABEL_LETTERS // 3 - 1
+        short.append(name if len(name) <= _MAX_LABEL_LETTERS else f"{name[:head]}…{name[-tail:]}")
     alike = {name for name in short if short.count(name) > 1}
     return [f"{name} ({k + 1})" if name in alike else name for k, name in enumerate(short)]

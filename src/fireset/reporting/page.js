@@ -5,10 +5,10 @@
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const seriesColor = (k) => color(`series-${k % 10}`);
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon"];
-  const FEW = 30; // points of a line that are few enough to be marked one by one
-  const FEW_TICKS = 6; // values of a logarithmic axis that are few enough to be named one by one
-  const MANY = 150; // points that would hide each other
-  const ofWords = (figure) => figure.x_type === "category"; // words stand below each other, where they can be read
+  const MAX_MARKED = 30; // points of a line that get markers
+  const MAX_VALUE_TICKS = 6; // values of a logarithmic axis that get a tick each
+  const MAX_LARGE_POINTS = 150; // more points are drawn smaller and transparent
+  const isCategorical = (figure) => figure.x_type === "category"; // drawn as horizontal bars
 
   const axis = (label, type) => ({
     title: { text: label, standoff: 8 }, type, automargin: true,
@@ -27,7 +27,7 @@
       const shown = { x: series.x, y: series.y, name: series.name, visible: !hidden[which].has(k) };
       if (series.style === "bars") {
         const bars = { ...shown, type: "bar", marker: { color: seriesColor(series.color) } };
-        if (!ofWords(figure)) return bars;
+        if (!isCategorical(figure)) return bars;
         return {
           ...bars, orientation: "h", x: series.y, y: series.x, customdata: series.x.map((k) => figure.full_names[k]),
           texttemplate: "%{x:.3~g}", textposition: "auto", textangle: 0, cliponaxis: false,
@@ -35,7 +35,7 @@
           hovertemplate: "%{customdata}: %{x:.4~g}<extra></extra>",
         };
       }
-      const few = series.y.length <= FEW;
+      const few = series.y.length <= MAX_MARKED;
       const before = figure.series.slice(0, k).filter((other) => other.style !== "dashed").length;
       return {
         ...shown, type: "scatter",
@@ -48,7 +48,7 @@
         },
         marker: {
           color: seriesColor(series.color), symbol: SYMBOLS[before % SYMBOLS.length],
-          ...(series.y.length > MANY ? { size: 5, opacity: 0.6 } : { size: 7 }),
+          ...(series.y.length > MAX_LARGE_POINTS ? { size: 5, opacity: 0.6 } : { size: 7 }),
         },
       };
     });
@@ -56,7 +56,7 @@
 
   function layout(figure) {
     const heat = figure.kind === "heat map";
-    const words = !heat && ofWords(figure);
+    const words = !heat && isCategorical(figure);
     const x = words ? axis(figure.y_label, figure.y_type) : axis(figure.x_label, heat ? "linear" : figure.x_type);
     const y = words ? axis(figure.x_label, "linear") : axis(figure.y_label, heat ? "linear" : figure.y_type);
     if (words) {
@@ -75,11 +75,11 @@
       if (which.type !== "log") continue;
       const logs = figure.series.flatMap((s) => s[letter]).filter((v) => v > 0).map(Math.log10);
       const span = logs.reduce((a, b) => Math.max(a, b), -Infinity) - logs.reduce((a, b) => Math.min(a, b), Infinity);
-      if (span > 2) which.dtick = 1; // powers of ten alone
-      else which.tickformat = "~g"; // 0.02, not a lonely 2
+      if (span > 2) which.dtick = 1; // only powers of ten
+      else which.tickformat = "~g"; // 0.02 instead of a bare 2
       if (span > 0.7 && span <= 2) which.dtick = "D2";
       const values = [...new Set(figure.series.flatMap((s) => s[letter]))];
-      if (letter === "x" && values.length <= FEW_TICKS) {
+      if (letter === "x" && values.length <= MAX_VALUE_TICKS) {
         Object.assign(which, { tickvals: values, ticktext: values.map((v) => v.toLocaleString("en")) });
       }
     }
@@ -88,7 +88,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: color("ink"), family: "system-ui, sans-serif", size: 13 },
       margin: { l: 16, r: 16, t: 12, b: 16 },
-      // a finger that moves over a figure scrolls the page
+      // on touch screens, dragging scrolls the page
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     };
   }
@@ -110,10 +110,10 @@
       if (box.checked) hidden[which].delete(k); else hidden[which].add(k);
       Plotly.react(`plot-${which}`, traces(drawn[which], which), layout(drawn[which]), config);
     });
-    box.checked = true; // browsers remember boxes over a reload
+    box.checked = true; // browsers keep the state over a reload
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  // for paper, the colours of the print style and the width of the sheet
+  // in print, use the colours of the print style and the width of the page
   matchMedia("print").addEventListener("change", () => {
     draw();
     drawn.forEach((_, which) => Plotly.Plots.resize(`plot-${which}`));

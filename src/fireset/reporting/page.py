@@ -1,8 +1,8 @@
-"""Draws the plain data of ``fireset.reporting.figures`` as one HTML file that loads nothing from anywhere.
+"""Writes the sections of ``fireset.reporting.figures`` as one HTML file without external resources.
 
-Plotly is inlined once, and a content security policy forbids every request. Text of the caller (column names, file
-names) is untrusted: Jinja escapes it in the page, ``_escaped`` escapes it for Plotly, which reads a little HTML itself.
-The style is in ``page.css``, the drawing in ``page.js``; both follow the light or dark preference of the reader.
+Plotly is inlined, and a content security policy forbids every request. Text of the caller (column names, file names) is
+untrusted: Jinja escapes it in the page, ``_escaped`` for Plotly, which interprets some HTML. Styles are in
+``page.css``, drawing is in ``page.js``; both follow the light or dark preference of the browser.
 """
 
 import datetime
@@ -23,15 +23,15 @@ from fireset._util.parallel import thread_count
 from fireset.reporting.figures import CountMatrix, Figure, HeatMap, Section, Series, short_names
 
 _FOLDER = Path(__file__).parent
-_MAX_TABLE_ROWS = 40  # of a figure's data, shown as a table; longer series are thinned evenly
+_MAX_TABLE_ROWS = 40  # of the data of a figure; longer series are thinned evenly
 _MAX_TABLE_CELLS = 400  # of a heat map's
-_UPRIGHT_COLUMNS, _UPRIGHT_LETTERS = 4, 6  # of a matrix: with more of both the names above it are turned
-_VERSIONS = ("fireset", "numpy", "scipy", "numba", "scikit-learn", "torch", "jax")
+_MAX_HORIZONTAL_COLUMNS, _MAX_HORIZONTAL_LETTERS = 4, 6  # of a matrix: above both, column names are vertical
+_PACKAGES = ("fireset", "numpy", "scipy", "numba", "scikit-learn", "torch", "jax")
 _NUMBER = re.compile(r"^[-−+]?[\d., ]+(e[-+]?\d+)?\s?(%|×|s|ms|MB|GB|kB|times)?$")
 
 
 def check_report(path: str | PathLike) -> None:
-    """Raise an InputError, before hours of work, if the page cannot be written there or its libraries are missing."""
+    """Raise InputError if the page cannot be written or its libraries are missing. Call it before the work."""
     _libraries()
     check_writable(path)
 
@@ -39,20 +39,20 @@ def check_report(path: str | PathLike) -> None:
 def write_page(
     path: Path, title: str, sections: Sequence[Section], *, settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a page, atomically: title, sections, and at the end what is needed to repeat the run.
+    """Write a page atomically: title, sections, and the settings and versions that reproduce the run.
 
-    The file has about 5 MB: Plotly is included, so that the page can be opened anywhere, without a network.
+    The file has about 5 MB, since it includes Plotly and can be opened offline.
 
     Parameters
     ----------
     path : Path
         The HTML file; replaced if it exists.
     title : str
-        The heading of the page, and what the browser calls it.
+        Heading and title of the page.
     sections : sequence of Section
         In the order of reading. All text is plain text.
     settings : mapping, optional
-        Names and values shown in the last section, before the versions of what was used.
+        Names and values for the last section, before the versions of the libraries.
     """
     jinja2, plotly_source = _libraries()
     environment = jinja2.Environment(
@@ -83,7 +83,7 @@ def write_page(
 
 
 def _libraries():
-    """Jinja and the source of Plotly, which are optional dependencies."""
+    """Return Jinja and the source of Plotly, which are optional dependencies."""
     try:
         import jinja2
         from plotly.offline import get_plotlyjs
@@ -96,7 +96,7 @@ def _libraries():
 
 
 def _colors(figure: Figure) -> list[int]:
-    """A colour for each series; a dashed one that follows points is their fit and has the same colour."""
+    """Return a colour for each series; a dashed series after points is their fit and has their colour."""
     colors: list[int] = []
     for k, series in enumerate(figure.series):
         fit = k > 0 and series.style == "dashed" and figure.series[k - 1].style == "points"
@@ -105,13 +105,13 @@ def _colors(figure: Figure) -> list[int]:
 
 
 def _words(figure: Figure) -> list[str]:
-    """What x says, each once, if it is words and not numbers."""
+    """Return the distinct x if they are words; [] if they are numbers."""
     every = [x for series in figure.series for x in series.x]
     return list(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else []
 
 
 def _figure_data(figure: Figure) -> dict[str, Any]:
-    """What page.js needs to draw series."""
+    """Return the data of a figure for page.js."""
     names = _words(figure)
     places = {name: k for k, name in enumerate(names)}
     return {
@@ -146,7 +146,7 @@ def _heat_map_data(figure: HeatMap) -> dict[str, Any]:
 
 
 def _figure_description(figure: Figure | HeatMap, number: int) -> dict[str, Any]:
-    """Title, description, legend and values of a figure, for readers who cannot see it or want the numbers."""
+    """Return title, description, legend and data tables of a figure for the template."""
     if isinstance(figure, HeatMap):
         legend, tables = [], [_heat_map_table(figure)]
     else:
@@ -165,7 +165,7 @@ def _figure_description(figure: Figure | HeatMap, number: int) -> dict[str, Any]
 
 
 def _matrix_description(figure: CountMatrix, name: str) -> dict[str, Any]:
-    """What the template needs of a shaded table."""
+    """Return a count matrix for the template."""
     rows = [
         {
             "name": row_name,
@@ -178,10 +178,10 @@ def _matrix_description(figure: CountMatrix, name: str) -> dict[str, Any]:
         for k, (row_name, counts, total) in enumerate(zip(figure.row_names, figure.counts, figure.totals, strict=True))
     ]
     names = figure.column_names
-    turned = len(names) > _UPRIGHT_COLUMNS and max(map(len, names)) > _UPRIGHT_LETTERS
+    vertical = len(names) > _MAX_HORIZONTAL_COLUMNS and max(map(len, names)) > _MAX_HORIZONTAL_LETTERS
     return {
         "id": name,
-        "matrix": {"rows": rows, "columns": names, "turned": turned},
+        "matrix": {"rows": rows, "columns": names, "vertical": vertical},
         "title": figure.title,
         "alt": figure.alt,
         "x_label": figure.x_label,
@@ -191,7 +191,7 @@ def _matrix_description(figure: CountMatrix, name: str) -> dict[str, Any]:
 
 
 def _series_table(figure: Figure, series: Series) -> dict[str, Any]:
-    """The points of a series as a table, thinned when there are many."""
+    """Return the points of a series as a table, thinned if there are many."""
     count = len(series.y)
     last = _MAX_TABLE_ROWS - 1
     chosen = range(count) if count <= _MAX_TABLE_ROWS else [k * (count - 1) // last for k in range(_MAX_TABLE_ROWS)]
@@ -206,7 +206,7 @@ def _series_table(figure: Figure, series: Series) -> dict[str, Any]:
 
 
 def _heat_map_table(figure: HeatMap) -> dict[str, Any]:
-    """A small matrix whole, a large one by its size, extremes and mean."""
+    """Return a small matrix itself, of a large one its size, extremes and mean."""
     values = [[float(value) for value in row] for row in figure.values]
     rows, columns = len(values), max(map(len, values), default=0)
     flat = [value for row in values for value in row]
@@ -217,33 +217,33 @@ def _heat_map_table(figure: HeatMap) -> dict[str, Any]:
             "rows": [[str(k), *map(_formatted, row)] for k, row in enumerate(values)],
         }
     mean = sum(flat) / len(flat)
-    statistics = {"rows": rows, "columns": columns, "least": min(flat), "mean": mean, "largest": max(flat)}
+    statistics = {"rows": rows, "columns": columns, "smallest": min(flat), "mean": mean, "largest": max(flat)}
     return {
-        "caption": f"{rows} × {columns} values, summed up",
+        "caption": f"{rows} × {columns} values, summary",
         "columns": ["what", "value"],
         "rows": [[name, _formatted(value)] for name, value in statistics.items()],
     }
 
 
 def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Which columns hold numbers and nothing else; gaps do not count."""
+    """Return which columns contain only numbers and empty cells."""
     cells = [[row[k] for row in rows if row[k]] for k in range(len(columns))]
     return [bool(column) and all(_NUMBER.match(cell) for cell in column) for column in cells]
 
 
 def _escaped(text: object) -> str:
-    """Text for Plotly, which would otherwise interpret tags and entities in it."""
+    """Escape text for Plotly, which would otherwise interpret tags and entities."""
     return html.escape(str(text), quote=False)
 
 
 def _finite_or_none(value: Any) -> float | None:
-    """A number for JSON; None, a gap in the figure, if it is not finite (a loss that overflowed)."""
+    """Return a number for JSON; None, a gap in the figure, if it is not finite."""
     number = float(value)
     return number if isfinite(number) else None
 
 
 def _formatted(value: Any) -> str:
-    """A value as text for the page."""
+    """Return a value as text for the page."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "not given"}[value]
     if isinstance(value, str):
@@ -257,10 +257,10 @@ def _formatted(value: Any) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the libraries that compute the results, the machine and the date."""
+    """Return the versions of the libraries, the machine and the date."""
     versions = {"Python": platform.python_version()}
-    for name in _VERSIONS:
-        with suppress(metadata.PackageNotFoundError):  # an extra that is not installed
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):  # an optional package
             versions[name] = metadata.version(name)
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
