@@ -10,7 +10,7 @@ from fireset.estimators.stored_fit import TASKS, restore, store
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.cells import one_line, quoted
 from fireset.tables.encoder import TableEncoder
-from fireset.tables.spelled import NumberSpelling, TruthSpelling, restore_spelling
+from fireset.tables.text_formats import BooleanFormat, NumberFormat, restore_format
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Model:
     target: str
     estimator: ShiftedReLUClassifier | ShiftedReLURegressor
     training: dict[str, Any]  # how it was made: settings and results, for people to read
-    target_spelling: NumberSpelling | TruthSpelling | None = None  # of text cells in the target column
+    target_spelling: NumberFormat | BooleanFormat | None = None  # of text cells in the target column
 
     @property
     def encoder(self) -> TableEncoder:
@@ -61,7 +61,7 @@ class Model:
             raise InputError("task, target or training is not what it should be")
         spelling = None
         if "target_spelling" in description:
-            spelling = restore_spelling(description["target_spelling"])
+            spelling = restore_format(description["target_spelling"])
             if spelling is None:
                 raise InputError(f"target_spelling is no spelling, got {quoted(description['target_spelling'])}")
         return cls(task, target, restore(task, network, description, arrays), training, spelling)

@@ -18,7 +18,7 @@ from fireset.engines.step_rule import StepRule
 from fireset.estimators.stored_fit import _sphere_arrays, _sphere_map
 from fireset.kernels.firing import refine_near_threshold
 from fireset.sparse_rows import SparseRows, kernel_rows, same_rows
-from fireset.tables.columns import ColumnMap
+from fireset.tables.column_map import ColumnMap
 from fireset.tables.settings import choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.theory.certificate import Certificate

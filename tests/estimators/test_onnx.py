@@ -13,9 +13,9 @@ from scipy.sparse import csr_array
 
 import fireset
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset._util import onnx_graph
 from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import current_grid
-from fireset.estimators.onnx_export import graph as onnx_graph
 from fireset.training.losses import Quantile, SquaredError
 
 # Of the spread of the outputs. A float32 network rounds each of its neurons, and its outputs are κ/√m times their sum:
@@ -108,22 +108,22 @@ def test_regression_on_an_array_with_gaps(dtype, solver):
     X = an_array()
     estimator = ShiftedReLURegressor(width=1000, solver=solver, max_iter=20, dtype=dtype, random_state=0)
     estimator.fit(X, np.nan_to_num(X[:, 0]) + X[:, 3])
-    assert estimator.sphere_.columns.bent
+    assert estimator.sphere_.columns.quantile_maps
     rng = np.random.default_rng(2)
     new = np.vstack([X, X * 100, X + rng.standard_normal(X.shape), [[np.nan] * 5]])
     assert_same(estimator, new, {"X": new}, dtype)
 
 
 def test_rows_are_those_of_the_estimator_bit_by_bit_at_the_knots():
-    """At, between and beyond the knots of bent columns; the map of columns has no rounding of its own."""
+    """At, between and beyond the knots of quantile maps; the map of columns has no rounding of its own."""
     X = an_array()
     estimator = ShiftedReLURegressor(width=20, random_state=0, dtype="float64").fit(X, X[:, 3])
-    bent = estimator.sphere_.columns.bent[0]
-    middles = (bent.knots[1:] + bent.knots[:-1]) / 2
-    points = np.concatenate([bent.knots, middles, np.nextafter(bent.knots, 1e9), np.nextafter(bent.knots, -1e9)])
+    first = estimator.sphere_.columns.quantile_maps[0]
+    middles = (first.knots[1:] + first.knots[:-1]) / 2
+    points = np.concatenate([first.knots, middles, np.nextafter(first.knots, 1e9), np.nextafter(first.knots, -1e9)])
     points = np.concatenate([points, [-1e100, 1e100]])
     new = np.tile(np.nan_to_num(X[0]), (len(points), 1))
-    new[:, bent.column] = points
+    new[:, first.column] = points
     model = estimator.to_onnx()
     model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.DOUBLE, ["rows", None]))
     z = run_graph(model, {"X": new})[-1]
@@ -311,7 +311,7 @@ def test_what_is_not_fitted_is_refused():
 def test_networks_that_no_file_can_hold_are_refused(monkeypatch):
     X = an_array()
     estimator = ShiftedReLURegressor(width=1000, random_state=0).fit(X, X[:, 3])
-    monkeypatch.setattr(onnx_graph, "LARGEST", 10_000)
+    monkeypatch.setattr(onnx_graph, "MAX_CONSTANT_BYTES", 10_000)
     with pytest.raises(ValueError, match=r"^the network takes .* GB, and an ONNX file holds .* smaller width$"):
         estimator.to_onnx()
 

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from fireset._util.errors import InputError
 from fireset.cli import app
-from fireset.tables.file_formats import BINARY_FORMATS, COMPRESSED, TEXT_FORMATS, formats_in_words
+from fireset.tables.file_formats import BINARY_FORMATS, COMPRESSION_SUFFIXES, TEXT_FORMATS, formats_in_words
 from fireset.tables.reader import read_table
 from fireset.tables.target import class_labels, detect_task, regression_values, split_target
 from support.checks import refusal
@@ -284,7 +284,7 @@ SIZES = "at most 100000 columns and 1073741824 cells are read"
         (
             "t.npz",
             npz(X=np.eye(2), name=np.array([65, 0x110000], np.uint32).view("U1")),
-            "t.npz: the array 'name' holds what is no text; write it with numpy.savez",
+            "t.npz: the array 'name' holds invalid text; write it with numpy.savez",
         ),
         (
             "t.npz",
@@ -305,7 +305,7 @@ def test_numpy_header_that_claims_petabytes():
     assert message.startswith("t.npz is too big, 1000000000 rows × 1000000 columns; at most")
 
 
-# What a small file unfolds to
+# Decompressed sizes
 
 
 def peak_of(call) -> int:
@@ -326,26 +326,26 @@ def peak_of(call) -> int:
         ("t.csv.zst", zstandard.compress),
     ],
 )
-def test_a_text_that_unfolds_to_gigabytes(monkeypatch, name, compress):
+def test_a_text_that_decompresses_to_gigabytes(monkeypatch, name, compress):
     import sklearn.datasets  # noqa: F401 - loading it takes memory, too
 
-    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 20)
-    monkeypatch.setattr("fireset.tables.unfolding._AT_ONCE", 1 << 16)
+    monkeypatch.setattr("fireset.tables.decompression._MIN_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr("fireset.tables.decompression._READ_BYTES", 1 << 16)
     file = written(name, compress(b"1 1:2\n" * 10_000_000))
     messages = []
     assert peak_of(lambda: messages.append(refusal(read_table, file))) < 40 << 20
-    unfolded = r"unfolds to more than \d+\.\d MB; if that is what it should be, set FIRESET_MAX_UNFOLDED"
-    assert re.match(rf"{name} has 0\.\d MB and {unfolded}", messages[0])
+    expected = r"decompresses to more than \d+\.\d MB.* set FIRESET_MAX_DECOMPRESSED"
+    assert re.match(rf"{name} has 0\.\d MB and {expected}", messages[0])
 
 
 def test_the_limit_can_be_raised(monkeypatch):
-    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 10)
+    monkeypatch.setattr("fireset.tables.decompression._MIN_LIMIT_BYTES", 1 << 10)
     file = written("t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 100_000))
-    assert "FIRESET_MAX_UNFOLDED" in refusal(read_table, file)
-    monkeypatch.setenv("FIRESET_MAX_UNFOLDED", "1M")
+    assert "FIRESET_MAX_DECOMPRESSED" in refusal(read_table, file)
+    monkeypatch.setenv("FIRESET_MAX_DECOMPRESSED", "1M")
     assert read_table(file).height == 100_000
-    monkeypatch.setenv("FIRESET_MAX_UNFOLDED", "much")
-    assert refusal(read_table, file) == "FIRESET_MAX_UNFOLDED must be a size such as 8G, got 'much'"
+    monkeypatch.setenv("FIRESET_MAX_DECOMPRESSED", "much")
+    assert refusal(read_table, file) == "FIRESET_MAX_DECOMPRESSED must be a size such as 8G, got 'much'"
 
 
 def test_an_archive_with_an_array_that_does_not_belong_to_it():
@@ -357,11 +357,11 @@ def test_an_archive_with_an_array_that_does_not_belong_to_it():
     assert messages == [f"t.npz: the array 'other' {must}"]
 
 
-def test_an_archive_that_unfolds_to_too_much(monkeypatch):
-    monkeypatch.setattr("fireset.tables.unfolding._AT_LEAST", 1 << 20)
+def test_an_archive_that_decompresses_to_too_much(monkeypatch):
+    monkeypatch.setattr("fireset.tables.decompression._MIN_LIMIT_BYTES", 1 << 20)
     stream = io.BytesIO()
     np.savez_compressed(stream, X=np.zeros((2_000_000, 2)))
-    assert "unfolds to 30.5 MB" in refusal(read_table, written("t.npz", stream.getvalue()))
+    assert "decompresses to 30.5 MB" in refusal(read_table, written("t.npz", stream.getvalue()))
 
 
 def test_paths_that_are_no_files():
@@ -648,4 +648,4 @@ def test_help_docs_and_refusal_list_the_same_formats(tmp_path):
     ]
     for text in (refused, docs, *shown):
         words = set(re.findall(r"\.\w+", text))
-        assert words >= {*TEXT_FORMATS, *BINARY_FORMATS, *COMPRESSED}
+        assert words >= {*TEXT_FORMATS, *BINARY_FORMATS, *COMPRESSION_SUFFIXES}

@@ -24,7 +24,7 @@ from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegresso
 from fireset.model import Model
 from fireset.tables.cells import require_column
 from fireset.tables.column_notes import columns_in_words, describe_columns
-from fireset.tables.file_formats import COMPRESSED
+from fireset.tables.file_formats import COMPRESSION_SUFFIXES
 from fireset.tables.problem import TableProblem
 from fireset.tables.reader import read_cells
 from fireset.theory import Certificate
@@ -262,6 +262,6 @@ def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints
 def _stem(file: Path) -> str:
     """A file's name without the suffixes of its format: my.digits of my.digits.csv.gz."""
     name = file.name
-    for packed in COMPRESSED:
+    for packed in COMPRESSION_SUFFIXES:
         name = name.removesuffix(packed)
     return Path(name).stem

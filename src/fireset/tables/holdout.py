@@ -17,7 +17,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import is_text, quoted
-from fireset.tables.spelled import as_times, dates_in_text
+from fireset.tables.text_formats import detect_dates, to_utc
 
 if TYPE_CHECKING:
     import polars as pl
@@ -214,8 +214,8 @@ def _times(series: pl.Series) -> pl.Series | None:
     import polars as pl
 
     if series.dtype in (pl.Date, pl.Datetime):
-        return as_times(series)
-    if series.dtype == pl.String and (found := dates_in_text(series)) is not None:
+        return to_utc(series)
+    if series.dtype == pl.String and (found := detect_dates(series)) is not None:
         return found[0]
     return None
 

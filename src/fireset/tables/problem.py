@@ -12,10 +12,16 @@ from fireset._util.errors import InputError
 from fireset.tables.cells import cli_option, column_names, quoted, require_column
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import SplitHint, hold_out, hold_out_by, suggest_splits
-from fireset.tables.mixed_cells import find_words
-from fireset.tables.reader import read_spelled
-from fireset.tables.spelled import DateSpelling, NumberSpelling, Spelling, TruthSpelling, dates_by_format
+from fireset.tables.reader import read_with_formats
 from fireset.tables.target import TaskChoice, class_labels, detect_task, regression_values, split_target
+from fireset.tables.text_formats import (
+    BooleanFormat,
+    DateFormat,
+    NumberFormat,
+    TextFormat,
+    detect_mixed_cells,
+    parse_dates,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,7 +46,7 @@ class TableProblem:
     classes: list | None
     categorical: list[str]
     impute: bool
-    spellings: dict[str, Spelling]  # of the columns of the file, the target included
+    spellings: dict[str, TextFormat]  # of the columns of the file, the target included
 
     @classmethod
     def read(
@@ -57,7 +63,7 @@ class TableProblem:
         """Read a file; "auto" finds the task from the target column."""
         if task not in _TASKS:
             raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
-        table, spellings, doubts = read_spelled(file)
+        table, spellings, doubts = read_with_formats(file)
         for doubt in doubts:
             warnings.warn(doubt, UserWarning, stacklevel=3)
         drop = column_names(drop or [], table.columns, "--drop")
@@ -87,10 +93,10 @@ class TableProblem:
         return self.spelled(TableEncoder.learn(self.features, categorical=self.categorical, impute=self.impute))
 
     @property
-    def target_spelling(self) -> NumberSpelling | TruthSpelling | None:
+    def target_spelling(self) -> NumberFormat | BooleanFormat | None:
         """How the file spells the target, if it is numbers or truth values in text."""
         spelling = self.spellings.get(self.target)
-        return None if isinstance(spelling, DateSpelling) else spelling
+        return None if isinstance(spelling, DateFormat) else spelling
 
     def encoder_of(self, rows: np.ndarray) -> TableEncoder:
         """What the columns become, by some rows: the encoder of a model that is trained on them."""
@@ -99,7 +105,7 @@ class TableProblem:
 
     def spelled(self, encoder: TableEncoder) -> TableEncoder:
         """An encoder that was learned from ``features``, for cells that are spelled as in the file."""
-        return encoder.with_spellings(self.spellings)
+        return encoder.with_formats(self.spellings)
 
     @cached_property
     def X(self) -> np.ndarray:  # noqa: N802 - scikit-learn's name for it
@@ -129,8 +135,8 @@ class TableProblem:
 
 
 def _without_words(
-    features: "pl.DataFrame", categorical: list[str], spellings: dict[str, Spelling], impute: bool
-) -> tuple["pl.DataFrame", list[str], dict[str, Spelling]]:
+    features: "pl.DataFrame", categorical: list[str], spellings: dict[str, TextFormat], impute: bool
+) -> tuple["pl.DataFrame", list[str], dict[str, TextFormat]]:
     """Decide on columns with a few words among numbers, by all rows of the file and not only those trained on.
 
     Returns the columns with numbers where these are used, the categorical columns, and the spellings.
@@ -139,23 +145,23 @@ def _without_words(
 
     for series in features:
         undecided = series.dtype == pl.String and series.name not in categorical and series.name not in spellings
-        mixed = find_words(series) if undecided else None
-        if mixed is None or (mixed.spelling is not None and not impute):  # the encoder refuses the latter
+        mixed = detect_mixed_cells(series) if undecided else None
+        if mixed is None or (mixed.number_format is not None and not impute):  # the encoder refuses the latter
             continue
         warnings.warn(str(mixed), UserWarning, stacklevel=4)
-        if mixed.spelling is None or mixed.numbers is None:
+        if mixed.number_format is None or mixed.numbers is None:
             categorical = [*categorical, series.name]
         else:
-            spellings = {**spellings, series.name: mixed.spelling}
+            spellings = {**spellings, series.name: mixed.number_format}
             features = features.with_columns(mixed.numbers)
     return features, categorical, spellings
 
 
-def _with_dates(columns: "pl.DataFrame", spellings: dict[str, Spelling], categorical: list[str]) -> "pl.DataFrame":
+def _with_dates(columns: "pl.DataFrame", spellings: dict[str, TextFormat], categorical: list[str]) -> "pl.DataFrame":
     """Texts that spell dates as dates, by the format that fits all rows of the file and not only those trained on."""
-    dates = {name: spelling.format for name, spelling in spellings.items() if isinstance(spelling, DateSpelling)}
+    dates = {name: spelling.pattern for name, spelling in spellings.items() if isinstance(spelling, DateFormat)}
     names = [name for name in columns.columns if name in dates and name not in categorical]
-    return columns.with_columns(dates_by_format(columns[name], dates[name], f"column {quoted(name)}") for name in names)
+    return columns.with_columns(parse_dates(columns[name], dates[name], f"column {quoted(name)}") for name in names)
 
 
 def _columns(

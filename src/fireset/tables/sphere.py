@@ -1,4 +1,4 @@
-"""Mapping rows of any table to rows of norm 1, as the network needs them."""
+"""The map from features to rows of norm 1, the input of the network."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fireset.sparse_rows import is_sparse
-from fireset.tables.columns import ColumnMap, scaled_columns
+from fireset.tables.column_map import ColumnMap, scaled_columns
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -9,7 +9,8 @@ import pytest
 
 import fireset
 from fireset import InputError, ShiftedReLURegressor
-from fireset.tables.column_kinds import CategoryColumn, NumberColumn
+from fireset.tables.column_types.category import CategoryColumn
+from fireset.tables.column_types.number import NumberColumn
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.problem import TableProblem
 
@@ -93,7 +94,7 @@ def test_a_file_is_decided_by_all_its_rows(tmp_path):
     few, many = problem.encoder_of(np.arange(80)).columns  # without any word
     assert isinstance(few, CategoryColumn)
     assert isinstance(many, NumberColumn)
-    assert many.spelling.words == ("<5", ">100")
+    assert many.text_format.words == ("<5", ">100")
     stored = TableEncoder.from_dict(problem.encoder_of(np.arange(80)).to_dict())
     assert stored.columns == (few, many)
     with warnings.catch_warnings():
@@ -132,7 +133,7 @@ def test_numbers_of_other_spellings(cells):
     with pytest.warns(UserWarning, match=r"1 cell|1 word"):
         (column,) = TableEncoder.learn(pl.DataFrame({"a": cells})).columns
     assert isinstance(column, NumberColumn)
-    assert len(column.spelling.words) == 1
+    assert len(column.text_format.words) == 1
     restored = TableEncoder.from_dict(TableEncoder((column,)).to_dict())
     assert restored.encode(pl.DataFrame({"a": cells}))[:, 1].sum() == 1  # the indicator
 

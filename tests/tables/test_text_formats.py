@@ -20,8 +20,8 @@ from fireset import InputError
 from fireset.cli import app
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.problem import TableProblem
-from fireset.tables.reader import read_cells, read_spelled, read_table
-from fireset.tables.spelled import DateSpelling, NumberSpelling, TruthSpelling, learn_spellings
+from fireset.tables.reader import read_cells, read_table, read_with_formats
+from fireset.tables.text_formats import BooleanFormat, DateFormat, NumberFormat, learn_formats
 from support.checks import refusal
 
 
@@ -49,44 +49,44 @@ def trained(text: str, **reading) -> TableEncoder:
 @pytest.mark.parametrize(
     ("columns", "spellings", "doubts"),
     [
-        ({"a": ["3,5", "1.234,75"]}, {"a": NumberSpelling(",", ".")}, 0),
-        ({"a": ["3,5", "7"]}, {"a": NumberSpelling(",", "")}, 0),
-        ({"a": ["1,234.5", "7"]}, {"a": NumberSpelling(".", ",")}, 0),
-        ({"a": ["1.5", "7"]}, {"a": NumberSpelling(".", "")}, 0),
-        ({"a": ["1,234", "5,678"]}, {"a": NumberSpelling(".", ",")}, 1),
-        ({"a": ["1,234,567", "5,678"]}, {"a": NumberSpelling(".", ",")}, 0),
-        ({"a": ["0,123", "1,500"]}, {"a": NumberSpelling(",", "")}, 0),  # no group begins with 0
-        ({"a": ["10.188,19", "46.901"]}, {"a": NumberSpelling(",", ".")}, 0),
-        ({"a": ["3,5", "46.901"]}, {"a": NumberSpelling(",", ".")}, 1),
-        ({"a": ["46.901", "2.000"]}, {"a": NumberSpelling(".", "")}, 0),
+        ({"a": ["3,5", "1.234,75"]}, {"a": NumberFormat(",", ".")}, 0),
+        ({"a": ["3,5", "7"]}, {"a": NumberFormat(",", "")}, 0),
+        ({"a": ["1,234.5", "7"]}, {"a": NumberFormat(".", ",")}, 0),
+        ({"a": ["1.5", "7"]}, {"a": NumberFormat(".", "")}, 0),
+        ({"a": ["1,234", "5,678"]}, {"a": NumberFormat(".", ",")}, 1),
+        ({"a": ["1,234,567", "5,678"]}, {"a": NumberFormat(".", ",")}, 0),
+        ({"a": ["0,123", "1,500"]}, {"a": NumberFormat(",", "")}, 0),  # no group begins with 0
+        ({"a": ["10.188,19", "46.901"]}, {"a": NumberFormat(",", ".")}, 0),
+        ({"a": ["3,5", "46.901"]}, {"a": NumberFormat(",", ".")}, 1),
+        ({"a": ["46.901", "2.000"]}, {"a": NumberFormat(".", "")}, 0),
         # One column decides for another.
-        ({"a": ["10.188,19"], "b": ["46.901"]}, {"a": NumberSpelling(",", "."), "b": NumberSpelling(",", ".")}, 0),
-        ({"a": ["3,5"], "b": ["46.901"]}, {"a": NumberSpelling(",", ""), "b": NumberSpelling(".", "")}, 1),
-        ({"a": ["3,5"], "b": ["1,234"]}, {"a": NumberSpelling(",", ""), "b": NumberSpelling(",", "")}, 0),
-        ({"a": ["3.5"], "b": ["1,234"]}, {"a": NumberSpelling(".", ""), "b": NumberSpelling(".", ",")}, 0),
-        ({"a": ["3,5"], "b": ["12"]}, {"a": NumberSpelling(",", ""), "b": NumberSpelling(",", "")}, 0),
+        ({"a": ["10.188,19"], "b": ["46.901"]}, {"a": NumberFormat(",", "."), "b": NumberFormat(",", ".")}, 0),
+        ({"a": ["3,5"], "b": ["46.901"]}, {"a": NumberFormat(",", ""), "b": NumberFormat(".", "")}, 1),
+        ({"a": ["3,5"], "b": ["1,234"]}, {"a": NumberFormat(",", ""), "b": NumberFormat(",", "")}, 0),
+        ({"a": ["3.5"], "b": ["1,234"]}, {"a": NumberFormat(".", ""), "b": NumberFormat(".", ",")}, 0),
+        ({"a": ["3,5"], "b": ["12"]}, {"a": NumberFormat(",", ""), "b": NumberFormat(",", "")}, 0),
         ({"a": ["3,5", "2.5"]}, {}, 0),  # two decimal marks: no numbers
-        ({"a": ["$1,234.50", "-$7", "8"]}, {"a": NumberSpelling(".", ",", "$")}, 0),
-        ({"a": ["€ 1.234,50", "7 €"]}, {"a": NumberSpelling(",", ".", "€")}, 0),
-        ({"a": ["12.5%", "3 %"]}, {"a": NumberSpelling(".", "", "%")}, 0),
+        ({"a": ["$1,234.50", "-$7", "8"]}, {"a": NumberFormat(".", ",", "$")}, 0),
+        ({"a": ["€ 1.234,50", "7 €"]}, {"a": NumberFormat(",", ".", "€")}, 0),
+        ({"a": ["12.5%", "3 %"]}, {"a": NumberFormat(".", "", "%")}, 0),
         ({"a": ["12.5%", "0.3"]}, {}, 0),
         ({"a": ["$5", "€3"]}, {}, 0),
-        ({"a": ["True", "false", "?"]}, {"a": TruthSpelling()}, 0),
-        ({"a": ["31/01/2024", "01/02/2024"]}, {"a": DateSpelling("%d/%m/%Y")}, 0),
-        ({"a": ["03/01/2024", "01/02/2024"]}, {"a": DateSpelling("%m/%d/%Y")}, 1),
-        ({"a": ["01/01/2024"]}, {"a": DateSpelling("%m/%d/%Y")}, 0),
+        ({"a": ["True", "false", "?"]}, {"a": BooleanFormat()}, 0),
+        ({"a": ["31/01/2024", "01/02/2024"]}, {"a": DateFormat("%d/%m/%Y")}, 0),
+        ({"a": ["03/01/2024", "01/02/2024"]}, {"a": DateFormat("%m/%d/%Y")}, 1),
+        ({"a": ["01/01/2024"]}, {"a": DateFormat("%m/%d/%Y")}, 0),
     ],
 )
 def test_spellings_learned(columns, spellings, doubts):
-    found = learn_spellings([pl.Series(name, cells) for name, cells in columns.items()])
+    found = learn_formats([pl.Series(name, cells) for name, cells in columns.items()])
     assert found.columns == spellings
-    assert len(found.doubts) == doubts
+    assert len(found.ambiguities) == doubts
 
 
 def test_semicolons_make_commas_decimal_where_nothing_else_decides():
     assert read_table(written("a;b\n1,234;5\n")).rows() == [(1.234, 5)]
     assert read_table(written('a,b\n"1,234",5\n')).rows() == [(1234, 5)]
-    assert len(read_spelled("table.csv").doubts) == 1
+    assert len(read_with_formats("table.csv").ambiguities) == 1
 
 
 # What later files mean
@@ -172,7 +172,7 @@ def test_formats_are_decided_by_all_rows_of_the_file():
     problem = TableProblem.read(written(f"day,y\n{days}\n"), "y", task="regression")
     assert problem.features["day"].dtype == pl.Datetime
     assert np.ptp(TableEncoder.learn(problem.features[:12]).encode(problem.features)[:, 0]) == 12
-    assert problem.encoder.columns[0].format == "%d/%m/%Y"
+    assert problem.encoder.columns[0].text_format.pattern == "%d/%m/%Y"
 
 
 def test_the_command_line_keeps_the_spelling_of_the_target():
