@@ -50,7 +50,7 @@ def install(tmp_path, monkeypatch):
 
 
 def _apply(change: str, module: ModuleType, monkeypatch) -> None:
-    """Change the source of a module as a diff says, and add what its dictionaries then have more to those it has."""
+    """Apply a diff to the source of a module, and add the new entry of its registry at its position."""
     assert module.__file__
     lines = Path(module.__file__).read_text(encoding="utf-8").splitlines()
     at = 0
@@ -67,8 +67,11 @@ def _apply(change: str, module: ModuleType, monkeypatch) -> None:
     registries = [name for name, value in vars(module).items() if name.isupper() and isinstance(value, dict)]
     more = [(name, key) for name in registries for key in changed[name] if key not in getattr(module, name)]
     assert len(more) == 1, f"the change should add one entry, not {more}"
-    name, key = more[0]
-    monkeypatch.setitem(getattr(module, name), key, changed[name][key])
+    registry = getattr(module, more[0][0])
+    for key in reversed(list(registry)):  # so that the original order is restored at the end of the test
+        monkeypatch.delitem(registry, key)
+    for key, value in changed[more[0][0]].items():
+        monkeypatch.setitem(registry, key, value)
 
 
 def run_page(page: Path, install) -> dict[str, Any]:

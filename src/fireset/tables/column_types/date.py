@@ -78,10 +78,10 @@ class DateColumn(NumericColumn):
         raise InputError(f"{self.label} held dates in training but {series.dtype} here; store dates in that column")
 
     def transform(self, numbers: np.ndarray) -> np.ndarray:
-        lengths = [PERIOD_DAYS[name] for name in self.periods]
-        angles = [2.0 * np.pi / length * np.mod(numbers, length) for length in lengths]
-        waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
-        return np.stack([numbers, *(np.rint(wave / _PHASE_STEP) * _PHASE_STEP for wave in waves)], axis=1)
+        features = [numbers]
+        for length in (PERIOD_DAYS[name] for name in self.periods):
+            features += sine_and_cosine(2.0 * np.pi / length * np.mod(numbers, length))
+        return np.stack(features, axis=1)
 
     @property
     def transformed_names(self) -> list[str]:
@@ -121,12 +121,21 @@ class DateColumn(NumericColumn):
             # The remainder has the sign of the days, unlike in NumPy. Sine and cosine do not depend on this.
             since = graph.add("Mod", numbers, graph.constant(f"{name}/length", length), name=f"{name}/since", fmod=1)
             turn = graph.constant(f"{name}/turn", 2.0 * np.pi / length)
-            angle = graph.add("Mul", since, turn, name=f"{name}/angle")
-            # The cosine is a shifted sine: early versions of onnxruntime have no cosine in float64.
-            quarter = graph.constant(f"{name}/quarter", np.pi / 2)
-            shifted = graph.add("Add", angle, quarter, name=f"{name}/shifted_angle")
-            features += [_rounded_sine(graph, angle, f"{name}/sine"), _rounded_sine(graph, shifted, f"{name}/cosine")]
+            features += sine_and_cosine_onnx(graph, graph.add("Mul", since, turn, name=f"{name}/angle"), name)
         return features
+
+
+def sine_and_cosine(angles: np.ndarray) -> list[np.ndarray]:
+    """Return sine and cosine, rounded to multiples of ``_PHASE_STEP``."""
+    return [np.rint(wave(angles) / _PHASE_STEP) * _PHASE_STEP for wave in (np.sin, np.cos)]
+
+
+def sine_and_cosine_onnx(graph: Graph, angle: str, name: str) -> list[str]:
+    """Add nodes for ``sine_and_cosine``."""
+    # The cosine is a shifted sine: early versions of onnxruntime have no cosine in float64.
+    quarter = graph.constant(f"{name}/quarter", np.pi / 2)
+    shifted = graph.add("Add", angle, quarter, name=f"{name}/shifted_angle")
+    return [_rounded_sine(graph, angle, f"{name}/sine"), _rounded_sine(graph, shifted, f"{name}/cosine")]
 
 
 def _days(times: pl.Series) -> np.ndarray:
@@ -137,7 +146,7 @@ def _days(times: pl.Series) -> np.ndarray:
 
 
 def _rounded_sine(graph: Graph, angle: str, name: str) -> str:
-    """Round to multiples of ``_PHASE_STEP``, as ``DateColumn.transform``."""
+    """Add nodes for a sine rounded to multiples of ``_PHASE_STEP``."""
     step = graph.constant(f"{name}/step", _PHASE_STEP)
     steps = graph.add("Div", graph.add("Sin", angle, name=f"{name}/exact"), step, name=f"{name}/steps")
     return graph.add("Mul", graph.add("Round", steps, name=f"{name}/whole_steps"), step, name=name)

@@ -36,6 +36,6 @@ def restore_column(stored: Any) -> ColumnType:
     check_stored(isinstance(stored, dict), "each column must be a dict", stored)
     kind, name = stored.get("kind"), stored.get("name")
     check_stored(is_unicode(name), "a column's 'name' must be text", name)
-    known = isinstance(kind, str) and kind in COLUMN_TYPES
-    check_stored(known, f"a column's 'kind' must be one of {', '.join(COLUMN_TYPES)}", kind)
+    if not isinstance(kind, str) or kind not in COLUMN_TYPES:
+        check_stored(False, f"a column's 'kind' must be one of {', '.join(COLUMN_TYPES)}", kind)
     return COLUMN_TYPES.load(kind, ColumnType).restore(stored)
