@@ -40,8 +40,14 @@ def is_unicode(value: object) -> bool:
 
 def listed(values: Sequence[object], limit: int) -> str:
     """List the first ``limit`` values in quotes, followed by the number of others."""
-    more = f" and {len(values) - limit} more" if len(values) > limit else ""
-    return ", ".join(quoted(value) for value in values[:limit]) + more
+    return shortened([quoted(value) for value in values[:limit]], limit, len(values))
+
+
+def shortened(texts: Sequence[str], limit: int, count: int | None = None) -> str:
+    """Join the first ``limit`` texts, followed by the number of others. ``count`` is the number of all texts."""
+    count = len(texts) if count is None else count
+    more = f" and {count - limit} more" if count > limit else ""
+    return ", ".join(texts[:limit]) + more
 
 
 def cli_option(flag: str, column: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fireset.tables.cells import cli_option, is_number, is_text, listed, nan_as_null, one_line, quoted
+from fireset.tables.cells import cli_option, is_number, is_text, listed, nan_as_null, one_line, quoted, shortened
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.text_formats import parse_numbers
 
@@ -46,13 +46,13 @@ def columns_in_words(described: list[dict[str, Any]]) -> list[str]:
     parts = [_count_kind(kind, found) for kind, found in by_kind.items()]
     lines = [f"columns: {', '.join(parts)}"]
     if filled := [one for one in described if one.get("missing")]:
-        lines.append(f"filled in: {_shortened([_filled(one) for one in filled])}")
+        lines.append(f"filled in: {shortened([_filled(one) for one in filled], _MAX_LISTED)}")
     if limited := [one for one in described if "levels_in_table" in one]:
         counts = [
             f"{one_line(one['name'])} (the {one['levels'] - 1:,} most frequent of {one['levels_in_table']:,})"
             for one in limited
         ]
-        lines.append(f"categories of their own: {_shortened(counts)}; the others are one, (other)")
+        lines.append(f"categories of their own: {shortened(counts, _MAX_LISTED)}; the others are one, (other)")
     return lines
 
 
@@ -125,11 +125,6 @@ def _filled(one: dict[str, Any]) -> str:
     else:
         by = "by the median" if isinstance(value, str) else f"by the median {value:.6g}"
     return f"{one_line(one['name'])} ({cells}, {by})"
-
-
-def _shortened(texts: list[str]) -> str:
-    more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
-    return ", ".join(texts[:_MAX_LISTED]) + more
 
 
 def _count(count: int, word: str) -> str:

@@ -28,22 +28,22 @@ _BYTE_ORDER_MARKS = {  # long ones first: the mark of UTF-32 begins with that of
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-_NOT_TEXT = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
-class Cells(NamedTuple):
+class TextCells(NamedTuple):
     """Cells of a text file, null where one is missing."""
 
     frame: pl.DataFrame
     decimal_comma: bool  # whether commas are decimal in ambiguous columns
 
 
-def read_csv(file: Path) -> Cells:
+def read_csv(file: Path) -> TextCells:
     """Read the cells of a text file, without surrounding spaces. ``read_table`` documents the format."""
     import polars as pl
 
     shown = one_line(file)
-    text = decoded(read_bytes(file), shown)
+    text = decode_text(read_bytes(file), shown)
     if not text.strip():
         raise InputError(f"{shown} is empty; give a table with at least one row")
     suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
@@ -66,10 +66,10 @@ def read_csv(file: Path) -> Cells:
     if cells.height == 1:
         raise InputError(f"{shown} has a header but no rows; give a table with at least one row")
     rows = zip(names, cells[1:].iter_columns(), strict=True)
-    return Cells(pl.DataFrame([_stripped(column.rename(name)) for name, column in rows]), separator == ";")
+    return TextCells(pl.DataFrame([_stripped(column.rename(name)) for name, column in rows]), separator == ";")
 
 
-def decoded(data: bytes, shown: str) -> str:
+def decode_text(data: bytes, shown: str) -> str:
     """Decode a file in UTF-8, UTF-16, UTF-32 or Windows-1252, with a warning if the encoding is guessed.
 
     A file without a byte order mark is UTF-8 if it is valid UTF-8. If not, it is UTF-16 if every second byte is zero,
@@ -93,8 +93,8 @@ def decoded(data: bytes, shown: str) -> str:
         assumed = "utf-16-le" if odd > even else "utf-16-be"
     if assumed is not None:
         text = _decode(data, assumed, shown)
-        if strange := _NOT_TEXT.search(text):
-            raise _not_text(data, len(text[: strange.start()].encode(assumed)), shown, "UTF-8 text")
+        if control := _CONTROL_CHARACTERS.search(text):
+            raise _not_text(data, len(text[: control.start()].encode(assumed)), shown, "UTF-8 text")
         named = {"utf-16-le": "UTF-16", "utf-16-be": "UTF-16", "windows-1252": "Windows-1252"}[assumed]
         warnings.warn(f"{shown} is not UTF-8; it is read as {named}", UserWarning, stacklevel=2)
     return _with_line_feeds(text)

@@ -15,7 +15,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
-from fireset.tables.cells import first_row, is_unicode, listed, nan_as_null, quoted, require_column
+from fireset.tables.cells import first_row, is_unicode, listed, nan_as_null, quoted, require_column, shortened
 from fireset.tables.column_types.base import FILL_REMEDY, ColumnType, TrainingColumn, UnusableColumn, check_stored
 from fireset.tables.column_types.number import NumberColumn
 from fireset.tables.column_types.registry import learn_column, restore_column
@@ -258,7 +258,7 @@ def _refuse_missing(table: pl.DataFrame, remedy: str) -> None:
     found += f", first in row {first_row(first.is_null())}"
     if len(missing) > 1:
         others = [f"{quoted(series.name)} ({series.null_count()})" for series in missing[1:]]
-        found += f"; so have {_shortened(others)}"
+        found += f"; so have {shortened(others, _MAX_LISTED)}"
     raise InputError(f"{found}; {remedy}")
 
 
@@ -269,9 +269,4 @@ def _unexpected_missing(columns: Sequence[ColumnType], table: pl.DataFrame) -> l
         for column, series in zip(columns, table.iter_columns(), strict=True)
         if series.null_count() and column.unexpected_missing
     ]
-    return [f"missing cells in columns that had none in training: {_shortened(found)}"] if found else []
-
-
-def _shortened(texts: list[str]) -> str:
-    more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
-    return ", ".join(texts[:_MAX_LISTED]) + more
+    return [f"missing cells in columns that had none in training: {shortened(found, _MAX_LISTED)}"] if found else []
