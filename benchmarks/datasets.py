@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fireset.tables.columns import ColumnMap
+from fireset.tables.column_map import ColumnMap
 from fireset.tables.sphere import SphereMap
 
 

@@ -1,4 +1,4 @@
-"""Installed packages add engines, indexes, losses and solvers by name."""
+"""Installed packages add engines, indexes, losses, solvers and column types by name."""
 
 import subprocess
 import sys
@@ -17,12 +17,15 @@ from fireset.engines.registry import ENGINES
 from fireset.hsr import build
 from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.registry import KINDS
+from fireset.tables.column_types.base import ColumnType
+from fireset.tables.column_types.registry import COLUMN_TYPES
 from fireset.training.losses import LOSSES, Loss, get_loss
 from fireset.training.solvers import SOLVERS, Solver, make_solver
 
 SOURCE = """
 from fireset.engines.dense import DenseEngine
 from fireset.hsr.scan import ScanIndex
+from fireset.tables.column_types.number import NumberColumn
 from fireset.training.losses import SquaredError
 from fireset.training.solvers import GradientDescent
 
@@ -39,6 +42,9 @@ class NearbyError(SquaredError):
 class NearbyDescent(GradientDescent):
     name = "nearby"
 
+class NearbyColumn(NumberColumn):
+    kind = "nearby"
+
 not_a_class = 3
 """
 
@@ -47,6 +53,7 @@ ENTRY_POINTS = {
     "fireset.indexes": {"nearby": "nearby:NearbyIndex"},
     "fireset.losses": {"nearby_error": "nearby:NearbyError"},
     "fireset.solvers": {"nearby": "nearby:NearbyDescent"},
+    "fireset.column_types": {"nearby": "nearby:NearbyColumn"},
 }
 
 
@@ -123,7 +130,13 @@ def test_names_of_the_package_itself_need_no_search(tmp_path):
 
 REGISTRIES = {
     one.group: (one, base)
-    for one, base in ((ENGINES, Engine), (KINDS, HalfSpaceIndex), (LOSSES, Loss), (SOLVERS, Solver))
+    for one, base in (
+        (ENGINES, Engine),
+        (KINDS, HalfSpaceIndex),
+        (LOSSES, Loss),
+        (SOLVERS, Solver),
+        (COLUMN_TYPES, ColumnType),
+    )
 }
 
 

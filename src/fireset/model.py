@@ -10,7 +10,7 @@ from fireset.estimators.stored_fit import TASKS, restore, store
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.cells import one_line, quoted
 from fireset.tables.encoder import TableEncoder
-from fireset.tables.spelled import NumberSpelling, TruthSpelling, restore_spelling
+from fireset.tables.text_formats import BooleanFormat, NumberFormat, restore_format
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Model:
     target: str
     estimator: ShiftedReLUClassifier | ShiftedReLURegressor
     training: dict[str, Any]  # how it was made: settings and results, for people to read
-    target_spelling: NumberSpelling | TruthSpelling | None = None  # of text cells in the target column
+    target_format: NumberFormat | BooleanFormat | None = None  # of text cells in the target column
 
     @property
     def encoder(self) -> TableEncoder:
@@ -32,8 +32,8 @@ class Model:
         """Write one safetensors file, atomically."""
         description, arrays = store(self.estimator)
         description |= {"task": self.task, "target": self.target, "training": self.training}
-        if self.target_spelling is not None:
-            description["target_spelling"] = self.target_spelling.to_dict()
+        if self.target_format is not None:
+            description["target_format"] = self.target_format.to_dict()
         self.estimator.network_.save(path, description, **arrays)
 
     @classmethod
@@ -65,10 +65,10 @@ class Model:
         if task not in TASKS or not isinstance(target, str) or not isinstance(training, dict):
             raise InputError("task, target or training is not what it should be")
         spelling = None
-        if "target_spelling" in description:
-            spelling = restore_spelling(description["target_spelling"])
+        if "target_format" in description:
+            spelling = restore_format(description["target_format"])
             if spelling is None:
-                raise InputError(f"target_spelling is no spelling, got {quoted(description['target_spelling'])}")
+                raise InputError(f"target_format is no spelling, got {quoted(description['target_format'])}")
         return cls(task, target, restore(task, network, description, arrays), training, spelling)
 
 

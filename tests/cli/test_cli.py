@@ -586,7 +586,7 @@ class TestFailures:
         def interrupted(_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("fireset.tables.problem.read_spelled", interrupted)
+        monkeypatch.setattr("fireset.tables.problem.read_with_formats", interrupted)
         code, out, _ = run("train", "table.csv", "--target", "y")
         assert (code, out) == (130, "")
         assert contents() == before
@@ -856,7 +856,7 @@ class TestForPrograms:
             raise KeyboardInterrupt
 
         write_table(table())
-        monkeypatch.setattr("fireset.tables.problem.read_spelled", interrupt)
+        monkeypatch.setattr("fireset.tables.problem.read_with_formats", interrupt)
         code, out, err = run("train", "table.csv", "--target", "y")
         assert (code, out) == (130, "")
         assert err == "fireset: error: interrupted before there was anything to keep\n"

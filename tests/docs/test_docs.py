@@ -50,7 +50,7 @@ def install(tmp_path, monkeypatch):
 
 
 def _apply(change: str, module: ModuleType, monkeypatch) -> None:
-    """Apply a diff to the source of a module, and add the new registry entry to the loaded module."""
+    """Apply a diff to the source of a module, and add the new entry of its registry at its position."""
     assert module.__file__
     lines = Path(module.__file__).read_text(encoding="utf-8").splitlines()
     at = 0
@@ -65,10 +65,13 @@ def _apply(change: str, module: ModuleType, monkeypatch) -> None:
     changed: dict[str, Any] = {"__name__": module.__name__}
     exec(compile("\n".join(lines), module.__file__, "exec"), changed)
     registries = [name for name, value in vars(module).items() if name.isupper() and isinstance(value, dict)]
-    added = [(name, key) for name in registries for key in changed[name] if key not in getattr(module, name)]
-    assert len(added) == 1, f"the diff must add one entry, got {added}"
-    name, key = added[0]
-    monkeypatch.setitem(getattr(module, name), key, changed[name][key])
+    more = [(name, key) for name in registries for key in changed[name] if key not in getattr(module, name)]
+    assert len(more) == 1, f"the change should add one entry, not {more}"
+    registry = getattr(module, more[0][0])
+    for key in reversed(list(registry)):  # so that the original order is restored at the end of the test
+        monkeypatch.delitem(registry, key)
+    for key, value in changed[more[0][0]].items():
+        monkeypatch.setitem(registry, key, value)
 
 
 def run_page(page: Path, install) -> dict[str, Any]:

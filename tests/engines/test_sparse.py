@@ -18,7 +18,7 @@ from fireset.engines.step_rule import StepRule
 from fireset.estimators.stored_fit import _sphere_arrays, _sphere_map
 from fireset.kernels.firing import refine_near_threshold
 from fireset.sparse_rows import SparseRows, equal_rows, kernel_rows
-from fireset.tables.columns import ColumnMap
+from fireset.tables.column_map import ColumnMap
 from fireset.tables.settings import choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.theory.certificate import Certificate
@@ -349,7 +349,7 @@ def test_estimators_raise():
     rng = np.random.default_rng(10)
     X, y = sparse_table(rng)
     dense = ShiftedReLURegressor(width=300, random_state=0).fit(X.toarray(), y)
-    with pytest.raises(InputError, match=r"map was learned from dense rows, whose columns it centres; pass X\.toarray"):
+    with pytest.raises(InputError, match=r"sparse.*fitted on dense rows.*X\.toarray"):
         dense.predict(X)
     with pytest.raises(InputError, match=r"engine must be.*got 'sums'"):
         ShiftedReLURegressor(width=300, engine="sums").fit(X, y)

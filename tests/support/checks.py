@@ -1,6 +1,7 @@
 """Helpers of many tests: random unit rows, refusals in one line, and whether this is CI."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -24,3 +25,8 @@ def refusal(call, *arguments, **options) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
+
+
+def facts(message: str) -> list[str]:
+    """Return the quoted values, numbers and options of a message, which tests compare instead of its wording."""
+    return re.findall(r"'[^']*'|--[\w-]+|-?\d+(?:[.,]\d+)*", message)

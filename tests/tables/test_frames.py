@@ -1,4 +1,4 @@
-"""DataFrames of all kinds in the estimators: the same table gives the same predictions, whatever it comes as."""
+"""DataFrames of pandas, polars and pyarrow in the estimators: equal tables give equal predictions."""
 
 import pickle
 import re
@@ -29,7 +29,7 @@ SETTINGS = {"width": 400, "random_state": 0}
 
 
 def mixed_table(rows: int = ROWS, seed: int = 0) -> tuple[pl.DataFrame, np.ndarray]:
-    """Numbers, booleans, texts, dates, missing cells of each, and a number that depends on most of them."""
+    """Return numbers, booleans, texts and dates with missing cells, and a target that depends on most of them."""
     rng = np.random.default_rng(seed)
     day = [date(2021, 1, 1) + timedelta(days=int(k)) for k in rng.integers(0, 900, rows)]
     town = rng.choice(["Rome", "Oslo", "None", "Nice"], rows)
@@ -50,7 +50,7 @@ def mixed_table(rows: int = ROWS, seed: int = 0) -> tuple[pl.DataFrame, np.ndarr
 
 
 def forms(table: pl.DataFrame, tmp_path) -> dict:
-    """The same table in all the forms that people have it in."""
+    """Convert a table to all types of DataFrame."""
     table.write_csv(tmp_path / "table.csv")
     names, lists = table.columns, table.to_dict(as_series=False)
     objects = pd.DataFrame({name: pd.Series(lists[name], dtype=object) for name in names})
@@ -90,7 +90,7 @@ def test_one_table_in_every_form(tmp_path):
         assert model.score(form, y) > 0.8, name
         assert model.feature_names_in_.tolist() == table.columns
         for other, same in forms(unseen, tmp_path).items():
-            with pytest.warns(UserWarning) as caught:  # noqa: PT030 - of two kinds, looked at below
+            with pytest.warns(UserWarning) as caught:  # noqa: PT030 - two different ones
                 found = model.predict(same)
             said = sorted(str(warning.message) for warning in caught)
             assert said == [
@@ -101,7 +101,7 @@ def test_one_table_in_every_form(tmp_path):
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=f"{name}, then {other}")
 
 
-def test_scikit_learn_takes_such_tables():
+def test_scikit_learn_tools_accept_frames():
     table, y = mixed_table()
     frame = table.to_pandas()
     labels = np.where(y > np.median(y), "high", "low")
@@ -143,7 +143,7 @@ def test_arrays_with_missing_cells():
         ShiftedReLURegressor(**SETTINGS, missing="mean").fit(X, y)
 
 
-def test_missing_cells_are_refused_where_that_is_asked_for():
+def test_missing_cells_are_refused_on_request():
     table, y = mixed_table()
     with pytest.raises(InputError, match=r"column 'age' has \d+ missing values.*so have 'town'.*missing='impute'"):
         ShiftedReLURegressor(**SETTINGS, missing="error").fit(table, y)
@@ -173,7 +173,7 @@ def test_complex_columns_are_refused(dtype):
 
 
 class TestCategoricalPositions:
-    """Arrays, whose columns have no names."""
+    """Categorical columns of arrays, given by position."""
 
     codes = np.random.default_rng(0).integers(0, 4, 80)
     X = np.c_[np.random.default_rng(1).standard_normal(80), codes, np.arange(80) % 7]
@@ -241,13 +241,13 @@ class TestCategoricalPositions:
 
 
 @pytest.mark.parametrize("spoiled", [{"a": [{"b": 1}, {"b": 2}]}, {"a": [b"x", b"y"]}, {"a": [[1], [2]]}])
-def test_cells_that_are_no_cells(spoiled):
+def test_cells_of_unsupported_types(spoiled):
     frame = pd.DataFrame(spoiled)
     with pytest.raises(InputError, match=r"column 'a' holds a (dict|bytes|list) in row 1; give numbers, text or dates"):
         ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0])
 
 
-def test_columns_of_one_name():
+def test_duplicate_names():
     frame = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"])
     with pytest.raises(InputError, match="the column name 'a' appears 2 times in X; make the names differ"):
         ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0])
@@ -267,16 +267,17 @@ def test_columns_that_look_wrong_are_warned_of():
             "answer": np.where(y > 0, 1, 0),
         }
     )
-    email = "column 'email' is left out: it holds 60 different texts in 60 rows, like an identifier"
-    ids = "'customer_id', 'number' number the rows, like an identifier; if so, pass --drop customer_id,number"
-    copy = "{} says the target of every row; if it is not known before the target is, drop it"
     for model, target, copied in (
         (ShiftedReLURegressor(**SETTINGS), y, "'in_cents'"),
         (ShiftedReLUClassifier(**SETTINGS), labels, "'answer'"),
     ):
-        with pytest.warns(UserWarning) as caught:  # noqa: PT030 - of three kinds, looked at below
+        with pytest.warns(UserWarning) as caught:  # noqa: PT030 - three different ones
             model.fit(frame, target)
-        assert [str(warning.message) for warning in caught] == [email, ids, copy.format(copied)]
+        left_out, row_numbers, copies = (str(warning.message) for warning in caught)
+        assert "'email' is left out" in left_out
+        assert "60 different texts in 60 rows" in left_out
+        assert "--drop customer_id,number" in row_numbers
+        assert f"{copied} equals the target" in copies
         assert all(warning.filename == __file__ for warning in caught)
         assert model.feature_importances_[3] == 0
         with warnings.catch_warnings():
@@ -284,7 +285,7 @@ def test_columns_that_look_wrong_are_warned_of():
             model.predict(frame.drop("email"))
 
 
-def test_what_the_columns_became_in_words():
+def test_summary_of_columns():
     table, y = mixed_table()
     model = ShiftedReLURegressor(**SETTINGS).fit(table, y)
     described = describe_columns(model.encoder_, table)
@@ -299,7 +300,7 @@ def test_what_the_columns_became_in_words():
     ]
 
 
-def test_the_median_that_is_said_is_that_of_the_model(tmp_path):
+def test_the_median_in_the_summary_is_that_of_the_model(tmp_path):
     rng = np.random.default_rng(0)
     income = rng.lognormal(7, 1, 200)
     cells = [None if k % 9 == 0 else value for k, value in enumerate(income)]
@@ -315,7 +316,7 @@ def test_the_median_that_is_said_is_that_of_the_model(tmp_path):
     assert 0 < described["missing"] < sum(cell is None for cell in cells)  # of the rows trained on
 
 
-def test_what_matters_most_is_named_by_the_columns_of_the_table(capfd):
+def test_importances_are_reported_by_column_of_the_table(capfd):
     rng = np.random.default_rng(0)
     town = rng.choice([f"t{k}" for k in range(6)], 300)
     table = pl.DataFrame({"town": town, "noise": rng.standard_normal(300), "other": rng.standard_normal(300)})
@@ -354,7 +355,7 @@ def test_only_fitted_estimators_are_saved(tmp_path):
         fireset.save({}, tmp_path / "m")  # pyright: ignore[reportArgumentType]
 
 
-def test_rows_that_are_looked_at_briefly_are_looked_at():
+def test_rows_with_fast_checks_are_checked():
     X = np.random.default_rng(0).standard_normal((60, 3))
     model = ShiftedReLURegressor(**SETTINGS).fit(X, X[:, 0])
     one = X[:1]
@@ -373,8 +374,8 @@ def test_rows_that_are_looked_at_briefly_are_looked_at():
 
 
 @pytest.mark.parametrize("name", ["rownames", "row_number", "Row ID", "Unnamed: 0", "level_0"])
-def test_row_numbers_by_the_names_that_programs_give_them(name):
-    """Of the rows that are trained on, which are not consecutive."""
+def test_names_of_row_numbers(name):
+    """Training rows are not consecutive, so that the name decides."""
     rng = np.random.default_rng(0)
     table = pl.DataFrame({name: np.arange(60)[rng.permutation(60)[:40]], "x": rng.standard_normal(40)})
     with pytest.warns(UserWarning, match="--drop"):

@@ -1,4 +1,4 @@
-"""Holding rows out: by class, by group and by time."""
+"""Hold-out splits: stratified, by group and by time."""
 
 import warnings
 from datetime import date, timedelta
@@ -64,7 +64,7 @@ def test_classes_of_one_row_each_cannot_be_held_out():
     assert "single row" in refusal(hold_out, 3, 0.2, seed=0, **OPTION, codes=np.arange(3))
 
 
-def test_the_usual_split_is_that_of_scikit_learn():
+def test_the_default_split_is_that_of_scikit_learn():
     from sklearn.model_selection import train_test_split
 
     codes = np.array([0, 1, 2] * 20)
@@ -94,7 +94,7 @@ def test_early_stopping_with_a_class_of_one_row():
     seed=st.integers(0, 3),
     data=st.data(),
 )
-def test_no_group_is_on_both_sides(groups, share, seed, data):
+def test_groups_stay_together(groups, share, seed, data):
     values = np.array(groups)
     codes = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(groups), max_size=len(groups))))
     codes = np.unique(codes, return_inverse=True)[1]
@@ -111,7 +111,7 @@ def test_no_group_is_on_both_sides(groups, share, seed, data):
     assert set(codes[kept]) == set(codes)
 
 
-def test_groups_come_near_the_share_and_depend_on_the_seed():
+def test_group_splits_approximate_the_share_and_depend_on_the_seed():
     groups = np.repeat(np.arange(50), 4)
     splits = [hold_out_groups(groups, 0.2, seed=seed, option="--holdout-by g")[1] for seed in (0, 0, 1)]
     assert [len(held) for held in splits] == [40, 40, 40]
@@ -123,7 +123,7 @@ def test_one_group_cannot_be_split():
     assert message.startswith("--holdout-by g")
 
 
-def test_no_share_holds_nothing_out():
+def test_a_share_of_zero():
     kept, held = hold_out_groups(np.arange(4), 0.0, seed=0, option="--holdout-by g")
     assert (kept.tolist(), held.tolist()) == ([0, 1, 2, 3], [])
     kept, held = hold_out_latest(np.arange(4.0), 0.0, option="--holdout-by day")
@@ -134,7 +134,7 @@ def test_no_share_holds_nothing_out():
 
 
 @given(days=st.lists(st.integers(0, 20) | st.none(), min_size=2, max_size=50), share=st.floats(0.01, 0.9))
-def test_what_is_held_out_is_later_than_all_else(days, share):
+def test_hold_out_rows_are_later_than_training_rows(days, share):
     times = np.array([np.nan if day is None else float(day) for day in days])
     known = {day for day in days if day is not None}
     if len(known) < 2 and (len(known) == 0 or None not in days):
@@ -199,7 +199,7 @@ def visits(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("drop", [[], ["customer_id", "name", "day"]])
-def test_by_a_column_of_the_table_whether_it_is_used_or_not(visits, drop):
+def test_splits_by_used_and_dropped_columns(visits, drop):
     problem = TableProblem.read(visits, "y", drop=drop)
     table = pl.read_csv(visits)
     for by in ("customer_id", "name"):
@@ -225,7 +225,7 @@ def test_columns_that_suggest_another_split(visits):
     assert all(isinstance(hint, SplitHint) and "\n" not in hint.reason for hint in hints)
 
 
-def test_no_split_is_suggested_where_nothing_suggests_one():
+def test_tables_without_suggestions():
     table = pl.DataFrame(
         {
             "id": np.arange(40),  # differs in every row: no entity

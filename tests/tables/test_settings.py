@@ -8,7 +8,7 @@ from sklearn.datasets import make_friedman1
 
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.estimators.width import choose_width
-from fireset.tables.columns import ColumnMap
+from fireset.tables.column_map import ColumnMap
 from fireset.tables.settings import MIN_ROWS, choose_settings
 from fireset.tables.sphere import to_sphere
 from fireset.theory import shifted_ntk

@@ -130,7 +130,7 @@ def train(
     from fireset.commands.run_summary import train_summary
     from fireset.commands.train import train_table
     from fireset.distributed.agreement import check_same
-    from fireset.distributed.process_group import joined_group
+    from fireset.distributed.process_group import joined_group, restarted_by_torchrun
     from fireset.distributed.worker_grid import grid as worker_grid
     from fireset.distributed.worker_grid import parse_grid
     from fireset.training.checkpoint import Checkpoints

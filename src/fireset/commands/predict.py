@@ -24,8 +24,8 @@ from fireset.tables.cells import (
     refuse_type,
 )
 from fireset.tables.reader import read_cells
-from fireset.tables.spelled import PLAIN, NumberSpelling
 from fireset.tables.target import regression_values
+from fireset.tables.text_formats import PLAIN_FORMAT, NumberFormat
 from fireset.training.losses import get_loss
 
 if TYPE_CHECKING:
@@ -128,14 +128,14 @@ def _comparable(model: Model, answers: "pl.Series") -> np.ndarray:
     label = f"target column {quoted(answers.name)}"
     if not isinstance(model.estimator, ShiftedReLUClassifier):
         if answers.dtype == pl.String:
-            answers = (model.target_spelling or PLAIN).numbers(answers, label)
+            answers = (model.target_format or PLAIN_FORMAT).parse(answers, label)
         return regression_values(answers)
     classes = model.estimator.classes_
     refuse_type(answers, label, "store it as in the training table")
     refuse_missing(nan_as_null(answers.to_frame()).to_series(), label, "remove those rows for a score")
     # A column may have another type than in training, or spell its classes otherwise: 1, 1.0 and 01.
-    spelling = model.target_spelling
-    if answers.dtype == pl.String and isinstance(spelling, NumberSpelling):
+    spelling = model.target_format
+    if answers.dtype == pl.String and isinstance(spelling, NumberFormat):
         numbers = spelling.normalized(answers)
         answers = numbers.zip_with(numbers.is_not_null(), answers)
     known = pl.Series(classes.tolist())

@@ -19,7 +19,7 @@ from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegresso
 from fireset.model import Model
 from fireset.tables.cells import require_column
 from fireset.tables.column_notes import columns_in_words, describe_columns, warn_of_columns
-from fireset.tables.file_formats import COMPRESSED
+from fireset.tables.file_formats import COMPRESSION_SUFFIXES
 from fireset.tables.problem import TableProblem
 from fireset.tables.reader import read_cells
 from fireset.tables.target import ClassLabels
@@ -154,7 +154,7 @@ def train_table(
         "settings": {"loss": str(loss), **settings},
     }
     trained = {**training, "table_columns": columns}
-    model = Model(table.task, target, estimator, trained, table.target_spelling)
+    model = Model(table.task, target, estimator, trained, table.target_format)
     place, problem = save_or_rescue(model.save, out)
     summary |= {} if further is None else _evaluated(model, further)
     row_numbers = kept[estimator.training_rows_] + 1  # in the table, counted from 1 as all messages about it count
@@ -266,6 +266,6 @@ def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints
 def _stem(file: Path) -> str:
     """A file's name without the suffixes of its format: my.digits of my.digits.csv.gz."""
     name = file.name
-    for packed in COMPRESSED:
+    for packed in COMPRESSION_SUFFIXES:
         name = name.removesuffix(packed)
     return Path(name).stem

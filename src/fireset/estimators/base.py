@@ -29,7 +29,7 @@ from fireset.estimators.table_input import TableInput
 from fireset.estimators.width import THRESHOLD, choose_width
 from fireset.network import ShiftedReLUNetwork, choose_threshold
 from fireset.sparse_rows import is_sparse
-from fireset.tables.columns import ColumnMap
+from fireset.tables.column_map import ColumnMap
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import hold_out
 from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings

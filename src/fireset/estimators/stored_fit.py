@@ -16,7 +16,7 @@ from fireset.estimators.regressor import ShiftedReLURegressor
 from fireset.estimators.stored_parameters import restored_parameters, stored_parameters
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.cells import quoted
-from fireset.tables.columns import BentColumn, ColumnMap
+from fireset.tables.column_map import ColumnMap, QuantileMap
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.settings import TableSettings
 from fireset.tables.sphere import SphereMap
@@ -134,15 +134,15 @@ def _restore_fit(estimator: Estimator, stored: dict) -> None:
 
 def _sphere_arrays(sphere: SphereMap) -> dict[str, np.ndarray]:
     """Return the arrays of the map; knots of all columns are concatenated."""
-    bent = sphere.columns.bent
+    maps = sphere.columns.quantile_maps
     none = np.zeros(0)
     return {
         "sphere_mean": sphere.columns.mean,
         "sphere_scale": sphere.columns.scale,
         "column_scales": sphere.column_scales,
-        "bent_columns": np.array([[one.column, len(one.knots)] for one in bent], np.float64).reshape(-1, 2),
-        "bent_knots": np.concatenate([none, *(one.knots for one in bent)]),
-        "bent_values": np.concatenate([none, *(one.values for one in bent)]),
+        "quantile_columns": np.array([[one.column, len(one.knots)] for one in maps], np.float64).reshape(-1, 2),
+        "quantile_knots": np.concatenate([none, *(one.knots for one in maps)]),
+        "quantile_values": np.concatenate([none, *(one.values for one in maps)]),
     }
 
 
@@ -151,24 +151,24 @@ def _sphere_map(arrays: dict[str, np.ndarray], description: dict, columns: int) 
     typical, bias = float(description["typical"]), float(description["bias"])
     if not (min(scale.min(initial=1.0), scales.min(initial=1.0)) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
         raise InputError("the scales of the columns must be positive")
-    return SphereMap(ColumnMap(mean, scale, _bent_columns(arrays, columns)), scales, typical, bias)
+    return SphereMap(ColumnMap(mean, scale, _quantile_maps(arrays, columns)), scales, typical, bias)
 
 
-def _bent_columns(arrays: dict[str, np.ndarray], columns: int) -> list[BentColumn]:
-    listed = arrays["bent_columns"]
+def _quantile_maps(arrays: dict[str, np.ndarray], columns: int) -> list[QuantileMap]:
+    listed = arrays["quantile_columns"]
     if listed.ndim != 2 or listed.shape[1] != 2 or listed.dtype != np.float64 or (listed != np.rint(listed)).any():
-        raise InputError("bent_columns must be pairs of whole numbers")
+        raise InputError("quantile_columns must be pairs of whole numbers")
     numbers, lengths = listed.astype(np.int64).T
     known = ((numbers >= 0) & (numbers < columns) & (lengths >= 2)).all()
     if not known or len(np.unique(numbers)) < len(numbers):
-        raise InputError("bent_columns names columns that are not there")
-    knots, values = (_numbers(arrays[name], int(lengths.sum())) for name in ("bent_knots", "bent_values"))
+        raise InputError("quantile_columns names columns that are not there")
+    knots, values = (_numbers(arrays[name], int(lengths.sum())) for name in ("quantile_knots", "quantile_values"))
     cuts = np.cumsum(lengths)[:-1]
     parts = zip(numbers.tolist(), np.split(knots, cuts), np.split(values, cuts), strict=False)
-    bent = [BentColumn(column, own, to) for column, own, to in parts]
-    if not all((np.diff(one.knots) > 0).all() for one in bent):
+    maps = [QuantileMap(column, own, to) for column, own, to in parts]
+    if not all((np.diff(one.knots) > 0).all() for one in maps):
         raise InputError("the knots of a column must ascend")
-    return bent
+    return maps
 
 
 # Chosen settings

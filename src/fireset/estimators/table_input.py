@@ -51,7 +51,7 @@ class TableInput:
                 return self._learn_array(X, y, checks)
             if reset:
                 self._by_name = False
-                self.encoder_ = TableEncoder.of_numbers(numbers, impute)
+                self.encoder_ = TableEncoder.learn_numbers(numbers, impute)
             return self.encoder_.encode_numbers(numbers), np.asarray(y)
         table = as_table(X)
         if reset:
@@ -128,7 +128,7 @@ class TableInput:
         )
 
     def _rows_of_array(self, X) -> Any:
-        accepted = _accepted(X, self.encoder_.columns[0].fill is not None)
+        accepted = _accepted(X, self.encoder_.columns[0].accepts_missing)
         if self._of_numbers:
             try:
                 return self.encoder_.encode_numbers(validate_data(self, X, reset=False, **accepted))

@@ -1,4 +1,4 @@
-"""Cells of a table: what they hold, how they are named in messages, and what is refused."""
+"""Cells of a table: types, checks, and how messages name them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_MAGNITUDE = 1e150
 
 
 def one_line(value: object) -> str:
-    """Text for an error message: line breaks and control characters of a file's contents are escaped."""
+    """Convert to text for a message, with line breaks and control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
 
 
 def quoted(value: object) -> str:
-    """``repr`` on one line, cut to 60 characters because a cell of an untrusted file may be very long."""
+    """Return ``repr`` on one line, cut to 60 characters because a cell of an untrusted file may be very long."""
     try:
         text = one_line(repr(value))
     except (RecursionError, ValueError):  # a deeply nested list, an integer of thousands of digits
@@ -33,19 +33,30 @@ def quoted(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def is_unicode(value: object) -> bool:
+    """Return whether the value is text without lone surrogates, which JSON can contain but polars cannot."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def listed(values: Sequence[object], limit: int) -> str:
-    """The first ``limit`` values in quotes, followed by how many more there are."""
-    more = f" and {len(values) - limit} more" if len(values) > limit else ""
-    return ", ".join(quoted(value) for value in values[:limit]) + more
+    """List the first ``limit`` values in quotes, followed by the number of others."""
+    return shortened([quoted(value) for value in values[:limit]], limit, len(values))
+
+
+def shortened(texts: Sequence[str], limit: int, count: int | None = None) -> str:
+    """Join the first ``limit`` texts, followed by the number of others. ``count`` is the number of all texts."""
+    count = len(texts) if count is None else count
+    more = f" and {count - limit} more" if count > limit else ""
+    return ", ".join(texts[:limit]) + more
 
 
 def cli_option(flag: str, column: str) -> str:
-    """A command-line option for one column, quoted so that it can be pasted into a shell."""
+    """Return a command-line option for a column, quoted for a shell."""
     return f"{flag} {shlex.quote(one_line(column))}"
 
 
 def require_column(name: str, columns: Sequence[str], role: str) -> None:
-    """Refuse a column name that the table does not have, suggesting the nearest one it has."""
+    """Raise InputError for an unknown column name, with the most similar known name."""
     if name in columns:
         return
     nearest = difflib.get_close_matches(str(name), columns, n=1)
@@ -54,9 +65,9 @@ def require_column(name: str, columns: Sequence[str], role: str) -> None:
 
 
 def column_names(given: Sequence[str], columns: Sequence[str], option: str) -> list[str]:
-    """Columns of the table that an option names, each once.
+    """Return the columns that an option names, without duplicates.
 
-    A text is the name of a column, which may contain commas, or several names separated by commas.
+    Each text is the name of a column, which may contain commas, or several names separated by commas.
     """
     found: dict[str, None] = {}
     for text in given:
@@ -68,33 +79,33 @@ def column_names(given: Sequence[str], columns: Sequence[str], option: str) -> l
 
 
 def is_text(series: pl.Series) -> bool:
-    """Whether the cells are text: a String, Categorical or Enum column."""
+    """Return whether the cells are text: a String, Categorical or Enum column."""
     import polars as pl
 
     return series.dtype in (pl.String, pl.Categorical, pl.Enum)
 
 
 def is_number(series: pl.Series) -> bool:
-    """Whether the cells are numbers or booleans."""
+    """Return whether the cells are numbers or booleans."""
     import polars as pl
 
     return series.dtype.is_numeric() or series.dtype == pl.Boolean
 
 
 def nan_as_null(table: pl.DataFrame) -> pl.DataFrame:
-    """Null in place of NaN, so that all missing cells are null; all columns at once, since one by one is slow."""
+    """Replace NaN by null, so that all missing cells are null. All columns at once: one by one is slow."""
     from polars import selectors
 
     return table.with_columns(selectors.float().fill_nan(None))
 
 
 def first_row(mask: pl.Series) -> int:
-    """The 1-based number of the first data row where ``mask`` holds."""
+    """Return the 1-based number of the first row where ``mask`` is true."""
     return int(mask.arg_true()[0]) + 1
 
 
 def holds_number(text: pl.Series) -> pl.Series:
-    """Which cells of a text column spell a finite number; null where the cell is missing."""
+    """Mark the cells of a text column that are a finite number; null where a cell is missing."""
     import polars as pl
 
     text = text.cast(pl.String)
@@ -103,9 +114,9 @@ def holds_number(text: pl.Series) -> pl.Series:
 
 
 def first_text(text: pl.Series) -> tuple[str, int]:
-    """The cell of a text column that best shows it is not numeric, and its 1-based row.
+    """Return an example of a text cell, for a message, and its 1-based row.
 
-    That is the first cell that spells no number; if all do, the first cell that is not missing.
+    The example is the first cell that is not a number. If all cells are numbers, it is the first that is not missing.
     """
     import polars as pl
 
@@ -115,7 +126,7 @@ def first_text(text: pl.Series) -> tuple[str, int]:
 
 
 def checked_numbers(series: pl.Series, label: str) -> np.ndarray:
-    """The cells as float64 with NaN for missing; infinite and overflowing ones are refused."""
+    """Convert cells to float64 with NaN for missing ones. Raises InputError for infinite and too large numbers."""
     import polars as pl
 
     numbers = series.cast(pl.Float64).to_numpy()
@@ -130,17 +141,22 @@ def checked_numbers(series: pl.Series, label: str) -> np.ndarray:
     return numbers
 
 
-def refuse_type(series: pl.Series, label: str, remedy: str) -> None:
-    """Refuse a column that is neither numbers, booleans, text, dates nor entirely missing."""
+def is_supported(series: pl.Series) -> bool:
+    """Return whether the cells are numbers, booleans, text, dates, or all missing."""
     import polars as pl
 
-    if not (is_number(series) or is_text(series) or series.dtype.is_temporal() or series.dtype == pl.Null):
+    return is_number(series) or is_text(series) or series.dtype.is_temporal() or series.dtype == pl.Null
+
+
+def refuse_type(series: pl.Series, label: str, remedy: str) -> None:
+    """Raise InputError for a column that is neither numbers, booleans, text, dates nor entirely missing."""
+    if not is_supported(series):
         kind = f"the type {quoted(series.dtype)}, which is neither number, text nor date"
         raise InputError(f"{label} has {kind}; {remedy}")
 
 
-def as_cells(series: pl.Series) -> pl.Series:
-    """Durations and times of day as numbers, of days; other columns as they are."""
+def numeric_durations(series: pl.Series) -> pl.Series:
+    """Convert durations and times of day to numbers of days; return other columns unchanged."""
     import polars as pl
 
     if series.dtype == pl.Duration:
@@ -151,17 +167,17 @@ def as_cells(series: pl.Series) -> pl.Series:
 
 
 def refuse_missing(series: pl.Series, label: str, remedy: str) -> None:
-    """Refuse null cells, saying how many there are and where the first one is."""
+    """Raise InputError for null cells, with their number and the first row."""
     if count := series.null_count():
         values, row = "value" if count == 1 else "values", first_row(series.is_null())
         raise InputError(f"{label} has {count} missing {values}, first in row {row}; {remedy}")
 
 
 def category_text(series: pl.Series) -> pl.Series:
-    """The cells as category names, the same whatever type the column was read as.
+    """Convert cells to category names that do not depend on the type of the column.
 
-    A column read as text in one file may be read as integers, floats or booleans in the next, because types
-    are inferred from the cells at hand. So 7, 7.0, "7" and "07" are one category, as are True and "true".
+    A column that is text in one file may be integers, floats or booleans in the next, because types are inferred from
+    the cells of each file. So 7, 7.0, "7" and "07" are one category, and so are True and "true".
     """
     import polars as pl
 
@@ -169,7 +185,7 @@ def category_text(series: pl.Series) -> pl.Series:
     integer, number = bare.cast(pl.Int64, strict=False), bare.cast(pl.Float64, strict=False)
     whole = (number == number.round(0)) & (number.abs() < 2.0**53)
     lowered = bare.str.to_lowercase()
-    spelled = pl.coalesce(
+    names = pl.coalesce(
         integer.cast(pl.String),
         pl.when(whole).then(number.cast(pl.Int64, strict=False).cast(pl.String)),
         pl.when(number.is_finite()).then(number.cast(pl.String)),
@@ -177,4 +193,4 @@ def category_text(series: pl.Series) -> pl.Series:
         bare,
     )
     text = series.cast(pl.String).str.strip_chars()
-    return text.to_frame("bare").select(spelled.alias(series.name)).to_series()
+    return text.to_frame("bare").select(names.alias(series.name)).to_series()

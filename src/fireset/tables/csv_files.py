@@ -1,4 +1,4 @@
-"""Tables in text files: cells separated by commas, semicolons, tabs or bars."""
+"""Reading of text files whose cells are separated by commas, semicolons, tabs or bars."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import one_line, quoted
-from fireset.tables.unfolding import read_bytes
+from fireset.tables.decompression import read_bytes
 
 if TYPE_CHECKING:
     import polars as pl
 
-# "None" is not among them: in a column of texts it is one more text ("no alley"), and ``spelled.py`` knows it as the
-# lack of a number in a column of numbers.
-MISSING_SPELLINGS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
+# "None" is not among them: in a text column it is a category ("no alley"). In a number column it is missing
+# (``text_formats.py``).
+MISSING_CELLS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_BYTE_ORDER_MARKS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
+_BYTE_ORDER_MARKS = {  # long ones first: the mark of UTF-32 begins with that of UTF-16
     b"\xff\xfe\x00\x00": "utf-32",
     b"\x00\x00\xfe\xff": "utf-32",
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-_NOT_TEXT = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
-class Cells(NamedTuple):
-    """The cells of a table: all of them text if the file is, null where one is missing."""
+class TextCells(NamedTuple):
+    """Cells of a text file, null where one is missing."""
 
     frame: pl.DataFrame
-    decimal_comma: bool  # whether commas are decimal where nothing says otherwise
+    decimal_comma: bool  # whether commas are decimal in ambiguous columns
 
 
-def read_csv(file: Path) -> Cells:
-    """The cells of a text file, without surrounding spaces; ``read_table`` documents what is accepted."""
+def read_csv(file: Path) -> TextCells:
+    """Read the cells of a text file, without surrounding spaces. ``read_table`` documents the format."""
     import polars as pl
 
     shown = one_line(file)
-    text = decoded(read_bytes(file), shown)
+    text = decode_text(read_bytes(file), shown)
     if not text.strip():
         raise InputError(f"{shown} is empty; give a table with at least one row")
     suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
@@ -51,29 +51,29 @@ def read_csv(file: Path) -> Cells:
         text = _spaces_as_tabs(text)
     separator = _separator(text, "\t" if ".tsv" in suffixes else ",")
     try:
-        # Everything as text, header included: polars would rename duplicate names and keep the spaces that
-        # turn a number column into text.
+        # Everything as text, including the header: polars would rename duplicate names, and keep spaces, which
+        # make a number column text.
         data = text.strip(" \r\n").encode()
         cells = pl.read_csv(data, has_header=False, infer_schema=False, separator=separator, glob=False)
     except pl.exceptions.PolarsError as failure:
-        _blank_rows(text, separator, shown)  # names the line, which polars does not
+        _blank_rows(text, separator, shown)  # raises an error with the line number, which polars does not give
         raise InputError(f"{shown} cannot be read as a table: {one_line(failure)[:200]}") from failure
     names = [(name or "").strip() for name in cells.row(0)]
     check_names(names, shown)
-    # polars fills short and blank lines up with nulls, which are in the last column then.
+    # polars pads short and blank lines with nulls, so that the last column has one.
     if cells.width > 1 and cells[:, -1].null_count() and (blank := _blank_rows(text, separator, shown)):
         cells = cells.with_row_index("").filter(~pl.col("").is_in(blank)).drop("")
     if cells.height == 1:
         raise InputError(f"{shown} has a header but no rows; give a table with at least one row")
     rows = zip(names, cells[1:].iter_columns(), strict=True)
-    return Cells(pl.DataFrame([_stripped(column.rename(name)) for name, column in rows]), separator == ";")
+    return TextCells(pl.DataFrame([_stripped(column.rename(name)) for name, column in rows]), separator == ";")
 
 
-def decoded(data: bytes, shown: str) -> str:
-    """The text of a file in UTF-8, UTF-16, UTF-32 or Windows-1252; warns where the encoding is assumed.
+def decode_text(data: bytes, shown: str) -> str:
+    """Decode a file in UTF-8, UTF-16, UTF-32 or Windows-1252, with a warning if the encoding is guessed.
 
-    Without a byte order mark the text is UTF-8 if it can be. Else every second byte being zero means UTF-16, and single
-    bytes above 127 Windows-1252, of which Latin-1 is a part. Lines may end with a lone carriage return.
+    A file without a byte order mark is UTF-8 if it is valid UTF-8. If not, it is UTF-16 if every second byte is zero,
+    and else Windows-1252, which contains Latin-1. Lines may end with a carriage return only.
     """
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
@@ -82,19 +82,19 @@ def decoded(data: bytes, shown: str) -> str:
         text, assumed = data.decode("utf-8"), None
     except UnicodeDecodeError as failure:
         text, assumed = "", "windows-1252"
-        # Bytes that UTF-8 does not know beside characters that it does: a damaged file, and no other encoding.
+        # Invalid bytes beside valid non-ASCII characters: a damaged UTF-8 file.
         known = data.decode("utf-8", errors="ignore")
         if not known.isascii():
-            raise _check_is_text(data, failure.start, shown, "UTF-8 text") from failure
+            raise _not_text(data, failure.start, shown, "UTF-8 text") from failure
     if (zero := data.find(b"\0")) >= 0:
         even, odd = data[::2].count(b"\0"), data[1::2].count(b"\0")
         if 3 * max(even, odd) < len(data) / 2 or 10 * min(even, odd) > max(even, odd):
-            raise _check_is_text(data, zero, shown, "UTF-8 text")
+            raise _not_text(data, zero, shown, "UTF-8 text")
         assumed = "utf-16-le" if odd > even else "utf-16-be"
     if assumed is not None:
         text = _decode(data, assumed, shown)
-        if strange := _NOT_TEXT.search(text):
-            raise _check_is_text(data, len(text[: strange.start()].encode(assumed)), shown, "UTF-8 text")
+        if control := _CONTROL_CHARACTERS.search(text):
+            raise _not_text(data, len(text[: control.start()].encode(assumed)), shown, "UTF-8 text")
         named = {"utf-16-le": "UTF-16", "utf-16-be": "UTF-16", "windows-1252": "Windows-1252"}[assumed]
         warnings.warn(f"{shown} is not UTF-8; it is read as {named}", UserWarning, stacklevel=2)
     return _with_line_feeds(text)
@@ -104,9 +104,9 @@ def _decode(data: bytes, encoding: str, shown: str) -> str:
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as failure:
-        raise _check_is_text(data, failure.start, shown, f"{encoding.removesuffix('-sig').upper()} text") from failure
+        raise _not_text(data, failure.start, shown, f"{encoding.removesuffix('-sig').upper()} text") from failure
     if "\0" in text:
-        raise _check_is_text(data, data.find(b"\0"), shown, "text")
+        raise _not_text(data, data.find(b"\0"), shown, "text")
     return _with_line_feeds(text.removeprefix("\ufeff"))
 
 
@@ -114,20 +114,20 @@ def _with_line_feeds(text: str) -> str:
     return text if "\n" in text else text.replace("\r", "\n")
 
 
-def _check_is_text(data: bytes, place: int, shown: str, kind: str) -> InputError:
+def _not_text(data: bytes, place: int, shown: str, kind: str) -> InputError:
     line = data.count(b"\n", 0, place) + 1
     return InputError(f"{shown}: line {line} is not {kind}; save the table as a UTF-8 text file")
 
 
 def _separator(text: str, usual: str) -> str:
-    """What separates the cells: ``usual``, unless another makes more columns of the header, as many of each line."""
+    """Detect the separator: ``usual``, unless another gives more columns in the header, and as many in all lines."""
     lines = [line for line, _ in zip(io.StringIO(text), range(20), strict=False) if line.strip()]
     widths = {}
     for separator in SEPARATORS:
         try:
             widths[separator] = [len(cells) for cells in csv.reader(lines, delimiter=separator)]
         except csv.Error:
-            continue  # a quote that a line leaves open; whoever reads the file says so
+            continue  # an open quote, which is refused later
     usual_width = widths.get(usual, [1])[0]
     others = [
         separator
@@ -138,7 +138,7 @@ def _separator(text: str, usual: str) -> str:
 
 
 def _spaces_as_tabs(text: str) -> str:
-    """Columns that are aligned by spaces alone, separated by tabs instead; any other text as it is."""
+    """Replace spaces by tabs if columns are separated by spaces only; return other text unchanged."""
     lines = [line for line in text.splitlines() if line.strip()]
     if any(mark in text for mark in (*SEPARATORS, '"')) or len({len(line.split()) for line in lines}) != 1:
         return text
@@ -146,9 +146,9 @@ def _spaces_as_tabs(text: str) -> str:
 
 
 def _blank_rows(text: str, separator: str, shown: str) -> list[int]:
-    """Numbers of blank lines among the rows, with a warning; the header is row 0.
+    """Return the row numbers of blank lines, with a warning; the header is row 0.
 
-    Refuses the first line with more or fewer fields than the header, or with a quote that does not end.
+    Raises InputError for the first line whose number of fields differs from the header, or whose quote does not end.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     line, width, row, blank, blank_line = 1, 0, 0, [], 0
@@ -178,19 +178,19 @@ def _blank_rows(text: str, separator: str, shown: str) -> list[int]:
 
 
 def check_names(names: list[str], shown: str) -> None:
-    """Refuse names that cannot tell the columns apart, and a first line that is data."""
+    """Raise InputError for empty and duplicate names, and for a first line of data."""
     if "" in names:
         place = f"column {names.index('') + 1} has no name in the header"
         raise InputError(f"{shown}: {place}; name it, or save without the row index (pandas: index=False)")
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise InputError(f"{shown}: the column name {quoted(name)} appears {count} times; make the names differ")
-    # 0, 1, 2, … is how pandas names the columns of a plain matrix.
-    if all(map(_spells_number, names)) and names != [str(i) for i in range(len(names))]:
+    # pandas names the columns of a matrix 0, 1, 2, …
+    if all(map(_is_number, names)) and names != [str(i) for i in range(len(names))]:
         raise InputError(f"{shown}: the first line holds numbers, not column names; add a header line")
 
 
-def _spells_number(name: str) -> bool:
+def _is_number(name: str) -> bool:
     try:
         float(name)
     except ValueError:
@@ -200,4 +200,4 @@ def _spells_number(name: str) -> bool:
 
 def _stripped(cells: pl.Series) -> pl.Series:
     cells = cells.str.strip_chars()
-    return cells.set(cells.is_in(MISSING_SPELLINGS), None)
+    return cells.set(cells.is_in(MISSING_CELLS), None)

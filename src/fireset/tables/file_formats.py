@@ -1,7 +1,4 @@
-"""The file formats of tables, in one place: for the reader, its refusals, the help texts and the docs.
-
-Imports nothing, since help texts need it.
-"""
+"""File formats of tables, for the reader, its messages and the help texts. Imports nothing, so that help is fast."""
 
 # Suffix: name of the format.
 TEXT_FORMATS = {
@@ -13,13 +10,13 @@ TEXT_FORMATS = {
     ".libsvm": "svmlight",
 }
 BINARY_FORMATS = {".parquet": "Parquet", ".pq": "Parquet", ".npz": "NPZ", ".xlsx": "Excel", ".xls": "Excel"}
-COMPRESSED = (".gz", ".bz2", ".zst")
+COMPRESSION_SUFFIXES = (".gz", ".bz2", ".zst")
 
 
 def formats_in_words() -> str:
-    """All formats with their suffixes, in a phrase."""
+    """List all formats with their suffixes."""
     text, binary = _grouped(TEXT_FORMATS), _grouped(BINARY_FORMATS)
-    return f"{text} (also compressed: {', '.join(COMPRESSED)}), {binary}"
+    return f"{text} (also compressed: {', '.join(COMPRESSION_SUFFIXES)}), {binary}"
 
 
 def _grouped(formats: dict[str, str]) -> str:

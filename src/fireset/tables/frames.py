@@ -1,4 +1,4 @@
-"""DataFrames of pandas, polars and pyarrow as one kind of table."""
+"""Conversion of DataFrames of pandas, polars and pyarrow to polars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_frame(X: Any) -> bool:
-    """Whether it is a table with named columns: pandas, polars, pyarrow, or any that can be read as Arrow."""
+    """Return whether X is a table with named columns: pandas, polars, pyarrow, or any with the Arrow interface."""
     if isinstance(X, np.ndarray | list | tuple):
         return False
     library, kind = type(X).__module__.partition(".")[0], type(X).__name__
@@ -28,14 +28,14 @@ def is_frame(X: Any) -> bool:
 
 
 def as_table(X: Any) -> pl.DataFrame:
-    """A polars table of any frame; names become text, and must differ."""
+    """Convert a frame to polars. Column names become text and must differ."""
     import polars as pl
 
     library = type(X).__module__.partition(".")[0]
     if library == "pandas":
         names = [str(name) for name in X.columns]
         _check_names(names)
-        columns = [_of_pandas(name, X.iloc[:, place]) for place, name in enumerate(names)]
+        columns = [_from_pandas(name, X.iloc[:, place]) for place, name in enumerate(names)]
         return pl.DataFrame(columns)
     if library == "polars":
         return X.collect() if isinstance(X, pl.LazyFrame) else X
@@ -45,10 +45,10 @@ def as_table(X: Any) -> pl.DataFrame:
 
 
 def frame_of_objects(X: np.ndarray, names: list[str]) -> pl.DataFrame:
-    """An array of anything, (rows, columns), as a table."""
+    """Convert an array of Python objects, (rows, columns), to a table."""
     import polars as pl
 
-    return pl.DataFrame([_of_objects(name, X[:, place].tolist()) for place, name in enumerate(names)])
+    return pl.DataFrame([_from_objects(name, X[:, place].tolist()) for place, name in enumerate(names)])
 
 
 def _check_names(names: list[str]) -> None:
@@ -57,37 +57,37 @@ def _check_names(names: list[str]) -> None:
         raise InputError(f"the column name {quoted(name)} appears {count} times in X; make the names differ")
 
 
-def _of_pandas(name: str, column: Any) -> pl.Series:
-    """One column of a pandas frame, without pyarrow, which pandas does not always have."""
+def _from_pandas(name: str, column: Any) -> pl.Series:
+    """Convert a column of a pandas frame, without pyarrow, which may not be installed."""
     import polars as pl
 
     kind = type(column.dtype).__name__
     if kind == "CategoricalDtype":
-        texts = category_text(_of_objects(name, _objects(column.cat.categories.to_series())))
+        texts = category_text(_from_objects(name, _objects(column.cat.categories.to_series())))
         codes = pl.Series(column.cat.codes.to_numpy(), dtype=pl.Int64)
         ordered = column.cat.ordered and texts.n_unique() == texts.len()
         kind = pl.Enum(texts) if ordered else pl.Categorical()
         return texts.gather(codes.set(codes < 0, None)).cast(kind).alias(name)
     if kind == "SparseDtype":
-        return _of_pandas(name, column.sparse.to_dense())
+        return _from_pandas(name, column.sparse.to_dense())
     if kind == "DatetimeTZDtype":
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
         return pl.Series(name, column.to_numpy(np.float64) if column.dtype.kind == "f" else column.to_numpy())
     if isinstance(column.dtype, np.dtype) and column.dtype.kind == "c":
-        raise _complex(name)
+        raise _complex_error(name)
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "mM":
         return pl.Series(name, column.to_numpy().astype(f"{column.dtype.kind}8[us]"))
-    return _of_objects(name, _objects(column))
+    return _from_objects(name, _objects(column))
 
 
 def _objects(column: Any) -> list:
-    """The cells of a pandas column, None where they are missing."""
+    """Return the cells of a pandas column, None where they are missing."""
     return column.astype(object).where(column.notna(), None).tolist()
 
 
-def _of_objects(name: str, cells: list) -> pl.Series:
-    """Cells of any Python type: booleans, numbers, dates or text if all are that, else the text of each."""
+def _from_objects(name: str, cells: list) -> pl.Series:
+    """Convert Python objects: to booleans, numbers, dates or text if all cells are, else to the text of each cell."""
     import polars as pl
 
     cells = [None if isinstance(cell, float | np.floating) and cell != cell else cell for cell in cells]  # NaN
@@ -103,10 +103,10 @@ def _of_objects(name: str, cells: list) -> pl.Series:
     if all_are(numbers.Real, decimal.Decimal, np.bool_):
         return pl.Series(name, [None if cell is None else float(cell) for cell in cells], dtype=pl.Float64)
     if any(issubclass(kind, numbers.Complex) and not issubclass(kind, numbers.Real) for kind in kinds):
-        raise _complex(name)
+        raise _complex_error(name)
     if all_are(str):
         return pl.Series(name, cells, dtype=pl.String)
-    if all_are(datetime.date):  # datetimes and pandas' timestamps are dates, too
+    if all_are(datetime.date):  # includes datetime and the Timestamp of pandas
         return pl.Series(name, [None if cell is None else _utc(cell) for cell in cells], dtype=pl.Datetime("us"))
     for row, cell in enumerate(cells, 1):
         if isinstance(cell, dict | list | tuple | set | bytes | np.ndarray):
@@ -117,7 +117,7 @@ def _of_objects(name: str, cells: list) -> pl.Series:
     return pl.Series(name, [None if cell is None else str(cell) for cell in cells], dtype=pl.String)
 
 
-def _complex(name: str) -> InputError:
+def _complex_error(name: str) -> InputError:
     return InputError(
         f"column {quoted(name)} holds complex numbers; give real and imaginary parts as two columns, or drop the column"
     )
@@ -127,6 +127,6 @@ def _utc(cell: datetime.date) -> datetime.datetime:
     if not isinstance(cell, datetime.datetime):
         return datetime.datetime(cell.year, cell.month, cell.day)
     zone = cell.tzinfo
-    # Field by field, since a Timestamp of pandas is a datetime with nanoseconds.
+    # Field by field: a Timestamp of pandas is a datetime with nanoseconds.
     bare = datetime.datetime(cell.year, cell.month, cell.day, cell.hour, cell.minute, cell.second, cell.microsecond)
     return bare if zone is None else bare.replace(tzinfo=zone).astimezone(datetime.UTC).replace(tzinfo=None)

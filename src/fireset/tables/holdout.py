@@ -1,8 +1,8 @@
-"""Splitting rows into those to train on and those held out, to score or to stop early.
+"""Splits into training rows and hold-out rows.
 
-``hold_out`` draws rows at random. Where rows of one entity or of neighbouring days resemble each other, a random split
-scores a model on near copies of what it has seen: ``hold_out_groups`` holds out whole groups, ``hold_out_latest`` the
-rows of the last days, and ``suggest_splits`` names the columns that call for it.
+``hold_out`` draws rows at random. If rows of one entity or of neighbouring days are similar, a random split leaks: the
+model is scored on near copies of training rows. ``hold_out_groups`` holds out whole groups, ``hold_out_latest`` the
+latest rows, and ``suggest_splits`` lists the columns for which this is advisable.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import is_text, quoted
-from fireset.tables.spelled import as_times, dates_in_text
+from fireset.tables.text_formats import detect_dates, to_utc
 
 if TYPE_CHECKING:
     import polars as pl
 
 Split = tuple[np.ndarray, np.ndarray]
 
-_ENOUGH_ROWS = 20  # in fewer, no split is suggested
-_ENOUGH_DAYS = 10
+_MIN_ROWS = 20  # for a suggestion
+_MIN_DAYS = 10  # different ones, for a split by time
+_MIN_ENTITIES = 5  # for a split by groups
 _ENTITY_NAMES = re.compile(
     r"(^|[\s_.-])(id|uuid|guid)$|(?-i:[a-z]I[dD]$)"
     r"|^(customer|client|user|member|person|patient|subject|student|employee|player|household|account|device|session)"
@@ -36,15 +37,15 @@ _ENTITY_NAMES = re.compile(
 
 @dataclass(frozen=True)
 class SplitHint:
-    """A column by which rows should be held out, because a random split may leak.
+    """A suggestion to hold out rows by a column, because a random split may leak.
 
     Attributes
     ----------
     column : str
     kind : "groups" or "time"
-        Whether whole groups or the latest rows are to be held out.
+        Whether to hold out whole groups or the latest rows.
     reason : str
-        What was seen in the column.
+        The contents of the column, for a message.
     """
 
     column: str
@@ -55,12 +56,12 @@ class SplitHint:
 def hold_out(
     n_rows: int, share: float, *, seed: int, option: str, codes: np.ndarray | None = None, classes: list | None = None
 ) -> Split:
-    """Split rows at random: row numbers to train on and a ``share`` of them, rounded up, to hold out.
+    """Split rows at random; return the numbers of training rows and of hold-out rows, a ``share`` rounded up.
 
-    With ``codes`` of classes the split is stratified and every class has rows to train on. Classes too rare to be split
-    stay in training: those with a single row (with a warning), and the rarest if fewer rows are held out than there are
-    classes. ``option`` is the setting that asked for the split, such as "--holdout", for messages; ``classes`` are the
-    labels of the codes.
+    With ``codes`` of classes the split is stratified, and every class has training rows. Classes that are too rare are
+    trained on only: those with a single row (with a warning), and the rarest if there are fewer hold-out rows than
+    classes. For messages, ``option`` is the name of the setting, such as "--holdout", and ``classes`` are the labels of
+    the codes.
     """
     from sklearn.model_selection import train_test_split
 
@@ -94,14 +95,14 @@ def hold_out_groups(
     option: str,
     codes: np.ndarray | None = None,
 ) -> Split:
-    """Split rows by the values of ``groups``, shape (rows,): all rows of a group are on one side.
+    """Split rows by the values of ``groups``, shape (rows,), so that rows of a group stay together.
 
-    Groups are taken in random order while each brings the held-out rows nearer to ``share``. With ``codes`` a group
-    stays in training if it has the last training rows of a class. At least one group is held out.
+    Groups are visited in random order. Each is held out if this brings the number of hold-out rows closer to ``share``,
+    unless, with ``codes``, a class would lose its last training rows. At least one group is held out.
     """
     if share == 0:
         return _all_rows(len(groups))
-    asked = ceil(share * len(groups))
+    wanted = ceil(share * len(groups))
     numbers = np.unique(groups, return_inverse=True)[1].ravel()
     sizes = np.bincount(numbers)
     if len(sizes) < 2:
@@ -114,13 +115,15 @@ def hold_out_groups(
     order = np.random.default_rng(seed).permutation(len(sizes))
     chosen, count = [], 0
     for group in order:
-        if sizes[group] < 2 * (asked - count) and (by_class[group] < left).all():
+        if sizes[group] < 2 * (wanted - count) and (by_class[group] < left).all():
             chosen.append(group)
             left, count = left - by_class[group], count + sizes[group]
-    if not chosen:  # all groups are larger than what is to be held out
+    if not chosen:  # all groups are too large: the smallest
         chosen = [group for group in order[np.argsort(sizes[order], kind="stable")] if (by_class[group] < left).all()]
         if not chosen:
-            raise InputError(f"{option} finds no group to hold out: each has all rows of a class; give another column")
+            raise InputError(
+                f"{option} has no group to hold out: each contains all rows of a class; give another column"
+            )
         chosen = chosen[:1]
     held = np.isin(numbers, chosen)
     return np.flatnonzero(~held), np.flatnonzero(held)
@@ -129,20 +132,20 @@ def hold_out_groups(
 def hold_out_latest(
     times: np.ndarray, share: float, *, option: str, codes: np.ndarray | None = None, classes: list | None = None
 ) -> Split:
-    """Split rows by time: the latest are held out, near to a ``share`` of all rows.
+    """Split rows by time: hold out the latest, approximately a ``share`` of all rows.
 
-    ``times`` is float64 of shape (rows,), NaN where it is not known; such rows are trained on. Rows of one time are on
-    one side.
+    ``times`` is float64 of shape (rows,), NaN for unknown times, whose rows are trained on. Rows of the same time stay
+    together.
     """
     if share == 0:
         return _all_rows(len(times))
-    asked = ceil(share * len(times))
-    moments, counts = np.unique(times[~np.isnan(times)], return_counts=True)
-    later = np.cumsum(counts[::-1])[::-1]  # rows at this moment or after
+    wanted = ceil(share * len(times))
+    distinct, counts = np.unique(times[~np.isnan(times)], return_counts=True)
+    later = np.cumsum(counts[::-1])[::-1]  # number of rows at this time or after
     allowed = later < len(times)
     if not allowed.any():
         raise InputError(f"{option} names a column with a single time; give one with several")
-    first = moments[allowed][np.abs(later[allowed] - asked).argmin()]
+    first = distinct[allowed][np.abs(later[allowed] - wanted).argmin()]
     held = times >= first
     kept = np.flatnonzero(~held)
     if codes is not None:
@@ -159,7 +162,7 @@ def hold_out_by(
     codes: np.ndarray | None = None,
     classes: list | None = None,
 ) -> Split:
-    """Split rows by a column: the latest rows if it holds dates, else whole groups of equal texts or whole numbers."""
+    """Split rows by a column: by time if it holds dates, else by groups of equal texts or whole numbers."""
     import polars as pl
 
     times = _times(series)
@@ -181,41 +184,41 @@ def hold_out_by(
         )
     if is_text(series):
         series = series.cast(pl.String).str.strip_chars()
-    # Missing cells are one group: their rows may belong together.
+    # Missing cells are one group, because their rows may be of one entity.
     groups = series.rank("dense").fill_null(0).to_numpy()
     return hold_out_groups(groups, share, seed=seed, option=option, codes=codes)
 
 
 def suggest_splits(table: pl.DataFrame) -> list[SplitHint]:
-    """Columns that call for a split by groups or by time, groups first.
+    """Suggest columns for a split by groups or by time, groups first.
 
-    A column names entities if its name says so (customer_id, patient, userId), it holds texts or whole numbers, and two
-    rows on average share a value, of at least five values. A column of dates counts with ten different days or more.
+    A column identifies groups if its name is that of an entity (customer_id, patient, userId), it holds texts or whole
+    numbers, and it has at least five values with two rows each on average. A column of dates needs ten different days.
     """
-    if table.height < _ENOUGH_ROWS:
+    if table.height < _MIN_ROWS:
         return []
     groups, times = [], []
     for series in table:
         found = series.drop_nulls()
         if (moments := _times(series)) is not None:
             days = moments.dt.date().n_unique()
-            if days >= _ENOUGH_DAYS:
+            if days >= _MIN_DAYS:
                 times.append(SplitHint(series.name, "time", f"holds dates, {days:,} different days"))
         elif (is_text(series) or series.dtype.is_integer()) and _ENTITY_NAMES.search(series.name.strip()):
             entities = found.n_unique()
-            if 5 <= entities <= found.len() / 2:
+            if _MIN_ENTITIES <= entities <= found.len() / 2:
                 reason = f"names {entities:,} entities that {found.len():,} rows share"
                 groups.append(SplitHint(series.name, "groups", reason))
     return groups + times
 
 
 def _times(series: pl.Series) -> pl.Series | None:
-    """The column as times, if it holds dates."""
+    """Return the times of a column of dates; None for other columns."""
     import polars as pl
 
     if series.dtype in (pl.Date, pl.Datetime):
-        return as_times(series)
-    if series.dtype == pl.String and (found := dates_in_text(series)) is not None:
+        return to_utc(series)
+    if series.dtype == pl.String and (found := detect_dates(series)) is not None:
         return found[0]
     return None
 
@@ -225,7 +228,7 @@ def _all_rows(n_rows: int) -> Split:
 
 
 def _splittable_classes(codes: np.ndarray, n_test: int, option: str, classes: list | None) -> np.ndarray:
-    """Which classes have rows on both sides, a mask over the codes; warns of those with a single row."""
+    """Mark the classes to split, a mask over the codes; warn of classes with a single row."""
     counts = np.bincount(codes)
     splittable = counts >= 2
     if not splittable.any():
@@ -240,7 +243,7 @@ def _splittable_classes(codes: np.ndarray, n_test: int, option: str, classes: li
 
 
 def _check_classes(kept: np.ndarray, codes: np.ndarray, setting: str, classes: list | None) -> None:
-    """Refuse a split that leaves a class without a row to train on."""
+    """Raise InputError if a class has no training row."""
     absent = np.flatnonzero(np.bincount(codes[kept], minlength=int(codes.max()) + 1) == 0)
     if len(absent):
         label = _label(int(absent[0]), classes)

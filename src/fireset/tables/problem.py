@@ -13,10 +13,16 @@ from fireset.tables.cells import cli_option, column_names, quoted, require_colum
 from fireset.tables.encoded import EncodedTable
 from fireset.tables.encoder import TableEncoder, refuse_missing_cells
 from fireset.tables.holdout import SplitHint, hold_out, hold_out_by, suggest_splits
-from fireset.tables.mixed_cells import find_words
-from fireset.tables.reader import read_spelled
-from fireset.tables.spelled import DateSpelling, NumberSpelling, Spelling, TruthSpelling, dates_by_format
+from fireset.tables.reader import read_with_formats
 from fireset.tables.target import ClassLabels, TaskChoice, class_labels, detect_task, regression_values, split_target
+from fireset.tables.text_formats import (
+    BooleanFormat,
+    DateFormat,
+    NumberFormat,
+    TextFormat,
+    detect_mixed_cells,
+    parse_dates,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,7 +47,7 @@ class TableProblem:
     classes: list | None
     categorical: list[str]
     impute: bool
-    spellings: dict[str, Spelling]  # of the columns of the file, the target included
+    formats: dict[str, TextFormat]  # of the columns of the file, the target included
 
     @classmethod
     def read(
@@ -58,15 +64,15 @@ class TableProblem:
         """Read a file; "auto" finds the task from the target column."""
         if task not in _TASKS:
             raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
-        table, spellings, doubts = read_spelled(file)
+        table, formats, doubts = read_with_formats(file)
         for doubt in doubts:
             warnings.warn(doubt, UserWarning, stacklevel=3)
         drop = column_names(drop or [], table.columns, "--drop")
         categorical = column_names(categorical or [], table.drop(target, *drop, strict=False).columns, "categorical")
         columns, targets = _columns(table, target, drop, drop_missing_target)
-        columns = _with_dates(columns, spellings, categorical)
+        columns = _with_dates(columns, formats, categorical)
         features, dropped = columns.drop(drop), columns.select(drop)
-        features, categorical, spellings = _without_words(features, categorical, spellings, impute)
+        features, categorical, formats = _without_words(features, categorical, formats, impute)
         if not impute:
             refuse_missing_cells(features)
         choice = detect_task(targets) if task == "auto" else None
@@ -78,7 +84,7 @@ class TableProblem:
             y, classes = labels.codes, labels.classes
         else:
             y, classes = regression_values(targets), None
-        return cls(task, choice, target, features, dropped, y, classes, categorical, impute, spellings)
+        return cls(task, choice, target, features, dropped, y, classes, categorical, impute, formats)
 
     def encode(self, training_rows: np.ndarray | None = None) -> EncodedTable:
         """Learn the encoder on the training rows (all by default) and encode all rows.
@@ -87,7 +93,7 @@ class TableProblem:
         """
         rows = self.features if training_rows is None else self.features[training_rows]
         encoder = TableEncoder.learn(rows, categorical=self.categorical, impute=self.impute)
-        encoder = encoder.with_spellings(self.spellings)
+        encoder = encoder.with_formats(self.formats)
         return EncodedTable(encoder, encoder.encode(self.features), self.features.columns)
 
     def split(self, share: float, seed: int, by: str | None = None) -> tuple[np.ndarray, np.ndarray, EncodedTable]:
@@ -109,10 +115,10 @@ class TableProblem:
         return self.y[rows] if self.classes is None else ClassLabels(self.y[rows], self.classes)
 
     @property
-    def target_spelling(self) -> NumberSpelling | TruthSpelling | None:
+    def target_format(self) -> NumberFormat | BooleanFormat | None:
         """Text format of the target column, if the file stores its numbers or booleans as text."""
-        spelling = self.spellings.get(self.target)
-        return None if isinstance(spelling, DateSpelling) else spelling
+        text_format = self.formats.get(self.target)
+        return None if isinstance(text_format, DateFormat) else text_format
 
     def hold_out(self, share: float, seed: int, by: str | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Split the rows; returns the row numbers to train on and those to score on.
@@ -137,33 +143,33 @@ class TableProblem:
 
 
 def _without_words(
-    features: "pl.DataFrame", categorical: list[str], spellings: dict[str, Spelling], impute: bool
-) -> tuple["pl.DataFrame", list[str], dict[str, Spelling]]:
+    features: "pl.DataFrame", categorical: list[str], formats: dict[str, TextFormat], impute: bool
+) -> tuple["pl.DataFrame", list[str], dict[str, TextFormat]]:
     """Decide on columns with a few words among numbers, by all rows of the file and not only those trained on.
 
-    Returns the columns with numbers where these are used, the categorical columns, and the spellings.
+    Returns the columns with numbers where these are used, the categorical columns, and the formats.
     """
     import polars as pl
 
     for series in features:
-        undecided = series.dtype == pl.String and series.name not in categorical and series.name not in spellings
-        mixed = find_words(series) if undecided else None
-        if mixed is None or (mixed.spelling is not None and not impute):  # the encoder refuses the latter
+        undecided = series.dtype == pl.String and series.name not in categorical and series.name not in formats
+        mixed = detect_mixed_cells(series) if undecided else None
+        if mixed is None or (mixed.number_format is not None and not impute):  # the encoder refuses the latter
             continue
         warnings.warn(str(mixed), UserWarning, stacklevel=4)
-        if mixed.spelling is None or mixed.numbers is None:
+        if mixed.number_format is None or mixed.numbers is None:
             categorical = [*categorical, series.name]
         else:
-            spellings = {**spellings, series.name: mixed.spelling}
+            formats = {**formats, series.name: mixed.number_format}
             features = features.with_columns(mixed.numbers)
-    return features, categorical, spellings
+    return features, categorical, formats
 
 
-def _with_dates(columns: "pl.DataFrame", spellings: dict[str, Spelling], categorical: list[str]) -> "pl.DataFrame":
+def _with_dates(columns: "pl.DataFrame", formats: dict[str, TextFormat], categorical: list[str]) -> "pl.DataFrame":
     """Texts that spell dates as dates, by the format that fits all rows of the file and not only those trained on."""
-    dates = {name: spelling.format for name, spelling in spellings.items() if isinstance(spelling, DateSpelling)}
+    dates = {name: text_format.pattern for name, text_format in formats.items() if isinstance(text_format, DateFormat)}
     names = [name for name in columns.columns if name in dates and name not in categorical]
-    return columns.with_columns(dates_by_format(columns[name], dates[name], f"column {quoted(name)}") for name in names)
+    return columns.with_columns(parse_dates(columns[name], dates[name], f"column {quoted(name)}") for name in names)
 
 
 def _columns(

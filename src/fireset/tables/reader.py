@@ -1,6 +1,6 @@
-"""Reading a user's file as a table.
+"""Reading of files as tables.
 
-Files are untrusted: nothing is unpickled, and errors of a reader library become an InputError of one line.
+Files are untrusted: nothing is unpickled, and errors of reader libraries become an InputError of one line.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import io
 import os
 import sys
+import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,10 +24,9 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.tables.cells import listed, one_line, quoted
 from fireset.tables.csv_files import check_names, read_csv
-from fireset.tables.file_formats import BINARY_FORMATS, COMPRESSED, TEXT_FORMATS, formats_in_words
-from fireset.tables.rust_panics import without_panic_messages
-from fireset.tables.spelled import NumberSpelling, Spelling, TruthSpelling, learn_spellings
-from fireset.tables.unfolding import ArrayHeader, array_headers, check_archive, read_bytes
+from fireset.tables.decompression import ArrayHeader, check_archive, read_array_headers, read_bytes
+from fireset.tables.file_formats import BINARY_FORMATS, COMPRESSION_SUFFIXES, TEXT_FORMATS, formats_in_words
+from fireset.tables.text_formats import BooleanFormat, NumberFormat, TextFormat, learn_formats
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,50 +34,51 @@ if TYPE_CHECKING:
 # Tables are dense: a wrong svmlight index of a billion must not become a billion columns.
 MAX_COLUMNS = 100_000
 MAX_CELLS = 2**30
+_STDERR_LOCK = Lock()
 
 
-class SpelledTable(NamedTuple):
-    """A training table, the spellings of its text cells by column, and what was ambiguous in them."""
+class FormattedTable(NamedTuple):
+    """A training table, the formats of its text columns by name, and messages about ambiguous columns."""
 
     frame: pl.DataFrame
-    spellings: dict[str, Spelling]
-    doubts: list[str]
+    formats: dict[str, TextFormat]
+    ambiguities: list[str]
 
 
 def read_table(path: str | os.PathLike) -> pl.DataFrame:
-    """Read a table, choosing the format by the suffix of the file.
+    """Read a table in the format that the suffix of the file names.
 
     - ``.csv``, ``.tsv``, ``.txt``: text with a header, in UTF-8, UTF-16 or Windows-1252. The separator of the cells,
-      commas, semicolons, tabs or bars (in ``.txt`` also spaces), is found from the header. Cells and names are stripped
-      of surrounding spaces. Blank lines are skipped, with a warning unless they end the file; lines with another number
-      of cells than the header are refused. A column is integers, floats, booleans or else text, judged from all rows;
-      ``spelled.py`` has the spellings of numbers, and beside semicolons 3,5 is one.
+      commas, semicolons, tabs or bars (in ``.txt`` also spaces), is detected from the header. Cells and names are
+      stripped of surrounding spaces. Blank lines are skipped, with a warning unless they end the file. Lines whose
+      number of cells differs from the header are refused. The cells of all rows determine whether a column is integers,
+      floats, booleans or text. ``text_formats.py`` lists the formats of numbers; in files with semicolons, 3,5 is one.
     - ``.xlsx``, ``.xls``: the first sheet, with a header.
     - ``.parquet``, ``.pq``.
     - ``.npz``: a 2-D array ``X``, which becomes the columns x0, x1, …, and 1-D arrays with one entry per row.
     - ``.svm``, ``.svmlight``, ``.libsvm``: index 7 becomes the column x7, and the label ``target``. Indices
       are never shifted, so that two files of one data set agree; if a file counts from 1, x0 is all zero.
 
-    The text formats are also read compressed, with ``.gz``, ``.bz2`` or ``.zst`` added to the name, and from pipes. A
-    pipe without a suffix, such as /dev/stdin, is read as CSV.
+    Text formats may be compressed, with ``.gz``, ``.bz2`` or ``.zst`` added to the name, or come from a pipe. A pipe
+    without a suffix, such as /dev/stdin, is read as CSV.
     """
     cells = _read(Path(path))
     return _typed(cells)[0] if cells.all_text else cells.frame
 
 
-def read_spelled(path: str | os.PathLike) -> SpelledTable:
-    """Read a training table as ``read_table`` does, with the spellings of its text columns, whatever the format.
+def read_with_formats(path: str | os.PathLike) -> FormattedTable:
+    """Read a training table, with the formats of its text columns.
 
-    Columns that spell dates stay text.
+    Numbers and booleans in text columns are parsed, in files of all formats. Columns of dates stay text.
     """
-    return SpelledTable(*_typed(_read(Path(path))))
+    return FormattedTable(*_typed(_read(Path(path))))
 
 
 def read_cells(path: str | os.PathLike, columns: Sequence[str] = ()) -> pl.DataFrame:
-    """Read a table for a model: cells of text files stay text, since the model knows how they are spelled.
+    """Read a table for a model. Cells of text files stay text, because the model stores their format.
 
-    ``columns`` are those of the training table. In svmlight files, which leave zeros out, the last of them may be
-    absent: they are 0, with a warning.
+    ``columns`` are those of the training table. In svmlight files, which omit zeros, the last columns may be absent.
+    They are then 0, with a warning.
     """
     import polars as pl
 
@@ -100,21 +103,21 @@ class _Table(NamedTuple):
     sparse: bool = False
 
 
-def _typed(table: _Table) -> tuple[pl.DataFrame, dict[str, Spelling], list[str]]:
-    """Text columns that spell numbers or truth values as such, the spellings of all, and what was ambiguous."""
+def _typed(table: _Table) -> tuple[pl.DataFrame, dict[str, TextFormat], list[str]]:
+    """Parse text columns of numbers or booleans; return the table, all formats, and messages about ambiguous ones."""
     import polars as pl
 
     texts = [series for series in table.frame if series.dtype == pl.String]
-    spellings, doubts = learn_spellings(texts, decimal_comma=table.decimal_comma)
+    formats, ambiguities = learn_formats(texts, decimal_comma=table.decimal_comma)
     columns = []
     for series in table.frame:
-        spelling = spellings.get(series.name)
-        if isinstance(spelling, NumberSpelling | TruthSpelling):
-            series = spelling.numbers(series, f"column {quoted(series.name)}")
+        text_format = formats.get(series.name)
+        if isinstance(text_format, NumberFormat | BooleanFormat):
+            series = text_format.parse(series, f"column {quoted(series.name)}")
         elif table.all_text and series.null_count() == series.len():
             series = series.cast(pl.Null)
         columns.append(series)
-    return pl.DataFrame(columns), spellings, doubts
+    return pl.DataFrame(columns), formats, ambiguities
 
 
 def _read(file: Path) -> _Table:
@@ -133,7 +136,7 @@ def _read(file: Path) -> _Table:
         raise InputError(f"cannot open {shown}: {failure.strerror}") from failure
     try:
         table = reader(file)
-    except InputError:  # a ValueError, too, but its message is complete
+    except InputError:  # is a ValueError, but has a complete message
         raise
     except (
         # OSError: also a bad gzip or bz2 stream. RuntimeError: an encrypted or exotic zip. MemoryError: a
@@ -149,9 +152,9 @@ def _read(file: Path) -> _Table:
 
 
 def _reader(file: Path) -> tuple[str, Callable[[Path], _Table]]:
-    """The name of the file's format and its reader."""
+    """Return the name of the file's format and its reader."""
     suffix = file.suffix.lower()
-    if suffix in COMPRESSED:
+    if suffix in COMPRESSION_SUFFIXES:
         inner = Path(file.stem).suffix.lower()
         suffix = inner if inner in TEXT_FORMATS else inner + suffix
     if suffix not in TEXT_FORMATS and not file.is_file():  # a pipe
@@ -174,7 +177,7 @@ def _read_text(file: Path) -> _Table:
 def _read_parquet(file: Path) -> _Table:
     import polars as pl
 
-    with without_panic_messages():
+    with _suppressed_panic_messages():
         return _Table(pl.read_parquet(file, glob=False))
 
 
@@ -204,10 +207,10 @@ def _read_npz(file: Path) -> _Table:
 
     shown = one_line(file)
     with open(file, "rb") as stream:
-        # Checked here because numpy takes anything that is no zip for a pickle and says so.
+        # Checked here because numpy would take any other file for a pickle.
         if stream.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
             raise InputError(f"{shown} is not an NPZ archive; write one with numpy.savez(path, X=X, y=y)")
-    _check_arrays(array_headers(file), shown)
+    _check_arrays(read_array_headers(file), shown)
     with np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     X = arrays.pop("X")
@@ -216,12 +219,12 @@ def _read_npz(file: Path) -> _Table:
     others = {name: _native(array) for name, array in arrays.items()}
     for name, array in others.items():
         if array.dtype.kind == "U" and array.nbytes and array.view(np.uint32).max() > sys.maxunicode:
-            raise InputError(f"{shown}: the array {quoted(name)} holds what is no text; write it with numpy.savez")
+            raise InputError(f"{shown}: the array {quoted(name)} holds invalid text; write it with numpy.savez")
     return _Table(pl.DataFrame(dict(zip(names, _native(X).T, strict=True)) | others))
 
 
 def _check_arrays(headers: dict[str, ArrayHeader], shown: str) -> None:
-    """Refuse arrays that make no table, before any of their numbers is read."""
+    """Raise InputError for arrays that are not a table, before their numbers are read."""
     for name, (_, dtype) in headers.items():
         if dtype.hasobject:
             problem = f"the array {quoted(name)} holds Python objects, which are never loaded"
@@ -242,9 +245,9 @@ def _check_arrays(headers: dict[str, ArrayHeader], shown: str) -> None:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """A dtype that polars knows: native byte order, and float64 for every float."""
+    """Convert to a dtype of polars: native byte order, and float64 for all floats."""
     if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # an infinity from a long double is refused by the encoder
+        with np.errstate(over="ignore"):  # the encoder refuses infinities of a long double
             return array.astype(np.float64)
     return array.astype(array.dtype.newbyteorder("="))
 
@@ -264,9 +267,39 @@ def _read_svmlight(file: Path) -> _Table:
 
 
 def _check_size(shape: tuple[int, ...], shown: str) -> None:
-    """Raise an InputError if a dense table of this shape would be too big, before it is made."""
+    """Raise InputError if a dense table of this shape would be too big."""
     rows, columns = shape
     if columns > MAX_COLUMNS or rows * columns > MAX_CELLS:
         size = f"{rows} rows × {columns} columns"
         limit = f"at most {MAX_COLUMNS} columns and {MAX_CELLS} cells"
         raise InputError(f"{shown} is too big, {size}; {limit} are read")
+
+
+@contextmanager
+def _suppressed_panic_messages() -> Iterator[None]:
+    """Suppress the lines that Rust writes to standard error when polars panics; the exception is enough.
+
+    Rust writes to the file descriptor, which is therefore redirected to a file. Without a panic, the contents of the
+    file are then written to standard error.
+    """
+    import polars as pl
+
+    with _STDERR_LOCK, tempfile.TemporaryFile() as written:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # standard error is closed
+            yield
+            return
+        os.dup2(written.fileno(), 2)
+        panicked = False
+        try:
+            yield
+        except pl.exceptions.PanicException:
+            panicked = True
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            if not panicked:
+                written.seek(0)
+                os.write(2, written.read())

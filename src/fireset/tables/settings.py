@@ -27,7 +27,7 @@ import numpy as np
 
 from fireset._util.parallel import one_blas_thread
 from fireset.sparse_rows import is_sparse
-from fireset.tables.columns import scaled_columns
+from fireset.tables.column_map import scaled_columns
 from fireset.tables.sphere import to_sphere, typical_norm
 from fireset.theory.kernel_function import KernelFunction
 from fireset.theory.leave_one_out import LeaveOneOutFit, best_ridge, leave_one_out_at

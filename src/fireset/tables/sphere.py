@@ -1,4 +1,4 @@
-"""Mapping rows of any table to rows of norm 1, as the network needs them."""
+"""The map from features to rows of norm 1, the input of the network."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fireset.sparse_rows import is_sparse
-from fireset.tables.columns import ColumnMap, scaled_columns
+from fireset.tables.column_map import ColumnMap, scaled_columns
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SphereMap:
-    """x ↦ (s·z, bias) / ‖(s·z, bias)‖, z being the columns as ``ColumnMap`` has them, divided by ``typical``.
+    """Map x ↦ (s·z/t, bias) / ‖(s·z/t, bias)‖, where z is the output of the column map.
 
-    Columns are weighted by ``column_scales`` s, rows scaled so that a typical ‖s·z‖ is 1, a constant
-    coordinate appended, rows normalized. The constant keeps what normalizing alone would lose, the length of s·z; the
-    larger it is beside 1, the smaller the patch of the sphere that the data fill and the smoother the functions that
-    training finds first.
+    Features are multiplied by ``column_scales`` s and divided by t = ``typical``, the root mean square of ‖s·z‖. A
+    constant coordinate, the bias, is appended, and rows are normalized. The bias preserves the norm of s·z, which
+    normalization alone would lose. The larger it is, the smaller the part of the sphere that the rows cover, and the
+    smoother the fit.
     """
 
     columns: ColumnMap
@@ -31,7 +31,7 @@ class SphereMap:
     def learn(
         cls, columns: ColumnMap, Z: Any, weight: np.ndarray, bias: float, column_scales: np.ndarray
     ) -> "SphereMap":
-        """From rows Z, mapped by ``columns``, (n, p) that count by ``weight``."""
+        """Learn ``typical`` from rows Z, (n, p), the output of ``columns``, with weights (n,)."""
         return cls(columns, column_scales, typical_norm(scaled_columns(Z, column_scales), weight), float(bias))
 
     def __call__(self, X: Any) -> Any:
@@ -44,7 +44,7 @@ class SphereMap:
 
 
 def typical_norm(Z: Any, weight: np.ndarray) -> float:
-    """Root mean square of ‖z‖; 1 where all rows are 0."""
+    """Return the root mean square of ‖z‖, or 1 if all rows are 0."""
     return float(np.sqrt(np.average(_squared_norms(Z), weights=weight))) or 1.0
 
 
@@ -56,7 +56,7 @@ def _squared_norms(Z: Any) -> np.ndarray:
 
 
 def to_sphere(Z: Any, typical: float, bias: float) -> tuple[Any, np.ndarray]:
-    """(z/typical, bias) normalized, (n, p + 1), in the precision of Z, and the norms before; Z is dense or CSR rows."""
+    """Return normalized rows (z/typical, bias), (n, p + 1), in the precision of Z, dense or CSR, and their norms."""
     if is_sparse(Z):
         return _sparse_to_sphere(Z, typical, bias)
     mapped = np.empty((Z.shape[0], Z.shape[1] + 1), Z.dtype)

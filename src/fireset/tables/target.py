@@ -19,7 +19,7 @@ from fireset.tables.cells import (
     refuse_type,
     require_column,
 )
-from fireset.tables.spelled import numbers_in_text
+from fireset.tables.text_formats import parse_numbers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,7 +38,7 @@ def split_target(frame: pl.DataFrame, target: str, *, drop_missing: bool = False
     if frame.width == 1:
         raise InputError(f"the table has no feature column besides the target {quoted(target)}; add one")
     column = nan_as_null(frame.select(target)).to_series()
-    if is_text(column) and (numbers := numbers_in_text(column)) is not None:
+    if is_text(column) and (numbers := parse_numbers(column)) is not None:
         column = numbers
     if drop_missing:
         known = column.is_not_null()

@@ -1,4 +1,4 @@
-"""A fitted estimator as one ONNX graph (extra ``onnx``): columns in, predictions out, in standard operators."""
+"""Export of a fitted estimator as one ONNX graph, from columns to predictions (extra ``onnx``)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fireset._util.errors import InputError
+from fireset._util.onnx_graph import Graph
 from fireset.estimators.classifier import ShiftedReLUClassifier
-from fireset.estimators.onnx_export.graph import Graph
 from fireset.estimators.onnx_export.outputs import add_classes, add_predictions
-from fireset.estimators.onnx_export.rows import add_doubts, add_encoder, add_inputs, add_sphere
+from fireset.estimators.onnx_export.rows import add_encoder, add_inputs, add_invalid_rows, add_sphere
 from fireset.estimators.regressor import ShiftedReLURegressor
 from fireset.network import ShiftedReLUNetwork
-from fireset.tables.column_kinds import CategoryColumn, DateColumn, NumberColumn, OrderedColumn
 
 if TYPE_CHECKING:
     import onnx
@@ -22,28 +21,22 @@ if TYPE_CHECKING:
     from fireset.estimators.base import ShiftedReLUEstimator
 
 _DESCRIPTION = (
-    "A shifted-ReLU network with the map of its inputs. Numbers: NaN is missing. Categories: text, the empty one is "
+    "A shifted-ReLU network with the map of its inputs. Numbers: NaN is missing. Categories: text, the empty text is "
     "missing. Dates: days since 1970-01-01 UTC, NaN is missing."
 )
-_KINDS: dict[type, str] = {
-    NumberColumn: "number",
-    CategoryColumn: "category",
-    DateColumn: "date",
-    OrderedColumn: "ordered",
-}
 
 
 def to_model(estimator: ShiftedReLUEstimator, target: str) -> onnx.ModelProto:
-    """The graph of a fitted estimator. Its weights are copied once; running it takes rows · m numbers of memory."""
+    """Return the graph of a fitted estimator. Running it needs memory for rows · m numbers."""
     network, encoder = estimator.network_, estimator.encoder_
-    by_name = estimator._by_name or not estimator._of_numbers  # else all columns come in one matrix
+    by_name = estimator._by_name or not estimator._of_numbers  # else one input for all columns
     if not isinstance(network, ShiftedReLUNetwork):
-        raise InputError("to_onnx needs the whole network, and this worker has a part; save the model and export that")
+        raise InputError("to_onnx needs the whole network, and this worker has a shard; save the model and export that")
     graph = Graph()
     inputs = add_inputs(graph, encoder, by_name)
     features = add_encoder(graph, encoder, inputs, by_name)
     u = _add_network(graph, add_sphere(graph, features, estimator.sphere_), network)
-    u = graph.add("Add", u, add_doubts(graph, features), name="outputs")
+    u = graph.add("Add", u, add_invalid_rows(graph, features), name="outputs")
     metadata = {"target": target, "feature_names": json.dumps(encoder.feature_names)}
     if isinstance(estimator, ShiftedReLUClassifier):
         add_classes(graph, u, estimator)
@@ -53,7 +46,7 @@ def to_model(estimator: ShiftedReLUEstimator, target: str) -> onnx.ModelProto:
         metadata["task"] = "regression"
     if by_name:
         described = [
-            {"input": name, "column": column.name, "kind": _KINDS[type(column)]}
+            {"input": name, "column": column.name, "kind": column.kind}
             for name, column in zip(inputs, encoder.columns, strict=True)
         ]
         metadata["inputs"] = json.dumps(described)
@@ -61,7 +54,7 @@ def to_model(estimator: ShiftedReLUEstimator, target: str) -> onnx.ModelProto:
 
 
 def _add_network(graph: Graph, rows: str, network: ShiftedReLUNetwork) -> str:
-    """(rows, c), float64: f(x) = (κ/√m) Σ_r a_r σ_b(⟨w_r, x⟩) over all neurons, in the network's precision."""
+    """Add nodes for f(x) = (κ/√m) Σ_r a_r σ_b(⟨w_r, x⟩), (rows, c), in the precision of the network."""
     rows = graph.cast(rows, network.dtype, "network_rows")
     weights = graph.constant("weights", network.weights, network.dtype)
     shift = graph.constant("threshold", -network.threshold, network.dtype)

@@ -1,11 +1,11 @@
-"""What the network's outputs mean, in the nodes of a graph: links of losses, targets and classes."""
+"""Nodes from the outputs of the network to predictions, classes and probabilities."""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.estimators.onnx_export.graph import Graph
+from fireset._util.onnx_graph import Graph
 from fireset.training.losses import get_loss
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_predictions(graph: Graph, u: str, estimator: "ShiftedReLURegressor") -> None:
-    """The output "prediction", (rows,) or (rows, targets or levels): what ``predict`` of a regressor gives."""
+    """Add the output "prediction" of ``predict`` of a regressor, (rows,) or (rows, targets or levels)."""
     loss, outputs = get_loss(estimator.loss), estimator.network_.n_outputs
     y = loss.add_predictions(graph, u)
     y = graph.add("Mul", y, graph.constant("target_scale", estimator.target_scale_), name="scaled")
@@ -28,7 +28,7 @@ def add_predictions(graph: Graph, u: str, estimator: "ShiftedReLURegressor") -> 
 
 
 def add_classes(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> None:
-    """The outputs "label", (rows,), and "probabilities", (rows, classes)."""
+    """Add the outputs "label", (rows,), and "probabilities", (rows, classes)."""
     labels, dtype = _labels(estimator.classes_)
     scores = graph.add("Add", u, graph.constant("offset", estimator.offset_), name="scores")
     if len(labels) == 2:
@@ -44,7 +44,7 @@ def add_classes(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> Non
 
 
 def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
-    """softmax of α s + β log max((1 + s)/2, ε), and a share δ for all classes alike: ``Calibration``."""
+    """Add nodes for ``Calibration``: (1 − δ) softmax(α s + β log max((1 + s)/2, ε)) + δ/c."""
     calibration = estimator.calibration_
     s = graph.add("Add", u, graph.constant("score_offset", estimator.offset_), name="s")
     if len(estimator.classes_) == 2:
@@ -62,7 +62,7 @@ def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str
 
 
 def _labels(classes: np.ndarray) -> tuple[list, Any]:
-    """Labels and their type in the graph: texts, 64-bit integers, float64 or truth values."""
+    """Return labels and their type in the graph: text, 64-bit integers, float64 or booleans."""
     labels = classes.tolist()
     kinds = {type(label) for label in labels}
     types: dict[type, Any] = {str: object, int: np.int64, float: np.float64, bool: np.bool_}

@@ -1,4 +1,4 @@
-"""Columns of numbers in which a few cells hold words: categories or missing numbers, decided once and stored."""
+"""Columns of numbers with a few words: categories, or numbers with missing cells."""
 
 import warnings
 
@@ -9,7 +9,8 @@ import pytest
 
 import fireset
 from fireset import InputError, ShiftedReLURegressor
-from fireset.tables.column_kinds import CategoryColumn, NumberColumn
+from fireset.tables.column_types.category import CategoryColumn
+from fireset.tables.column_types.number import NumberColumn
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.problem import TableProblem
 
@@ -56,7 +57,7 @@ def test_few_values_are_categories_and_many_are_numbers(kind):
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "numpy"])
 def test_words_at_prediction(kind, tmp_path):
-    """Known words are silent, new ones are named and count as missing; numbers alone are fine."""
+    """Words of training are accepted silently; new words count as missing, with a warning."""
     model = ShiftedReLURegressor(width=64, max_iter=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -84,8 +85,8 @@ def _as(kind: str, columns: dict):
     return pd.DataFrame(columns) if kind == "pandas" else pl.DataFrame(columns)
 
 
-def test_a_file_is_decided_by_all_its_rows(tmp_path):
-    """Whatever rows are trained on, so that a word in the held-out rows alone is no surprise."""
+def test_all_rows_of_a_file_determine_the_type(tmp_path):
+    """Also hold-out rows, so that a word that occurs only there is accepted."""
     path = tmp_path / "cars.csv"
     pl.DataFrame(COLUMNS).with_columns(y=pl.Series(Y)).write_csv(path)
     with pytest.warns(UserWarning, match="rotary"):
@@ -93,7 +94,7 @@ def test_a_file_is_decided_by_all_its_rows(tmp_path):
     few, many = problem.encode(np.arange(80)).encoder.columns  # without any word
     assert isinstance(few, CategoryColumn)
     assert isinstance(many, NumberColumn)
-    assert many.spelling.words == ("<5", ">100")
+    assert many.text_format.words == ("<5", ">100")
     stored = TableEncoder.from_dict(problem.encode(np.arange(80)).encoder.to_dict())
     assert stored.columns == (few, many)
     with warnings.catch_warnings():
@@ -102,7 +103,7 @@ def test_a_file_is_decided_by_all_its_rows(tmp_path):
     assert matrix[:, -1].tolist() == [many.fill, 7.0]
 
 
-def test_a_choice_of_the_user_wins(tmp_path):
+def test_requested_categories(tmp_path):
     path = tmp_path / "cars.csv"
     pl.DataFrame(COLUMNS).with_columns(y=pl.Series(Y)).write_csv(path)
     with warnings.catch_warnings():
@@ -128,17 +129,17 @@ def test_a_pandas_categorical_with_numbers_and_a_word(ordered):
         ["12%", "13%", "14%", "tbd", "15%", "16%", "17%", "18%", "19%", "20%", "21%", "22%"],
     ],
 )
-def test_numbers_of_other_spellings(cells):
+def test_numbers_of_other_formats(cells):
     with pytest.warns(UserWarning, match=r"1 cell|1 word"):
         (column,) = TableEncoder.learn(pl.DataFrame({"a": cells})).columns
     assert isinstance(column, NumberColumn)
-    assert len(column.spelling.words) == 1
+    assert len(column.text_format.words) == 1
     restored = TableEncoder.from_dict(TableEncoder((column,)).to_dict())
     assert restored.encode(pl.DataFrame({"a": cells}))[:, 1].sum() == 1  # the indicator
 
 
-def test_tickets_are_text():
-    """Many different words among many different numbers are no numbers with a few mistakes."""
+def test_many_different_words_are_text():
+    """As in ticket numbers."""
     cells = [str(100 + k // 2) for k in range(70)] + [f"PC {k // 2}" for k in range(40)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -146,7 +147,7 @@ def test_tickets_are_text():
     assert isinstance(column, CategoryColumn)
 
 
-def test_words_are_refused_where_missing_cells_are():
+def test_words_are_refused_without_imputation():
     with pytest.raises(InputError, match=r"'many'.*'<5'.*row 91.*categorical"):
         TableEncoder.learn(pl.DataFrame({"many": MEASURED}), impute=False)
 
@@ -160,10 +161,10 @@ class TestNewWords:
         with pytest.warns(UserWarning, match=r"'age'.*'x'"):
             assert self.encoder.encode(pl.DataFrame({"age": ["1", "x", "3"]}))[:, 0].tolist() == [1, 2, 3]
 
-    def test_another_column_is_refused(self):
+    def test_a_column_of_words_is_refused(self):
         with pytest.raises(InputError, match=r"'age'.*'x'"):
             self.encoder.encode(pl.DataFrame({"age": ["1", "x", "y"]}))
 
-    def test_a_number_of_another_spelling_is_refused(self):
+    def test_a_number_of_another_format_is_refused(self):
         with pytest.raises(InputError, match=r"'age'.*'3,5'"):
             self.encoder.encode(pl.DataFrame({"age": ["1", "3,5", "3"]}))

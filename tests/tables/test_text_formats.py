@@ -1,4 +1,4 @@
-"""Spellings of numbers, truth values, dates and categories: decided in training, kept for every later file."""
+"""Formats of text cells: learned from the training file, used for all later files."""
 
 import io
 import json
@@ -20,8 +20,8 @@ from fireset import InputError
 from fireset.cli import app
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.problem import TableProblem
-from fireset.tables.reader import read_cells, read_spelled, read_table
-from fireset.tables.spelled import DateSpelling, NumberSpelling, TruthSpelling, learn_spellings
+from fireset.tables.reader import read_cells, read_table, read_with_formats
+from fireset.tables.text_formats import BooleanFormat, DateFormat, NumberFormat, learn_formats
 from support.checks import refusal
 
 
@@ -43,53 +43,53 @@ def trained(text: str, **reading) -> TableEncoder:
     return TableProblem.read(written(text), "y", **reading).encode().encoder
 
 
-# What is learned
+# Learning
 
 
 @pytest.mark.parametrize(
-    ("columns", "spellings", "doubts"),
+    ("columns", "formats", "ambiguities"),
     [
-        ({"a": ["3,5", "1.234,75"]}, {"a": NumberSpelling(",", ".")}, 0),
-        ({"a": ["3,5", "7"]}, {"a": NumberSpelling(",", "")}, 0),
-        ({"a": ["1,234.5", "7"]}, {"a": NumberSpelling(".", ",")}, 0),
-        ({"a": ["1.5", "7"]}, {"a": NumberSpelling(".", "")}, 0),
-        ({"a": ["1,234", "5,678"]}, {"a": NumberSpelling(".", ",")}, 1),
-        ({"a": ["1,234,567", "5,678"]}, {"a": NumberSpelling(".", ",")}, 0),
-        ({"a": ["0,123", "1,500"]}, {"a": NumberSpelling(",", "")}, 0),  # no group begins with 0
-        ({"a": ["10.188,19", "46.901"]}, {"a": NumberSpelling(",", ".")}, 0),
-        ({"a": ["3,5", "46.901"]}, {"a": NumberSpelling(",", ".")}, 1),
-        ({"a": ["46.901", "2.000"]}, {"a": NumberSpelling(".", "")}, 0),
+        ({"a": ["3,5", "1.234,75"]}, {"a": NumberFormat(",", ".")}, 0),
+        ({"a": ["3,5", "7"]}, {"a": NumberFormat(",", "")}, 0),
+        ({"a": ["1,234.5", "7"]}, {"a": NumberFormat(".", ",")}, 0),
+        ({"a": ["1.5", "7"]}, {"a": NumberFormat(".", "")}, 0),
+        ({"a": ["1,234", "5,678"]}, {"a": NumberFormat(".", ",")}, 1),
+        ({"a": ["1,234,567", "5,678"]}, {"a": NumberFormat(".", ",")}, 0),
+        ({"a": ["0,123", "1,500"]}, {"a": NumberFormat(",", "")}, 0),  # no group begins with 0
+        ({"a": ["10.188,19", "46.901"]}, {"a": NumberFormat(",", ".")}, 0),
+        ({"a": ["3,5", "46.901"]}, {"a": NumberFormat(",", ".")}, 1),
+        ({"a": ["46.901", "2.000"]}, {"a": NumberFormat(".", "")}, 0),
         # One column decides for another.
-        ({"a": ["10.188,19"], "b": ["46.901"]}, {"a": NumberSpelling(",", "."), "b": NumberSpelling(",", ".")}, 0),
-        ({"a": ["3,5"], "b": ["46.901"]}, {"a": NumberSpelling(",", ""), "b": NumberSpelling(".", "")}, 1),
-        ({"a": ["3,5"], "b": ["1,234"]}, {"a": NumberSpelling(",", ""), "b": NumberSpelling(",", "")}, 0),
-        ({"a": ["3.5"], "b": ["1,234"]}, {"a": NumberSpelling(".", ""), "b": NumberSpelling(".", ",")}, 0),
-        ({"a": ["3,5"], "b": ["12"]}, {"a": NumberSpelling(",", ""), "b": NumberSpelling(",", "")}, 0),
+        ({"a": ["10.188,19"], "b": ["46.901"]}, {"a": NumberFormat(",", "."), "b": NumberFormat(",", ".")}, 0),
+        ({"a": ["3,5"], "b": ["46.901"]}, {"a": NumberFormat(",", ""), "b": NumberFormat(".", "")}, 1),
+        ({"a": ["3,5"], "b": ["1,234"]}, {"a": NumberFormat(",", ""), "b": NumberFormat(",", "")}, 0),
+        ({"a": ["3.5"], "b": ["1,234"]}, {"a": NumberFormat(".", ""), "b": NumberFormat(".", ",")}, 0),
+        ({"a": ["3,5"], "b": ["12"]}, {"a": NumberFormat(",", ""), "b": NumberFormat(",", "")}, 0),
         ({"a": ["3,5", "2.5"]}, {}, 0),  # two decimal marks: no numbers
-        ({"a": ["$1,234.50", "-$7", "8"]}, {"a": NumberSpelling(".", ",", "$")}, 0),
-        ({"a": ["€ 1.234,50", "7 €"]}, {"a": NumberSpelling(",", ".", "€")}, 0),
-        ({"a": ["12.5%", "3 %"]}, {"a": NumberSpelling(".", "", "%")}, 0),
+        ({"a": ["$1,234.50", "-$7", "8"]}, {"a": NumberFormat(".", ",", "$")}, 0),
+        ({"a": ["€ 1.234,50", "7 €"]}, {"a": NumberFormat(",", ".", "€")}, 0),
+        ({"a": ["12.5%", "3 %"]}, {"a": NumberFormat(".", "", "%")}, 0),
         ({"a": ["12.5%", "0.3"]}, {}, 0),
         ({"a": ["$5", "€3"]}, {}, 0),
-        ({"a": ["True", "false", "?"]}, {"a": TruthSpelling()}, 0),
-        ({"a": ["31/01/2024", "01/02/2024"]}, {"a": DateSpelling("%d/%m/%Y")}, 0),
-        ({"a": ["03/01/2024", "01/02/2024"]}, {"a": DateSpelling("%m/%d/%Y")}, 1),
-        ({"a": ["01/01/2024"]}, {"a": DateSpelling("%m/%d/%Y")}, 0),
+        ({"a": ["True", "false", "?"]}, {"a": BooleanFormat()}, 0),
+        ({"a": ["31/01/2024", "01/02/2024"]}, {"a": DateFormat("%d/%m/%Y")}, 0),
+        ({"a": ["03/01/2024", "01/02/2024"]}, {"a": DateFormat("%m/%d/%Y")}, 1),
+        ({"a": ["01/01/2024"]}, {"a": DateFormat("%m/%d/%Y")}, 0),
     ],
 )
-def test_spellings_learned(columns, spellings, doubts):
-    found = learn_spellings([pl.Series(name, cells) for name, cells in columns.items()])
-    assert found.columns == spellings
-    assert len(found.doubts) == doubts
+def test_learned_formats(columns, formats, ambiguities):
+    found = learn_formats([pl.Series(name, cells) for name, cells in columns.items()])
+    assert found.columns == formats
+    assert len(found.ambiguities) == ambiguities
 
 
-def test_semicolons_make_commas_decimal_where_nothing_else_decides():
+def test_semicolons_make_commas_decimal_in_ambiguous_columns():
     assert read_table(written("a;b\n1,234;5\n")).rows() == [(1.234, 5)]
     assert read_table(written('a,b\n"1,234",5\n')).rows() == [(1234, 5)]
-    assert len(read_spelled("table.csv").doubts) == 1
+    assert len(read_with_formats("table.csv").ambiguities) == 1
 
 
-# What later files mean
+# Later files
 
 
 COMMAS = "a;b;y\n3,5;x;1,5\n1,25;z;2,5\n2;x;3\n4,75;z;1,25\n"
@@ -130,7 +130,7 @@ def test_one_row_with_a_decimal_comma():
         (["2024-12-31", "2024-01-02"], "31.12.2024", None),
     ],
 )
-def test_a_later_cell_fits_the_spelling_of_training_or_is_refused(training, cell, number):
+def test_later_cells_that_do_not_fit_the_format_are_refused(training, cell, number):
     table = pl.DataFrame({"a": training * 3, "b": ["u", "v"] * 3})
     encoder = TableEncoder.learn(table)
     encoder = TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
@@ -144,12 +144,12 @@ def test_a_later_cell_fits_the_spelling_of_training_or_is_refused(training, cell
     assert "in row 2" in message
 
 
-def test_numbers_that_are_numbers_need_no_spelling():
+def test_columns_of_numbers_need_no_format():
     encoder = TableEncoder.learn(pl.DataFrame({"a": ["3,5", "1,25"], "b": ["true", "false"]}))
     np.testing.assert_array_equal(encoder.encode(pl.DataFrame({"a": [3.125], "b": [1]})), [[3.125, 1]])
 
 
-def test_categories_stay_texts_whatever_they_look_like():
+def test_categories_that_look_like_numbers_stay_text():
     encoder = trained("a;b;y\n1,5;1;1\nx;2;2\n01;true;3\n1,5;x;1\nz;x;4\n")
     names = encoder.feature_names
     assert names == ["a=1", "a=1,5", "a=x", "a=z", "b=1", "b=2", "b=true", "b=x"]
@@ -166,16 +166,16 @@ def test_categories_that_are_numbers():
         assert later(encoder, "a;b\nnew;7\n").tolist() == [[0, 0, 1, 0]]
 
 
-def test_formats_are_decided_by_all_rows_of_the_file():
-    """By those held out, too: 13/02 tells days from months."""
+def test_all_rows_of_the_file_determine_the_format():
+    """Also hold-out rows: 13/02 distinguishes days from months."""
     days = "\n".join(f"{day:02}/02/2024,{day}" for day in (*range(1, 13), 13))
     problem = TableProblem.read(written(f"day,y\n{days}\n"), "y", task="regression")
     assert problem.features["day"].dtype == pl.Datetime
     assert np.ptp(TableEncoder.learn(problem.features[:12]).encode(problem.features)[:, 0]) == 12
-    assert problem.encode().encoder.columns[0].format == "%d/%m/%Y"
+    assert problem.encode().encoder.columns[0].text_format.pattern == "%d/%m/%Y"
 
 
-def test_the_command_line_keeps_the_spelling_of_the_target():
+def test_the_command_line_stores_the_format_of_the_target():
     rows = "\n".join(f"{k % 7},{k % 10};u{k % 3};{k % 5},{k % 10}" for k in range(60))
     written("a;b;y\n" + rows + "\n")
     train = ["train", "table.csv", "--target", "y", "--width", "200", "--quiet", "--out", "m"]
@@ -244,42 +244,42 @@ def test_excel_files_without_the_package(monkeypatch):
     assert "fireset[excel]" in refusal(read_table, "t.xlsx")
 
 
-# Any split of a table into files
+# Splits of a table into files
 
 
-def spelled_number(decimal: str, grouped: bool, unit: str):
+def number_texts(decimal: str, grouped: bool, unit: str):
     other = "," if decimal == "." else "."
 
-    def spell(value: int, digits: int) -> str:
+    def text_of(value: int, digits: int) -> str:
         whole, part = divmod(abs(value), 10**digits)
         text = f"{whole:,}".replace(",", other) if grouped else str(whole)
         text += decimal + str(part).zfill(digits) if digits else ""
         sign = "-" if value < 0 else ""
         return sign + text + unit if unit == "%" else sign + unit + text
 
-    return st.builds(spell, st.integers(-(10**8), 10**8), st.integers(0, 4))
+    return st.builds(text_of, st.integers(-(10**8), 10**8), st.integers(0, 4))
 
 
 @st.composite
-def spelled_columns(draw):
+def text_columns(draw):
     """Cells of one column in one convention, some of them missing."""
     formats = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y"]
     kind = draw(st.sampled_from(["number", "boolean", "category", "date"]))
     if kind == "number":
-        cells = spelled_number(draw(st.sampled_from(".,")), draw(st.booleans()), draw(st.sampled_from(["", "$", "%"])))
+        cells = number_texts(draw(st.sampled_from(".,")), draw(st.booleans()), draw(st.sampled_from(["", "$", "%"])))
     elif kind == "boolean":
         cells = st.sampled_from(draw(st.sampled_from([["true", "FALSE"], ["yes", "no"], ["0", "1"], ["T", "F"]])))
     elif kind == "category":
         cells = st.sampled_from(["1", "01", "1.0", "x", "1,5", "true", "2024-01-31", " x ", "1e3"])
     else:
-        spelled = draw(st.sampled_from(formats))
+        pattern = draw(st.sampled_from(formats))
         days = st.integers(0, 900)
-        cells = days.map(lambda day: (date(2023, 1, 1) + timedelta(days=day)).strftime(spelled))
+        cells = days.map(lambda day: (date(2023, 1, 1) + timedelta(days=day)).strftime(pattern))
     return draw(st.lists(cells | st.sampled_from(["", "NA"]), min_size=4, max_size=8))
 
 
 @given(
-    columns=st.lists(spelled_columns(), min_size=1, max_size=3),
+    columns=st.lists(text_columns(), min_size=1, max_size=3),
     separators=st.tuples(st.sampled_from(",;\t|"), st.sampled_from(",;\t|")),
     data=st.data(),
 )
@@ -388,7 +388,7 @@ def test_encodings(encoding, assumed):
     assert assumed is None or assumed in str(caught[0].message)
 
 
-def test_damaged_utf8_is_not_taken_for_another_encoding():
+def test_damaged_utf8_is_refused():
     Path("t.csv").write_bytes("a,b\n1,größe\n2,".encode() + b"\xe9\n")
     assert "line 3" in refusal(read_table, "t.csv")
 

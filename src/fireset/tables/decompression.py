@@ -1,7 +1,7 @@
-"""Files that unfold to more than they are: compressed tables and archives, whose size is looked at before it is taken.
+"""Reading of compressed files and archives, with a limit on the decompressed size.
 
-A few megabytes of zeros in a gzip file are gigabytes of text. What a compressed file may unfold to is a hundred times
-its own size, or 256 MB where that is more; ``FIRESET_MAX_UNFOLDED`` in the environment, such as 8G, is another limit.
+A few megabytes of a gzip file can be gigabytes of text. The limit is a hundred times the size of the file, but at least
+256 MB. The environment variable ``FIRESET_MAX_DECOMPRESSED``, such as 8G, sets another limit.
 """
 
 import bz2
@@ -17,27 +17,27 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import one_line, quoted
-from fireset.tables.file_formats import COMPRESSED
+from fireset.tables.file_formats import COMPRESSION_SUFFIXES
 from fireset.training.memory import parse_memory
 
-LIMIT = "FIRESET_MAX_UNFOLDED"
-_AT_LEAST = 256 << 20
-_TIMES = 100
-_AT_ONCE = 1 << 24
-_PACKED_AT_ONCE = 1 << 10  # of zstandard, which may unfold it ten thousandfold
+LIMIT_VARIABLE = "FIRESET_MAX_DECOMPRESSED"
+_MIN_LIMIT_BYTES = 256 << 20
+_MAX_RATIO = 100
+_READ_BYTES = 1 << 24
+_ZSTANDARD_READ_BYTES = 1 << 10  # compressed; zstandard may decompress them to ten thousand times the size
 
 
 class ArrayHeader(NamedTuple):
-    """What an archive says of an array before its numbers are read."""
+    """Shape and type of an array in an archive."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
 def read_bytes(file: Path) -> bytes:
-    """The contents of a file, unfolded where its name says that it is compressed."""
+    """Read a file, decompressed if its suffix says that it is compressed."""
     suffix = file.suffix.lower()
-    if suffix not in COMPRESSED:
+    if suffix not in COMPRESSION_SUFFIXES:
         return file.read_bytes()
     limit, parts, total = _limit(file), [], 0
     for part in _zstandard_parts(file) if suffix == ".zst" else _parts(file, suffix):
@@ -50,22 +50,22 @@ def read_bytes(file: Path) -> bytes:
 
 def _parts(file: Path, suffix: str) -> Iterator[bytes]:
     with {".gz": gzip.open, ".bz2": bz2.open}[suffix](file, "rb") as stream:
-        while part := stream.read(_AT_ONCE):
+        while part := stream.read(_READ_BYTES):
             yield part
 
 
 def _zstandard_parts(file: Path) -> Iterator[bytes]:
-    """Frame by frame, since the library's own streams end at the first frame, and take a file cut short for whole."""
+    """Decompress frame by frame: the streams of the library end at the first frame and accept truncated files."""
     import zstandard
 
     frame = zstandard.ZstdDecompressor().decompressobj()
     try:
         with open(file, "rb") as stream:
-            while packed := stream.read(_PACKED_AT_ONCE):
-                while packed:
-                    yield frame.decompress(packed)
-                    packed = frame.unused_data if frame.eof else b""
-                    if packed:
+            while data := stream.read(_ZSTANDARD_READ_BYTES):
+                while data:
+                    yield frame.decompress(data)
+                    data = frame.unused_data if frame.eof else b""
+                    if data:
                         frame = zstandard.ZstdDecompressor().decompressobj()
     except zstandard.ZstdError as error:
         raise OSError(str(error)) from error
@@ -73,8 +73,8 @@ def _zstandard_parts(file: Path) -> Iterator[bytes]:
         raise EOFError("the compressed file is cut short")
 
 
-def array_headers(file: Path) -> dict[str, ArrayHeader]:
-    """Name, shape and type of all arrays of an NPZ archive; refuses what would unfold to too much."""
+def read_array_headers(file: Path) -> dict[str, ArrayHeader]:
+    """Read the headers of all arrays of an NPZ archive, by name. Raises InputError if it is too large."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         claimed = sum(member.file_size for member in members)
@@ -84,7 +84,7 @@ def array_headers(file: Path) -> dict[str, ArrayHeader]:
 
 
 def check_archive(file: Path) -> None:
-    """Refuse an archive, such as an Excel file, that would unfold to too much; other files are let pass."""
+    """Raise InputError for a zip archive, such as an Excel file, that is too large. Other files pass."""
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             claimed = sum(member.file_size for member in archive.infolist())
@@ -100,7 +100,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> Ar
         try:
             version = npy.read_magic(stream)
             shape, _, dtype = readers[version](stream)
-        # A header is a Python literal: tokens, nesting and keys may each be none.
+        # A header is a Python literal: its tokens, nesting and keys may be invalid.
         except (ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
             named = quoted(member.filename.removesuffix(".npy"))
             raise InputError(f"{one_line(file)}: {named} is not an array; write the file with numpy.savez") from error
@@ -108,20 +108,20 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> Ar
 
 
 def _limit(file: Path) -> int:
-    asked = os.environ.get(LIMIT)
-    if asked:
+    given = os.environ.get(LIMIT_VARIABLE)
+    if given:
         try:
-            return parse_memory(asked) or 0
+            return parse_memory(given) or 0
         except InputError:
-            raise InputError(f"{LIMIT} must be a size such as 8G, got {quoted(asked)}") from None
-    return max(_AT_LEAST, _TIMES * file.stat().st_size)
+            raise InputError(f"{LIMIT_VARIABLE} must be a size such as 8G, got {quoted(given)}") from None
+    return max(_MIN_LIMIT_BYTES, _MAX_RATIO * file.stat().st_size)
 
 
-def _size_error(file: Path, unfolded: str) -> InputError:
+def _size_error(file: Path, decompressed: str) -> InputError:
     own = _size(file.stat().st_size)
     return InputError(
-        f"{one_line(file)} has {own} and unfolds to {unfolded}; if that is what it should be, set {LIMIT} to a size "
-        "such as 8G in the environment, or unpack it"
+        f"{one_line(file)} has {own} and decompresses to {decompressed}; if this is intended, set {LIMIT_VARIABLE} to "
+        "a size such as 8G in the environment, or decompress it"
     )
 
 

@@ -1,0 +1,1 @@
+"""Column types: how a column of a table becomes features. ``registry.py`` lists them."""
