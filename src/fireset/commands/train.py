@@ -176,7 +176,7 @@ def train_table(
 
 
 def _answered(file: Path, problem: TableProblem) -> "pl.DataFrame":
-    """Another table to score on, which must have the target."""
+    """Read another table to score on, which must have the target."""
     table = read_cells(file, problem.features.columns)
     require_column(problem.target, table.columns, f"--eval {file.name}: --target")
     return table
@@ -188,7 +188,7 @@ def _evaluated(model: Model, table: "pl.DataFrame") -> dict[str, Any]:
 
 
 def _options(asked: dict[str, Any]) -> dict[str, str]:
-    """Settings by the names of the command line, without those that may change when a run is resumed."""
+    """Return the options by their names on the command line, without those that may change in a resumed run."""
     left_out = ("max_iter", "verbose", "nesterov")
     texts = {
         name: ", ".join(value) or "none" if isinstance(value, list) else str(value) for name, value in asked.items()
@@ -203,7 +203,7 @@ def _options(asked: dict[str, Any]) -> dict[str, str]:
 def _summary(
     problem: TableProblem, estimator: ShiftedReLUClassifier | ShiftedReLURegressor, rows: int
 ) -> dict[str, Any]:
-    """What is shown, and stored with the model, of how it went."""
+    """Return the summary of the run, which is shown and stored with the model."""
     result = estimator.result_
     last = result.history[-1]
     summary: dict[str, Any] = {
@@ -239,10 +239,10 @@ def _summary(
 
 
 def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str, Any]:
-    """The settings that were chosen for the table, and what they promised."""
+    """Return the chosen settings, the forecast and the importances."""
     settings = estimator.settings_
     chosen: dict[str, Any] = {"bias": settings.bias, "column_scale_rounds": settings.rounds}
-    # Of least squares: what it promises is no R² of another loss's fit.
+    # The forecast is that of least squares, and does not apply to fits with some losses.
     if settings.forecast is not None and get_loss(estimator.loss).forecasts_score:
         score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
         chosen[f"forecast_{score}"] = settings.forecast
@@ -255,7 +255,7 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str
 
 
 def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints | None) -> None:
-    """Some records need the whole network, or the whole run, in this process."""
+    """Raise InputError for outputs that need the whole network, or the whole run, in this process."""
     if current_group().size > 1 and (certify or report is not None):
         asked = "--certify" if certify else f"--report {report}"
         raise InputError(f"{asked} needs all neurons in one process; leave it out, or train without torchrun")
@@ -264,7 +264,7 @@ def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints
 
 
 def _stem(file: Path) -> str:
-    """A file's name without the suffixes of its format: my.digits of my.digits.csv.gz."""
+    """Return a file's name without the suffixes of its format, such as my.digits for my.digits.csv.gz."""
     name = file.name
     for packed in COMPRESSION_SUFFIXES:
         name = name.removesuffix(packed)

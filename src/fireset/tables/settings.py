@@ -1,21 +1,20 @@
-"""Settings that nobody has to choose: bias coordinate, column scales and ridge of a table, before any network is drawn.
+"""Choice of bias coordinate, column scales and ridge for a table, before a network is initialized.
 
 The kernel of the infinitely wide network has a closed form (``theory/kernel_function.py``), and leave-one-out with it
-costs one factorization (``theory/leave_one_out.py``). On up to 1,000 rows it answers which settings suit a table.
+costs one factorization (``theory/leave_one_out.py``). The settings are chosen on up to 1,000 rows.
 
-**Bias and ridge** are those with the least leave-one-out error. The ridge is that of the forecast: the solver chooses
-the network's own by the network's own kernel.
+**Bias and ridge** minimize the leave-one-out error. The ridge is used for the forecast only: the solver chooses the
+ridge of the network with the network's own kernel.
 
-**Column scales**: column j is scaled by √(mean (∂f/∂z_j)²), f being the fit so far, and the fit is made again, up to
-three times (the diagonal of the average gradient outer product; Radhakrishnan, Beaglehole, Pandit and Belkin,
-"Mechanism for feature learning in neural networks and backpropagation-free machine learning models", Science 2024).
-This is the feature learning that a lazily trained network lacks. It uses the targets, so that leave-one-out on the same
-rows flatters it. The rows are therefore cut in halves, each half makes its own scales, and a round counts only if each
-half's scales help *the other half*.
+**Column scales**: column j is scaled by √(mean (∂f/∂z_j)²) of the current fit f, and the fit is repeated, up to three
+times (the diagonal of the average gradient outer product; Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for
+feature learning in neural networks and backpropagation-free machine learning models", Science 2024). This replaces the
+feature learning that a lazily trained network lacks. The scales depend on the targets, so that leave-one-out on the
+same rows is optimistic. Therefore scales are learned on each half of the rows, and a round is accepted only if the
+scales of each half reduce the error on the *other* half.
 
-Rows of a sparse table stay sparse: the kernel needs their inner products alone, and gradients, which are not sparse,
-are made for some rows at a time. A column of which the rows looked at hold nothing is scaled as the others are in the
-mean: that nothing was seen of it does not say that it does not matter.
+Rows of a sparse table stay sparse: the kernel needs inner products only, and gradients, which are dense, are computed
+for some rows at a time. A column without entries in the sample gets the mean scale of the others.
 """
 
 from collections import Counter
@@ -37,41 +36,41 @@ DEFAULT_BIAS = 1.0
 MAX_ROWS = 1000
 MIN_ROWS = 40  # below, leave-one-out is too noisy to choose by
 _ROUNDS = 3
-_MIN_SCALE = 0.02  # beside the largest
-_MAX_OUTPUTS = 16  # whose gradients are looked at one by one
-_MIN_KERNEL = 1e-12  # at so high a threshold nobody fires
-_NUMBERS_AT_ONCE = 5_000_000  # of gradients of sparse rows: 20 MB
-_NAMED = 3  # columns that `in_words` names
-_FIRST_RIDGE = 6  # place in RELATIVE_RIDGES to begin at
+_MIN_SCALE = 0.02  # relative to the largest
+_MAX_OUTPUTS = 16  # gradients of more outputs are replaced by random combinations
+_MIN_KERNEL = 1e-12  # below, the threshold is so high that no neuron is active
+_CHUNK_NUMBERS = 5_000_000  # numbers of a chunk of gradients of sparse rows: 20 MB
+_MAX_NAMED_COLUMNS = 3
+_FIRST_RIDGE = 6  # index in RELATIVE_RIDGES where the search begins
 
 
 @dataclass(frozen=True)
 class TableSettings:
-    """What was chosen for a table, and by what."""
+    """Settings chosen for a table."""
 
     bias: float
-    column_scales: np.ndarray  # (p,), the largest 1
-    ridge: float | None  # λ beside the mean diagonal of the kernel; None where it was not looked for
-    error: float | None  # leave-one-out: mean square beside that of the targets
-    rows: int  # that were looked at
-    rounds: int  # of column scales that helped
-    importances: np.ndarray  # (p,), √(mean (∂f/∂z_j)²), adding up to 1
+    column_scales: np.ndarray  # (p,), the largest is 1
+    ridge: float | None  # λ divided by the mean diagonal of the kernel; None if it was not chosen
+    error: float | None  # mean square of the leave-one-out errors divided by that of the targets
+    rows: int  # size of the sample
+    rounds: int  # accepted rounds of column scales
+    importances: np.ndarray  # (p,), √(mean (∂f/∂z_j)²), with sum 1
     forecast: float | None = None  # expected accuracy, or R²
     notes: list[str] = field(default_factory=list)
-    left_out: np.ndarray | None = None  # predictions for ``chosen_rows``, each without itself; (rows, c)
+    left_out: np.ndarray | None = None  # leave-one-out predictions for ``chosen_rows``, (rows, c)
     chosen_rows: np.ndarray | None = None
 
     def in_words(self, score: str = "score", names: list[str] | None = None) -> str:
-        """Describe what was chosen, and the score to expect, in a line.
+        """Describe the settings and the expected score in one line.
 
-        ``names`` are the columns of the table, one for each encoded column; importances of one name are added up.
+        ``names`` has the table's column name of each feature; importances of equal names are added.
         """
         if self.forecast is None:
             return "; ".join(self.notes)
         totals: Counter[str] = Counter()
         for name, share in zip(names or map("column {}".format, count(1)), self.importances, strict=names is not None):
             totals[name] += share
-        named = ", ".join(name for name, _ in totals.most_common(_NAMED))
+        named = ", ".join(name for name, _ in totals.most_common(_MAX_NAMED_COLUMNS))
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         scales = f"column scales learned in {rounds}" if self.rounds else "all columns alike"
         return (
@@ -82,7 +81,7 @@ class TableSettings:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Kernel regression on some rows with some settings."""
+    """Kernel regression on the rows of a sample."""
 
     bias: float
     scales: np.ndarray
@@ -95,14 +94,14 @@ class _Fit:
 
 
 class _Sample:
-    """Some standardized rows, and how well settings do on them."""
+    """Standardized rows with targets and weights, to compare settings on."""
 
     def __init__(self, Z: Any, targets: np.ndarray, weight: np.ndarray, kernel: KernelFunction):
         self.Z, self.targets, self.weight, self.kernel = Z.astype(np.float32), targets, weight, kernel
         self.middle = (targets.max(axis=0, initial=0.0) + targets.min(axis=0, initial=0.0)) / 2  # between two codes
 
     def fit(self, bias: float, scales: np.ndarray, start: int, *, search: bool = True) -> _Fit:
-        """With the best ridge, looked for from place ``start`` of the grid on, or with the one that is there."""
+        """Fit with the best ridge, searched from index ``start`` of the grid, or with the ridge at that index."""
         Z = scaled_columns(self.Z, scales.astype(np.float32))
         typical = typical_norm(Z, self.weight)
         mapped, _ = to_sphere(Z, typical, bias)
@@ -111,7 +110,7 @@ class _Sample:
         return _Fit(bias, scales, typical, look(K, self.targets, self.weight, start))
 
     def squared_gradients(self, fit: _Fit) -> np.ndarray:
-        """Mean over rows and outputs of (∂f/∂z_j)², (p,), through the map to the sphere."""
+        """Return the mean over rows and outputs of (∂f/∂z_j)², (p,), through the map to the sphere."""
         mapped, norms = to_sphere(scaled_columns(self.Z, fit.scales.astype(np.float32)), fit.typical, fit.bias)
         slopes = self.kernel.slopes(_dense(mapped @ mapped.T))
         coefficients = _few_columns(fit.left_out.coefficients).astype(np.float32)
@@ -121,19 +120,19 @@ class _Sample:
             for some in self._row_blocks():
                 own = _dense(mapped[some])
                 gradient = slopes[some] @ pulled
-                along = np.einsum("ij,ij->i", gradient, own)  # normalizing takes this part away
+                along = np.einsum("ij,ij->i", gradient, own)  # the normalization removes this component
                 gradient = (gradient - along[:, None] * own)[:, :-1] / (norms[some] * fit.typical)[:, None]
                 total += self.weight[some] @ gradient.astype(np.float64) ** 2
         return fit.scales**2 * total / (self.weight.sum() * coefficients.shape[1])
 
     def _row_blocks(self) -> list[slice]:
-        """All rows at once; of sparse rows, so many as have gradients of a few megabytes."""
+        """Return chunks of rows: all rows, or for sparse rows as many as have gradients of a few megabytes."""
         n, p = self.Z.shape
-        at_once = max(1, _NUMBERS_AT_ONCE // max(1, p)) if is_sparse(self.Z) else max(1, n)
+        at_once = max(1, _CHUNK_NUMBERS // max(1, p)) if is_sparse(self.Z) else max(1, n)
         return [slice(lo, lo + at_once) for lo in range(0, n, at_once)]
 
     def learned_scales(self, fit: _Fit) -> np.ndarray:
-        """Column scales out of the gradients of a fit, (p,), the largest 1."""
+        """Return column scales from the gradients of a fit, (p,), the largest is 1."""
         roots = np.sqrt(np.maximum(self.squared_gradients(fit), 0.0))
         if is_sparse(self.Z):
             seen = np.zeros(len(roots), bool)
@@ -154,11 +153,23 @@ def choose_settings(
     classes: bool = False,
     fewest_rows: float = MIN_ROWS,
 ) -> TableSettings:
-    """For standardized rows Z (n, p), dense or CSR, targets (n, c) and weights (n,); what is given is not looked for.
+    """Choose the settings that are not given.
 
-    ``column_scales`` may be "auto", numbers, or None for none. With ``classes`` the targets are codes of classes, and
-    column scales must not make more mistakes, either. Deterministic. Cost: about 60 factorizations of up to
-    500 rows, whatever n is.
+    Parameters
+    ----------
+    Z : (n, p) array or CSR rows
+        Standardized rows.
+    targets : (n, c) array
+    weight : (n,) array
+    bias : "auto" or float
+    column_scales : "auto", array or None
+        None is one scale for all columns.
+    classes : bool
+        Targets are class codes; column scales must not increase the number of errors either.
+
+    Notes
+    -----
+    Deterministic. The cost is about 60 factorizations of up to 500 rows, for any n.
     """
     counted = np.flatnonzero(weight > 0)
     rows = np.random.default_rng(0).permutation(counted)[:MAX_ROWS]
@@ -200,10 +211,10 @@ def choose_settings(
 
 
 def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: int | None = None) -> list[_Fit]:
-    """The fits of both halves with the bias that has the least error on the first.
+    """Fit both halves with the bias that has the least error on the first half.
 
-    Biases are compared with the ridge at place ``start``, or else each with its own best one. The second half has
-    the ridge of the first.
+    Biases are compared at the ridge with index ``start``, or each at its best ridge. The second half uses the ridge of
+    the first.
     """
     half, place = halves[0], _FIRST_RIDGE if start is None else start
     tried = []
@@ -217,8 +228,8 @@ def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: i
 
 
 def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases, classes: bool) -> tuple[list[_Fit], int]:
-    """Rounds of column scales, as long as those of one half help the other; the fits, and how many helped."""
-    judged = fits  # each half with the scales of the other
+    """Learn column scales until those of one half do not help the other; return the fits and the accepted rounds."""
+    judged = fits  # fits of each half with the scales of the other
     for k in range(_ROUNDS):
         made = [half.learned_scales(fit) for half, fit in zip(halves, fits, strict=True)]
         crossed = _best_bias(halves, biases if k == 0 else (judged[0].bias,), made[::-1], _start(fits))
@@ -239,13 +250,13 @@ def _error(fits: list[_Fit]) -> float:
 
 
 def _more_mistakes(halves: list[_Sample], before: list[_Fit], after: list[_Fit]) -> bool:
-    """By more than half of what chance alone would make of it."""
+    """Whether errors increase by more than half a standard error of their count."""
     mistakes = _mistakes(halves, before)
     return _mistakes(halves, after) > mistakes + 0.5 * mistakes**0.5
 
 
 def _mistakes(halves: list[_Sample], fits: list[_Fit]) -> float:
-    """Rows of both halves, by their weight, whose class is not the one predicted."""
+    """Return the weighted number of misclassified rows."""
     total = 0.0
     for half, fit in zip(halves, fits, strict=True):
         guesses = half.targets - fit.left_out.errors
@@ -257,14 +268,14 @@ def _mistakes(halves: list[_Sample], fits: list[_Fit]) -> float:
 
 
 def _start(fits: list[_Fit]) -> int:
-    """Where to begin looking for a ridge: where it was found last."""
+    """Return the index in the ridge grid to start the search at: that of the last fits."""
     return max(0, round(np.mean([fit.left_out.ridge_index for fit in fits])))
 
 
 def _few_columns(coefficients: np.ndarray) -> np.ndarray:
-    """At most ``_MAX_OUTPUTS`` columns whose squares add up to the same in the mean: random sums of them."""
+    """Return at most ``_MAX_OUTPUTS`` columns: random combinations with the same expected sum of squares."""
     outputs = coefficients.shape[1]
     if outputs <= _MAX_OUTPUTS:
         return coefficients
-    output_weights = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, _MAX_OUTPUTS))
-    return coefficients @ output_weights / np.sqrt(outputs)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, _MAX_OUTPUTS))
+    return coefficients @ signs / np.sqrt(outputs)

@@ -208,7 +208,7 @@ def _firing_claims(run: RunMeasurements, claims: ClaimCollector) -> None:
         "noflip", source, text, observed, ("within_radius",), needs_lambda=True, needs_movement=True, total=steps
     )
 
-    source, text = "Lemma: number of fired neurons per iteration", "max_i k_{i,t} − k_{i,0} ≤ m min{R, e^(−b²/2)}"
+    source, text = "Lemma: number of active neurons per iteration", "max_i k_{i,t} − k_{i,0} ≤ m min{R, e^(−b²/2)}"
     observed = [(t, float(n), limit) for t, n in zip(run.sampled_iterations, run.max_active_increase, strict=True)]
     every = {"needs_movement": True, "total": run.n_iterations}
     claims.add("active increase", source, text, observed, _FLIP_ASSUMPTIONS, needs_lambda=True, **every)
