@@ -46,15 +46,16 @@ def main() -> None:
         file = Path(folder) / "houses.csv"
         write_houses(file)
         problem = TableProblem.read(file, "price", impute=True)
-    print(f"{len(problem.y):,} rows, columns after encoding: {', '.join(problem.encoder.feature_names)}")
     kept, held = train_test_split(np.arange(len(problem.y)), test_size=0.2, random_state=0)
+    rows = problem.encode(kept)  # the encoder is learned on the training rows
+    print(f"{len(problem.y):,} rows, columns after encoding: {', '.join(rows.encoder.feature_names)}")
     model = ShiftedReLURegressor(width=arguments.width, early_stopping=True, random_state=0, verbose=True)
-    model.fit(problem.X[kept], problem.y[kept])
-    predicted, true = model.predict(problem.X[held]), problem.y[held]
+    model.fit(rows[kept], problem.y[kept])
+    predicted, true = model.predict(rows[held]), problem.y[held]
     history = model.result_.history
     print(
         f"engine {model.result_.engine}, {len(history) - 1} iterations, {history[-1].seconds:.1f} s; "
-        f"R² {model.score(problem.X[held], true):.3f} on {len(held)} held-out rows, "
+        f"R² {model.score(rows[held], true):.3f} on {len(held)} held-out rows, "
         f"median relative error {np.median(np.abs(predicted / true - 1)):.1%}"
     )
 
