@@ -15,6 +15,7 @@ import pytest
 
 from fireset import Checkpoints, InputError, ShiftedReLUNetwork, train
 from fireset.commands.train import train_table
+from fireset.distributed.engine import RowShardEngine
 from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import current_grid, grid, parse_grid
 from fireset.engines import create
@@ -452,3 +453,11 @@ class TestSettingsThatDiffer:
         assert "y must be finite" in messages[1]
         assert messages[0].startswith("worker 1: ")
         assert "y must be finite" in messages[0]
+
+
+@pytest.mark.parametrize("method", ["common_counts", "common_count_columns"])
+def test_common_counts_need_all_rows_on_every_worker(method):
+    """The message names the method and the number of parts of the rows."""
+    group = groups(2)[0]
+    with pytest.raises(InputError, match=rf"{method}.*2 parts"):
+        getattr(RowShardEngine(create("dense"), group), method)()

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from fireset._util.errors import InputError
 from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
@@ -172,11 +173,17 @@ class RowShardEngine(_ShardedEngine):
     def approximate_tangent_operator(self) -> TangentOperator:
         return self.tangent_operator()
 
-    def common_counts(self, dtype=np.float64) -> np.ndarray:
-        raise NotImplementedError("common_counts needs all rows on every worker")
+    def common_counts(self, dtype=np.float64) -> np.ndarray:  # noqa: ARG002
+        raise self._rows_error("common_counts")
 
     def common_count_columns(self) -> CommonCountColumns:
-        raise NotImplementedError("common_count_columns needs all rows on every worker")
+        raise self._rows_error("common_count_columns")
+
+    def _rows_error(self, method: str) -> InputError:
+        return InputError(
+            f"{method} needs all rows on every worker, got a grid with {self._group.size} parts of the rows; use a "
+            "grid with one part."
+        )
 
     @property
     def tangent_scale(self) -> float:
