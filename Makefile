@@ -98,6 +98,7 @@ bench-fit: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_fit.py
 
 bench-accuracy: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/bench_accuracy.py
 
 bench-nn: $(VENV)/.test

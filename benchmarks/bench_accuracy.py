@@ -1,194 +1,301 @@
-"""Who predicts best at the defaults: mean ranks over many tables, five splits each, beside scikit-learn's estimators.
+"""Compare the estimators with the strongest models for tables, all at their default settings.
 
     make bench-accuracy
+    python benchmarks/bench_accuracy.py --models fireset,CatBoost --families smooth,real --quick
 
-A quarter of the rows is held out in each split. Ranks are of the score (accuracy, R²) in each table and split, their
-mean over tables, with the standard error over tables. Classifiers that give probabilities are compared by log loss,
-Brier score and expected calibration error, too.
+Three groups of tables: generated and real ones that no default was tuned on (``untuned_tables.py``,
+``real_tables.py``), and those that were seen during development (``table_families.py``, reported apart).
+
+A quarter of the rows is held out; at most 5,000 rows are for training. Peers have two splits for tables of up to 700
+rows and one otherwise; fireset has three, of which the ranks use those that all models have. Regression targets are
+standardized. Every fit has one thread, and ``--jobs`` of them run at a time. Times are process times: the sum over
+threads and child processes, without a first fit of each model on few rows.
+
+Each result is appended to ``results/accuracy/*.jsonl`` when it is there, so that a run can be interrupted. Results of
+peers are kept (``peers.jsonl``); only fireset is run anew, unless ``--refresh`` is given. ``before.jsonl`` has the
+results of the version before, which every table is compared with: to replace it, run with ``--label before``.
 """
 
-import argparse
-import json
 import os
+
+# One thread, before NumPy is imported, here and in the processes that fit.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import multiprocessing
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
-
 import numpy as np
-from scipy.stats import rankdata, studentized_range
+import pandas as pd
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bench_fit import contenders
-from parts import RESULTS, machine
-from table_families import CLASSIFICATION, REGRESSION
+import table_families
+from accuracy_report import write_report
+from parts import RESULTS
+from real_tables import REAL_CLASSIFICATION, REAL_REGRESSION, UnavailableError
+from tabular_peers import MAKERS, MODELS, OURS, PEERS, version
+from untuned_tables import UNTUNED_CLASSIFICATION, UNTUNED_REGRESSION
 
-SPLITS = 5
-OURS = "fireset"
-
-
-def run_table(name: str, load, classes: bool, splits: int) -> dict:
-    X, y = load()
-    few = np.arange(len(X))[:: -(-len(X) // 200)]
-    for maker in contenders(classes).values():  # kernels are compiled, or read, before the clock runs
-        maker().fit(X[few], y[few])
-    found: dict[str, dict[str, list[float]]] = {}
-    for split in range(splits):
-        strata = y if classes else None
-        X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=split, stratify=strata)
-        if not classes:
-            mean, spread = y_train.mean(), y_train.std()
-            y_train, y_test = (y_train - mean) / spread, (y_test - mean) / spread
-        for who, maker in contenders(classes).items():
-            if "gradient" in who:
-                continue
-            model = maker()
-            begun = time.perf_counter()
-            model.fit(X_train, y_train)
-            fitted = time.perf_counter()
-            score = float(model.score(X_test, y_test))
-            entry = found.setdefault(who, {"score": [], "fit": [], "predict": []})
-            entry["score"].append(score)
-            entry["fit"].append(fitted - begun)
-            entry["predict"].append(time.perf_counter() - fitted)
-            if classes and who != "SVC":  # SVC gives no probabilities at its defaults
-                for measure, value in probability_scores(model, X_test, y_test).items():
-                    entry.setdefault(measure, []).append(value)
-    return {"table": name, "rows": len(X), "columns": X.shape[1], "classes": classes, "contenders": found}
+FOLDER = RESULTS / "accuracy"
+TRAINING_ROWS = 5_000
+TEST_ROWS = 5_000
+SPLITS_OF_OURS = 3
+ROWS_FOR_TWO_SPLITS = 700
+QUICK_ROWS = 1_000
+BINS = 10  # of the calibration error
 
 
-def probability_scores(model, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    p = model.predict_proba(X)
+@dataclass(frozen=True)
+class Table:
+    """A table to be judged on. ``group`` is generated, real or tuned; ``load`` returns a DataFrame and the targets."""
+
+    group: str
+    family: str
+    name: str
+    classes: bool
+    load: Callable[[], tuple]
+
+    @property
+    def key(self) -> str:
+        return f"{self.group}/{'classification' if self.classes else 'regression'}/{self.name}"
+
+
+def all_tables() -> dict[str, Table]:
+    found = []
+    for classes, generated, real, tuned in (
+        (False, UNTUNED_REGRESSION, REAL_REGRESSION, table_families.REGRESSION),
+        (True, UNTUNED_CLASSIFICATION, REAL_CLASSIFICATION, table_families.CLASSIFICATION),
+    ):
+        found += [Table("real", "real", name, classes, load) for name, load in real.items()]
+        found += [Table("generated", family, name, classes, load) for name, (family, load) in generated.items()]
+        found += [Table("tuned", "tuned", name, classes, load) for name, load in tuned.items()]
+    return {table.key: table for table in found}
+
+
+def load_table(table: Table) -> tuple[pd.DataFrame, np.ndarray]:
+    """Load rows as a DataFrame, and targets as floats, or as class codes from 0."""
+    X, y = table.load()
+    if not isinstance(X, pd.DataFrame):
+        X = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
+    return X, np.unique(y, return_inverse=True)[1] if table.classes else np.asarray(y, dtype=np.float64)
+
+
+def split_table(X: pd.DataFrame, y: np.ndarray, classes: bool, split: int) -> tuple:
+    """Divide rows into (X_train, X_test, y_train, y_test), stratified for classes."""
+    train = min(TRAINING_ROWS, len(X) - len(X) // 4)
+    test = min(TEST_ROWS, len(X) - train)
+    parts = train_test_split(
+        X, y, train_size=train, test_size=test, random_state=split, stratify=y if classes else None
+    )
+    X_train, X_test, y_train, y_test = parts
+    X_train, X_test = X_train.reset_index(drop=True), X_test.reset_index(drop=True)
+    if not classes:
+        mean, spread = y_train.mean(), y_train.std()
+        y_train, y_test = (y_train - mean) / spread, (y_test - mean) / spread
+    return X_train, X_test, y_train, y_test
+
+
+def probability_scores(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Log loss, Brier score and expected calibration error of probabilities p of shape (n, classes)."""
     p = np.clip(p, 1e-7, 1.0)
-    p /= p.sum(axis=1, keepdims=True)
-    codes = np.searchsorted(model.classes_, y)
-    one_hot = np.eye(p.shape[1])[codes]
-    sure, right = p.max(axis=1), p.argmax(axis=1) == codes
-    bins = np.minimum((sure * 10).astype(int), 9)
-    gaps = [abs(sure[bins == k].mean() - right[bins == k].mean()) * np.mean(bins == k) for k in np.unique(bins)]
+    p = p / p.sum(axis=1, keepdims=True)
+    confidence, right = p.max(axis=1), p.argmax(axis=1) == y
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = [abs(confidence[bins == k].mean() - right[bins == k].mean()) * np.mean(bins == k) for k in np.unique(bins)]
     return {
-        "log_loss": float(log_loss(y, p, labels=model.classes_)),
-        "brier": float(((p - one_hot) ** 2).sum(axis=1).mean()),
+        "log_loss": float(log_loss(y, p, labels=np.arange(p.shape[1]))),
+        "brier": float(((p - np.eye(p.shape[1])[y]) ** 2).sum(axis=1).mean()),
         "calibration_error": float(sum(gaps)),
     }
 
 
-def mean_ranks(tables: list[dict], measure: str, *, larger: bool) -> dict[str, tuple[float, float]]:
-    """Mean rank of each contender over tables (of its mean rank over splits), and the standard error over tables."""
-    names = [who for who in tables[0]["contenders"] if measure in tables[0]["contenders"][who]]
-    ranks = []
-    for table in tables:
-        values = np.array([table["contenders"][who][measure] for who in names])
-        ranks.append(rankdata(-values if larger else values, axis=0).mean(axis=1))
-    spread = np.std(ranks, axis=0, ddof=1) / np.sqrt(len(ranks)) if len(ranks) > 1 else np.zeros(len(names))
+def score_and_error(predicted: np.ndarray, y: np.ndarray, classes: bool) -> tuple[float, float]:
+    """Accuracy or R², and its standard error over the test rows."""
+    if classes:
+        right = predicted == y
+        return float(right.mean()), float(right.std() / np.sqrt(len(y)))
+    squared = (predicted - y) ** 2
+    return float(1 - squared.mean() / y.var()), float(squared.std() / y.var() / np.sqrt(len(y)))
+
+
+def process_seconds() -> float:
+    """Seconds of processor time of this process, all of its threads and its finished children."""
+    return sum(os.times()[:4])
+
+
+_warm: set[tuple[str, bool]] = set()
+
+
+def run_one(key: str, split: int, model: str) -> dict:
+    """Fit one model on one split of a table."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    table = all_tables()[key]
+    X, y = load_table(table)
+    X_train, X_test, y_train, y_test = split_table(X, y, table.classes, split)
+    categories = [name for name in X.columns if X[name].dtype == "category"]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        if (model, table.classes) not in _warm:  # imports, compiled kernels
+            few = np.random.default_rng(0).standard_normal((60, 3))
+            target = (few[:, 0] > 0).astype(int) if table.classes else few[:, 0]
+            MAKERS[model](table.classes, []).fit(pd.DataFrame(few, columns=["a", "b", "c"]), target)
+            _warm.add((model, table.classes))
+        estimator = MAKERS[model](table.classes, categories)
+        begun, clock = process_seconds(), time.perf_counter()
+        estimator.fit(X_train, y_train)
+        fitted, fitted_clock = process_seconds(), time.perf_counter()
+        if table.classes and hasattr(estimator, "predict_proba"):
+            p = np.asarray(estimator.predict_proba(X_test), dtype=np.float64)
+            predicted, extra = p.argmax(axis=1), probability_scores(p, y_test)
+        else:  # SVC has no probabilities at its defaults
+            predicted, extra = np.asarray(estimator.predict(X_test)).reshape(len(y_test)), {}
+        done = process_seconds()
+    score, error = score_and_error(predicted, y_test, table.classes)
     return {
-        who: (float(mean), float(error)) for who, mean, error in zip(names, np.mean(ranks, axis=0), spread, strict=True)
+        "table": key,
+        "family": table.family,
+        "split": split,
+        "model": model,
+        "rows": len(X),
+        "columns": X.shape[1],
+        "train_rows": len(X_train),
+        "score": score,
+        "score_error": error,
+        **extra,
+        "fit": fitted - begun,
+        "predict": done - fitted,
+        "fit_wall": fitted_clock - clock,
+        "version": version(model),
+        "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def critical_difference(contenders: int, tables: int) -> float:
-    """Of mean ranks, at 5 % (Nemenyi's test; Demšar, JMLR 2006)."""
-    q = studentized_range.ppf(0.95, contenders, np.inf) / np.sqrt(2)
-    return float(q * np.sqrt(contenders * (contenders + 1) / (6 * tables)))
+def read_results(file: Path) -> dict[tuple[str, int, str], dict]:
+    """Results by (table, split, model); of repeated ones the last."""
+    if not file.exists():
+        return {}
+    lines = [json.loads(line) for line in file.read_text().splitlines() if line]
+    return {(each["table"], each["split"], each["model"]): each for each in lines}
 
 
-def diagram(ranks: dict[str, tuple[float, float]], difference: float, title: str) -> str:
-    """Mean ranks on a line, with the critical difference, as SVG."""
-    k = len(ranks)
-    left, right, height = 120, 680, 70 + 26 * k
-
-    def place(rank: float) -> float:
-        return left + (right - left) * (rank - 1) / (k - 1)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {height}" font-family="sans-serif" font-size="14">',
-        f'<rect width="800" height="{height}" fill="white"/><text x="400" y="20" text-anchor="middle">{title}</text>',
-        f'<line x1="{left}" x2="{right}" y1="50" y2="50" stroke="black"/>',
+def write_results(file: Path, results: dict) -> None:
+    """Write results in order, one line each, digits that matter only."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rounded = [
+        {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in results[key].items()}
+        for key in sorted(results)
     ]
-    for rank in range(1, k + 1):
-        x = place(rank)
-        parts.append(f'<line x1="{x}" x2="{x}" y1="45" y2="55" stroke="black"/>')
-        parts.append(f'<text x="{x}" y="40" text-anchor="middle">{rank}</text>')
-    for row, (who, (mean, error)) in enumerate(sorted(ranks.items(), key=lambda item: item[1][0])):
-        x, y = place(mean), 80 + 26 * row
-        shade = "#c0392b" if who == OURS else "#34495e"
-        parts.append(f'<line x1="{x}" x2="{x}" y1="50" y2="{y - 5}" stroke="{shade}" stroke-dasharray="2 3"/>')
-        parts.append(f'<circle cx="{x}" cy="{y - 5}" r="4" fill="{shade}"/>')
-        x0, x1 = place(mean - error), place(mean + error)
-        parts.append(f'<line x1="{x0}" x2="{x1}" y1="{y - 5}" y2="{y - 5}" stroke="{shade}" stroke-width="2"/>')
-        parts.append(f'<text x="{x1 + 8}" y="{y}" fill="{shade}">{who} {mean:.2f}</text>')
-    width = place(1 + difference) - place(1)
-    parts.append(f'<line x1="{left}" x2="{left + width}" y1="62" y2="62" stroke="#888" stroke-width="3"/>')
-    parts.append(f'<text x="{left - 8}" y="66" text-anchor="end" fill="#666">CD {difference:.2f}</text></svg>')
-    return "\n".join(parts)
+    file.write_text("".join(json.dumps(each) + "\n" for each in rounded))
 
 
-def to_markdown(results: dict) -> str:
-    lines = [f"# Accuracy at the defaults, {results['date']}", "", results["machine"], ""]
-    lines.append(f"Mean of {results['splits']} splits, a quarter of the rows held out; times are geometric means.")
-    for kind, found in results["kinds"].items():
-        tables = found["tables"]
-        names = list(tables[0]["contenders"])
-        lines += ["", f"## {kind.capitalize()}, {len(tables)} tables", ""]
-        lines += [
-            "| contender | mean rank | ± | fit, s, geometric mean | predict, ms | ",
-            "| --- | ---: | ---: | ---: | ---: |",
-        ]
-        for who, (mean, error) in sorted(found["ranks"].items(), key=lambda item: item[1][0]):
-            seconds = np.exp(np.mean([np.log(np.mean(t["contenders"][who]["fit"])) for t in tables]))
-            predict = 1000 * np.exp(np.mean([np.log(np.mean(t["contenders"][who]["predict"])) for t in tables]))
-            lines.append(f"| {who} | {mean:.2f} | {error:.2f} | {seconds:.3f} | {predict:.1f} |")
-        lines.append("")
-        lines.append(f"Critical difference of mean ranks at 5 %: {found['critical_difference']:.2f}.")
-        lines += [
-            "",
-            f"| table | rows | columns | {' | '.join(names)} |",
-            "| --- | ---: | ---: |" + " ---: |" * len(names),
-        ]
-        for t in tables:
-            cells = [f"{np.mean(t['contenders'][who]['score']):.4f}" for who in names]
-            lines.append(f"| {t['table']} | {t['rows']:,} | {t['columns']} | {' | '.join(cells)} |")
-        for measure, ranks in found.get("probabilities", {}).items():
-            said = ", ".join(f"{who} {mean:.2f}" for who, (mean, _) in sorted(ranks.items(), key=lambda i: i[1][0]))
-            lines += ["", f"Mean rank by {measure.replace('_', ' ')}: {said}."]
-            values = {who: np.mean([np.mean(t["contenders"][who][measure]) for t in tables]) for who in ranks}
-            lines.append(f"Mean: {', '.join(f'{who} {value:.4f}' for who, value in values.items())}.")
-    return "\n".join(lines) + "\n"
+def splits_of(model: str, rows: int) -> int:
+    if model == OURS:
+        return SPLITS_OF_OURS
+    return 2 if rows <= ROWS_FOR_TWO_SPLITS else 1
+
+
+def tasks(tables: dict[str, Table], models: list[str], known: dict, *, quick: bool) -> Iterator[tuple[str, int, str]]:
+    """What has to be run: untuned tables first, and all first splits before the second ones."""
+    sizes = {}
+    for key, table in list(tables.items()):
+        try:
+            X, _ = load_table(table)
+        except UnavailableError as problem:
+            print(f"{key} is left out: {problem}", file=sys.stderr, flush=True)
+            continue
+        if not quick or len(X) <= QUICK_ROWS:
+            sizes[key] = X.shape
+    for tuned in (False, True):
+        for split in range(SPLITS_OF_OURS):
+            for key, (rows, columns) in sizes.items():
+                for model in models:
+                    found = known.get((key, split, model))
+                    done = found is not None and (found["rows"], found["columns"]) == (rows, columns)
+                    wanted = split < (1 if quick else splits_of(model, rows))
+                    if wanted and not done and (tables[key].group == "tuned") == tuned:
+                        yield key, split, model
+
+
+def chosen_tables(families: str) -> dict[str, Table]:
+    """Tables of the given groups, families, or with the given text in their names."""
+    names = [each.strip() for each in families.split(",") if each.strip()]
+    tables = all_tables()
+    if not names:
+        return tables
+    return {
+        key: table
+        for key, table in tables.items()
+        if any(name in (table.group, table.family) or name in key for name in names)
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="")
-    parser.add_argument("--splits", type=int, default=SPLITS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS), help="separated by commas; all by default")
+    parser.add_argument("--families", default="", help="groups, families or parts of names, separated by commas")
+    parser.add_argument("--quick", action="store_true", help=f"one split of tables with up to {QUICK_ROWS} rows")
+    parser.add_argument("--refresh", action="store_true", help="run peers anew, too")
+    parser.add_argument("--resume", action="store_true", help="keep the results of fireset that are there")
+    parser.add_argument("--label", default="fireset", help="file for the results of fireset; 'before' for the baseline")
+    parser.add_argument("--report", action="store_true", help="run nothing, only write the report")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="fits at a time")
     asked = parser.parse_args()
-    warnings.simplefilter("ignore")
-    results: dict = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "splits": asked.splits, "kinds": {}}
-    for kind, sets in (("classification", CLASSIFICATION), ("regression", REGRESSION)):
-        tables = []
-        for name, load in sets.items():
-            if asked.only in name:
-                tables.append(run_table(name, load, kind == "classification", asked.splits))
-                scores = {who: round(float(np.mean(e["score"])), 4) for who, e in tables[-1]["contenders"].items()}
-                print(name, scores, file=sys.stderr, flush=True)
-        if not tables:
-            continue
-        ranks = mean_ranks(tables, "score", larger=True)
-        difference = critical_difference(len(ranks), len(tables))
-        found = {"tables": tables, "ranks": ranks, "critical_difference": difference}
-        if kind == "classification":
-            measures = ("log_loss", "brier", "calibration_error")
-            found["probabilities"] = {measure: mean_ranks(tables, measure, larger=False) for measure in measures}
-        results["kinds"][kind] = found
-        if not asked.only:
-            (RESULTS / f"accuracy-{kind}.svg").write_text(diagram(ranks, difference, f"Mean rank, {kind}"))
-    print(to_markdown(results))
-    if not asked.only:
-        (RESULTS / "accuracy.json").write_text(json.dumps(results, indent=1))
-        (RESULTS / "accuracy.md").write_text(to_markdown(results))
+    models = [each.strip() for each in asked.models.split(",")]
+    unknown = set(models) - set(MODELS)
+    if unknown:
+        parser.error(f"`--models` must be among {', '.join(MODELS)}, got {', '.join(sorted(unknown))}.")
+    for model in [each for each in models if version(each) is None]:
+        print(f"{model} is left out: its library is not installed; `pip install fireset[bench]`", file=sys.stderr)
+        models.remove(model)
+    files = {model: FOLDER / ("peers.jsonl" if model in PEERS else f"{asked.label}.jsonl") for model in MODELS}
+    if not asked.report:
+        run(chosen_tables(asked.families), models, files, asked)
+    write_report(FOLDER, RESULTS, asked.label)
+
+
+def run(tables: dict[str, Table], models: list[str], files: dict[str, Path], asked: argparse.Namespace) -> None:
+    """Run what is missing, and append each result to its file."""
+    results = {file: read_results(file) for file in set(files.values())}
+    again = [model for model in models if (not asked.resume if model == OURS else asked.refresh)]
+    known = {
+        key: found
+        for each in results.values()
+        for key, found in each.items()
+        if not (key[2] in again and key[0] in tables)
+    }
+    todo = list(tasks(tables, models, known, quick=asked.quick))
+    print(f"{len(todo)} fits", file=sys.stderr, flush=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(asked.jobs, mp_context=context) as pool:
+        running = {pool.submit(run_one, *task): task for task in todo}
+        for count, future in enumerate(as_completed(running), 1):
+            key, split, model = running[future]
+            problem = future.exception()
+            if problem is not None:
+                print(f"{key}, split {split}: {model} failed: {problem!r}"[:400], file=sys.stderr, flush=True)
+                continue
+            found = future.result()
+            results[files[model]][key, split, model] = found
+            with files[model].open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            said = f"{count}/{len(todo)} {key} {split} {model} {found['score']:.4f} {found['fit']:.2f} s"
+            print(said, file=sys.stderr, flush=True)
+    for file, found in results.items():
+        if found:
+            write_results(file, found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """One page of all results: benchmarks/results/README.md, from the Markdown that each benchmark has left there.
 
-python benchmarks/collect.py
+    python benchmarks/collect.py
+
+The accuracy table of the README, between two comments, is replaced by the summary of the accuracy benchmark.
 """
 
 import re
@@ -31,6 +33,16 @@ def page(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def with_accuracy(readme: str, summary: str) -> str:
+    """Replace what is between the comments ``accuracy`` and ``/accuracy``; a text without them is unchanged."""
+    pattern = re.compile(r"(<!-- accuracy -->\n).*?(<!-- /accuracy -->)", re.DOTALL)
+    return pattern.sub(lambda found: f"{found[1]}\n{summary.strip()}\n\n{found[2]}", readme)
+
+
 if __name__ == "__main__":
+    summary = RESULTS / "accuracy-summary.md"
+    readme = RESULTS.parent.parent / "README.md"
+    if summary.exists():
+        readme.write_text(with_accuracy(readme.read_text(), summary.read_text()))
     (RESULTS / "README.md").write_text(page(RESULTS))
     print(RESULTS / "README.md")

@@ -24,10 +24,14 @@ def machine(*versions: str) -> str:
 def run_parts(
     name: str, parts: dict[str, Callable[[bool], list]], to_markdown: Callable[[dict], str], *versions: str
 ) -> None:
-    """The command line of a benchmark: ``--only PART`` and ``--quick`` print, a whole run is written down, too."""
+    """Run the command line of a benchmark; write the results of a whole run, or of one part with ``--write``.
+
+    ``--only PART --write`` replaces one part of the existing results and notes when and where it was measured.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=parts)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--write", action="store_true", help="with --only: replace this part of the written results")
     asked = parser.parse_args()
     results: dict = {"date": time.strftime("%Y-%m-%d"), "machine": machine(*versions)}
     for part, function in parts.items():
@@ -35,7 +39,17 @@ def run_parts(
             print(part, file=sys.stderr, flush=True)
             results[part] = function(asked.quick)
     print(to_markdown(results))
-    if not asked.only and not asked.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1))
-        (RESULTS / f"{name}.md").write_text(to_markdown(results))
+    if asked.quick or (asked.only and not asked.write):
+        return
+    RESULTS.mkdir(exist_ok=True)
+    written = RESULTS / f"{name}.json"
+    if asked.only and written.exists():
+        earlier = json.loads(written.read_text())
+        measured = f"{results['date']}, {results['machine']}"
+        parts_measured = earlier.get("measured_later", {}) | {asked.only: measured}
+        results = {**earlier, asked.only: results[asked.only], "measured_later": parts_measured}
+    written.write_text(json.dumps(results, indent=1))
+    later = [f"Part `{part}` was measured on {when}" for part, when in results.get("measured_later", {}).items()]
+    (RESULTS / f"{name}.md").write_text(
+        "\n".join([to_markdown(results).rstrip("\n"), *(f"\n{line}" for line in later), ""])
+    )
