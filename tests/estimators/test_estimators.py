@@ -123,7 +123,8 @@ def test_importances():
     settings = model.settings_
     assert settings.forecast is not None
     assert settings.error is not None
-    assert settings.forecast == pytest.approx(1 - settings.error)
+    # Leave-one-out sees the rows that made the metric, cross-fitting does not.
+    assert settings.forecast == pytest.approx(1 - settings.error, abs=0.01)
     assert settings.forecast > 0.9
 
 

@@ -96,37 +96,36 @@ def test_weights_are_rows():
 def test_columns_that_do_not_matter_are_shrunk():
     X, y = make_friedman1(600, 10, noise=1.0, random_state=0)  # five columns matter, five do not
     model = ShiftedReLURegressor(width=4000, random_state=0).fit(X, y)
-    scales = model.settings_.column_scales
+    scales = model.settings_.metric
     assert model.settings_.rounds >= 1
     assert scales.max() == 1.0
     assert scales[:5].min() > 2 * scales[5:].max()
     plain = ShiftedReLURegressor(width=4000, random_state=0, column_scales=None).fit(X, y)
-    assert (plain.settings_.column_scales == 1).all()
+    assert (plain.settings_.metric == 1).all()
     fresh, truth = make_friedman1(1000, 10, random_state=1)
     assert model.score(fresh, truth) > plain.score(fresh, truth) + 0.02
 
 
 def test_gradients_are_those_of_the_fit():
     """Squared derivatives through the map to the sphere, against differences."""
-    from fireset.tables.settings import _Sample
+    from fireset.tables.kernel_fit import FitRows, KernelFit
 
     Z, T = RNG.standard_normal((80, 3)), RNG.standard_normal((80, 2))
-    sample = _Sample(Z, T, np.ones(80), KernelFunction(1.5))
     scales = np.array([1.0, 0.5, 0.2])
-    fit = sample.fit(1.0, scales, 6)
+    fit = KernelFit(FitRows(Z.astype(np.float32), T, np.ones(80)), scales, 1.0, KernelFunction(1.5)).solve(6)
     rows, _ = to_sphere(Z * scales, fit.typical, fit.bias)
 
     def predictions(at: np.ndarray) -> np.ndarray:
         # Each row's own term has a cusp there: it is left out, as the gradients leave it out.
         moved, _ = to_sphere(at * scales, fit.typical, fit.bias)
         K = KernelFunction(1.5).values(moved @ rows.T)
-        return (K * (1 - np.eye(80))) @ fit.left_out.coefficients
+        return (K * (1 - np.eye(80))) @ fit.coefficients
 
     step = 1e-4
     expected = [
         np.mean(((predictions(Z + step * one) - predictions(Z - step * one)) / (2 * step)) ** 2) for one in np.eye(3)
     ]
-    np.testing.assert_allclose(sample.squared_gradients(fit), expected, rtol=0.02)
+    np.testing.assert_allclose(fit.outer_product(full=False) / 2, expected, rtol=0.02)
 
 
 def test_what_is_given_is_not_chosen():
@@ -134,7 +133,7 @@ def test_what_is_given_is_not_chosen():
     scales = np.array([1.0, 0.5, 0.5, 0.25, 0.1])
     model = ShiftedReLURegressor(width=500, bias=2.0, column_scales=scales, random_state=0).fit(X, y)
     assert model.sphere_.bias == 2.0
-    assert (model.sphere_.column_scales == scales).all()
+    assert (model.sphere_.metric == scales).all()
     for wrong in (np.ones(4), -np.ones(5), np.full(5, np.nan), "wide"):
         with pytest.raises(InputError, match="column_scales must be"):
             ShiftedReLURegressor(width=500, column_scales=wrong).fit(X, y)
@@ -179,6 +178,88 @@ def test_the_choice_in_words():
     X, y = make_friedman1(300, 6, random_state=0)
     model = ShiftedReLURegressor(width=500, random_state=0).fit(X, y)
     words = model.settings_.in_words("R²")
-    assert f"expected R² {model.settings_.forecast:.3f} (leave-one-out, 300 rows)" in words
+    assert f"expected R² {model.settings_.forecast:.3f} (cross-fitted, 300 rows)" in words
     few = ShiftedReLURegressor(width=500, random_state=0).fit(X[:20], y[:20])
     assert "too few" in few.settings_.in_words()
+
+
+@pytest.mark.parametrize(
+    "kind", ["constant", "duplicated", "one column", "steps", "sparse", "tiny", "many columns", "three classes"]
+)
+def test_settings_of_odd_tables_are_finite(kind):
+    from scipy.sparse import csr_array
+
+    rng = np.random.default_rng(0)
+    n, p = {"tiny": (MIN_ROWS, 3), "one column": (90, 1), "many columns": (60, 1000)}.get(kind, (120, 4))
+    Z = rng.standard_normal((n, p))
+    y = np.sin(2 * Z[:, :1])
+    if kind == "constant":
+        Z[:, 1:] = 0.0
+    if kind == "duplicated":
+        Z[:, 1:] = Z[:, :1]
+    if kind == "steps":
+        Z = np.rint(Z)
+    classes = kind == "three classes"
+    targets = 2.0 * (np.digitize(y, [-0.5, 0.5]) == np.arange(3)) - 1.0 if classes else y
+    table = csr_array(np.where(np.abs(Z) > 1, Z, 0.0)) if kind == "sparse" else Z
+    found = choose_settings(table, targets - targets.mean(axis=0), np.ones(n), threshold=1.5, classes=classes)
+    columns = p + sum(len(one.mean) for one in found.pieces)
+    assert found.metric.shape in ((columns,), (columns, columns))
+    if kind in ("sparse", "many columns"):
+        assert found.metric.shape == (p,)
+        assert not found.pieces
+    whole = found.metric if found.metric.ndim == 2 else np.diag(found.metric)
+    eigenvalues = np.linalg.eigvalsh(whole)
+    assert eigenvalues[-1] == pytest.approx(1)
+    assert eigenvalues[0] > 0.01
+    assert np.isfinite(found.importances).all()
+    assert found.importances.sum() == pytest.approx(1)
+    assert found.forecast is not None
+    assert found.forecast <= 1
+
+
+def test_a_rotated_function_has_a_full_metric():
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((500, 8))
+    direction = np.ones(8) / 8**0.5
+    found = choose_settings(Z, np.sin(2 * Z @ direction)[:, None], np.ones(500), threshold=1.5)
+    assert found.metric_kind == "full"
+    assert direction @ found.metric @ direction > 0.9
+    across = np.array([1.0, -1.0, 0, 0, 0, 0, 0, 0]) / 2**0.5
+    assert across @ found.metric @ across < 0.3
+
+
+def test_steps_are_cut_into_pieces():
+    from fireset.tables.pieces import append_pieces, learn_pieces, through_pieces
+
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (500, 4))
+    y = np.sign(X[:, 0] - 0.3) + np.sign(X[:, 1]) + np.sign(X[:, 2] + 0.4)
+    model = ShiftedReLURegressor(width=2000, random_state=0).fit(X[:400], y[:400])
+    assert model.settings_.pieces
+    assert model.network_.n_features == model.sphere_.columns.n_outputs + 1
+    assert model.feature_importances_.argmin() == 3
+    plain = ShiftedReLURegressor(width=2000, random_state=0, column_scales=None).fit(X[:400], y[:400])
+    assert model.score(X[400:], y[400:]) > plain.score(X[400:], y[400:])
+    pieces = learn_pieces(X, np.ones(500))
+    wide, step = append_pieces(X, pieces), 1e-7
+    np.testing.assert_allclose(wide[:, 4:].mean(axis=0), 0, atol=1e-9)
+    slope = rng.standard_normal((1, wide.shape[1])).repeat(500, axis=0)
+    found = through_pieces(slope, X, pieces)
+    for j in range(4):
+        move = step * (np.arange(4) == j)
+        rise = (append_pieces(X + move, pieces) - append_pieces(X - move, pieces)) @ slope[0] / (2 * step)
+        away = np.abs(X[:, j, None] - pieces[j].edges).min(axis=1) > 1e-6  # derivatives jump at edges
+        np.testing.assert_allclose(found[away, j], rise[away], rtol=1e-5, atol=1e-5)
+
+
+def test_means_of_metrics():
+    from fireset.tables.metric import geometric_mean
+
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((4, 4)))[0]
+    one, other = np.array([1.0, 0.5, 0.1, 0.02]), np.array([1.0, 0.2, 0.4, 0.08])
+    mean = geometric_mean([one, other], [0.5, 0.5])
+    np.testing.assert_allclose(mean, np.sqrt(one * other))
+    rotated = geometric_mean([(Q * one) @ Q.T, (Q * other) @ Q.T], [0.5, 0.5])
+    np.testing.assert_allclose(rotated, (Q * mean) @ Q.T, atol=1e-12)

@@ -95,8 +95,8 @@ def warmup(as_json: options.Json = False) -> None:
 
     started = perf_counter()
     for engine in describe():
-        for dtype, several in product(("float32", "float64"), (False, True)):
-            compile_kernels(str(engine["name"]), dtype, several_outputs=several)
+        for dtype, several, products in product(("float32", "float64"), (False, True), (False, True)):
+            compile_kernels(str(engine["name"]), dtype, several_outputs=several, products=products)
     for kind in kinds():
         for dtype in ("float32", "float64"):
             compile_index(kind, dtype)

@@ -64,20 +64,23 @@ def explain_training(
     columns = describe_columns(encoded.encoder, problem.features[kept])
     score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
     estimator.width = settings["width"]
-    solver = estimator.solver_for(len(kept), prepared.rows.shape[1] - 1, outputs)
+    features = len(estimator.encoder_.feature_names)
+    solver = estimator.solver_for(len(kept), features, outputs)
     summary: dict[str, Any] = {
         "task": problem.task,
         **({} if problem.choice is None else {"task_reason": str(problem.choice)}),
         "rows": len(kept),
         "held_out_rows": len(problem.y) - len(kept),
         "columns": len(estimator.encoder_.columns),
-        "encoded_columns": len(estimator.encoder_.feature_names),
+        "encoded_columns": features,
         **({"classes": problem.classes} if problem.classes else {}),
-        "width": estimator.width_for(len(kept), prepared.rows.shape[1] - 1, outputs),
+        "width": estimator.width_for(len(kept), features, outputs),
         "threshold": estimator.network_.threshold,
         "solver": solver,
         "bias": chosen.bias,
-        "column_scale_rounds": chosen.rounds,
+        "metric": chosen.metric_kind,
+        "metric_rounds": chosen.rounds,
+        "columns_with_pieces": len(chosen.pieces),
         "importances": dict(zip(problem.features.columns, estimator.feature_importances_.tolist(), strict=True)),
     }
     if chosen.forecast is not None:

@@ -143,20 +143,21 @@ def _training_line(facts: dict[str, Any]) -> str:
 
 
 def _settings_line(facts: dict[str, Any]) -> str:
-    rounds = facts.get("column_scale_rounds", 0)
-    parts = [
-        f"columns weighted by what they contribute ({counted(rounds, 'round')})" if rounds else "all columns alike"
-    ]
+    metric = facts.get("metric", "none")
+    rounds = counted(facts.get("metric_rounds", 0), "round")
+    parts = ["all columns alike" if metric == "none" else f"{metric} metric learned from gradients ({rounds})"]
+    pieces = facts.get("columns_with_pieces", 0)
+    parts += [f"{counted(pieces, 'column')} cut into pieces"] if pieces else []
     parts += [_forecast(facts)] if _forecast(facts) else []
     return "; ".join([*parts, *facts.get("notes", [])])
 
 
 def _forecast(facts: dict[str, Any]) -> str:
-    """Return the score that leave-one-out expects, "" if unknown."""
+    """Return the score that cross-fitting expects, "" if unknown."""
     if "forecast_accuracy" in facts:
-        return f"leave-one-out on the training rows expects an accuracy of {percent(facts['forecast_accuracy'])}"
+        return f"cross-fitting on the training rows expects an accuracy of {percent(facts['forecast_accuracy'])}"
     if "forecast_r2" in facts:
-        return f"leave-one-out on the training rows expects R² {_r2(facts['forecast_r2'])}"
+        return f"cross-fitting on the training rows expects R² {_r2(facts['forecast_r2'])}"
     return ""
 
 

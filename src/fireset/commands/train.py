@@ -241,7 +241,12 @@ def _summary(
 def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str, Any]:
     """Return the chosen settings, the forecast and the importances."""
     settings = estimator.settings_
-    chosen: dict[str, Any] = {"bias": settings.bias, "column_scale_rounds": settings.rounds}
+    chosen: dict[str, Any] = {
+        "bias": settings.bias,
+        "metric": settings.metric_kind,
+        "metric_rounds": settings.rounds,
+        "columns_with_pieces": len(settings.pieces),
+    }
     # The forecast is that of least squares, and does not apply to fits with some losses.
     if settings.forecast is not None and get_loss(estimator.loss).forecasts_score:
         score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"

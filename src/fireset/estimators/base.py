@@ -32,11 +32,13 @@ from fireset.sparse_rows import is_sparse
 from fireset.tables.column_map import ColumnMap
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import hold_out
+from fireset.tables.pieces import append_pieces
 from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
 from fireset.training.losses import Loss, get_loss
 from fireset.training.memory import check_weights
+from fireset.training.precompile import compile_in_background
 from fireset.training.progress import ProgressBar
 from fireset.training.solvers import SOLVERS, GradientDescent, Solver, solver_class
 from fireset.training.stopping import StopReason
@@ -152,8 +154,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def solver_for(self, rows: int, columns: int, outputs: int) -> str:
         """Return the name of the solver for a table of this size.
 
-        "auto" is "gauss-newton", except with a given learning rate or batch size, with an engine that may miss pairs,
-        or if workers share the rows. A given width with fewer than ``_MIN_WEIGHTS_PER_TARGET`` weights for a target
+        "auto" is "gauss-newton", except with a given learning rate or batch size, or with an engine that may miss
+        pairs. A given width with fewer than ``_MIN_WEIGHTS_PER_TARGET`` weights for a target
         also selects "gradient": the ridge towards the start keeps such a network from learning.
         """
         if isinstance(self.solver, Solver):
@@ -164,7 +166,6 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         misses = not isinstance(engine, str) and not engine.exact
         narrow = is_number(self.width) and float(self.width) * (columns + 1) < _MIN_WEIGHTS_PER_TARGET * rows * outputs
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses or narrow
-        descends = descends or current_grid().same_neurons.size > 1
         return "gradient" if descends else "gauss-newton"
 
     def _begin(
@@ -184,6 +185,12 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         """
         outputs = outputs or targets.shape[1]
         self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs)
+        if (
+            self._solver_class().uses_tangent_products
+            and self.engine in ("auto", "data", "weights")
+            and not is_sparse(X)
+        ):
+            compile_in_background(self.dtype, several_outputs=outputs > 1)
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
         start = "antisymmetric" if self.start == "auto" else self.start
         width = self._width_for_start(self.width_for(X.shape[0], X.shape[1], outputs), start)
@@ -199,13 +206,16 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             threshold=choose_threshold(width, threshold),
             bias=self.bias,
             column_scales=self._given_scales(X.shape[1]),
+            output_layer_scale=0.0,
             classes=is_classifier(self),
             fewest_rows=MIN_ROWS if choose else np.inf,
         )
-        self.sphere_ = SphereMap.learn(columns, Z, weight, self.settings_.bias, self.settings_.column_scales)
+        chosen = self.settings_
+        columns, Z = replace(columns, pieces=chosen.pieces), append_pieces(Z, chosen.pieces)
+        self.sphere_ = SphereMap.learn(columns, Z, weight, chosen.bias, chosen.metric)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
-            X.shape[1] + 1,
+            columns.n_outputs + 1,
             outputs,
             threshold=threshold,
             start=start,

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 _TARGET_SIZES = 1e-100, 1e100  # squares of others overflow or underflow
 _MIN_ACTIVE = 1.0  # neurons for a row, on average; with fewer, most rows have the same prediction
-_WORSE = 0.01  # of the loss before training: a fit may have so much more than the constant prediction
-_ROUNDING = 1e-6  # of the loss of a row
+_ROUNDING = 1e-6  # of the loss of the constant prediction, and for each row of weight 1
 
 
 def check_target_sizes(y: np.ndarray) -> None:
@@ -62,8 +61,7 @@ def warn_if_worse_than_constant(
     result, network = estimator.result_, estimator.network_
     loss = get_loss(estimator.loss).for_targets(targets, weight)
     constant = loss.value(estimator._constant_outputs(targets, weight), targets, weight)
-    untrained = loss.value(np.zeros_like(targets), targets, weight)
-    most = constant + _WORSE * untrained + _ROUNDING * float(weight.sum())
+    most = constant + _ROUNDING * (abs(constant) + float(weight.sum()))
     own = result.loss  # includes the ridge, so that the network is evaluated only in case of doubt
     if own <= most or (own := loss.value(network.predict(rows), targets, weight)) <= most:
         return
@@ -74,6 +72,8 @@ def warn_if_worse_than_constant(
         given = getattr(estimator, name)
         if given != "auto":
             remedies.append(f"use {name}='auto', got {given!r}")
+    if loss.name == "log_loss":  # outputs start at equal probabilities; with squared error, at the class shares
+        remedies.append("use loss='squared_error', got 'log_loss'")
     warnings.warn(
         f"the loss on the training rows, {own:.4g}, is above that of a constant prediction, {constant:.4g}; "
         f"{' or '.join(remedies or ['use the default settings'])}.",

@@ -70,8 +70,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         Size of the constant coordinate beside a typical row of size 1. Larger values give smoother functions. "auto"
         chooses by leave-one-out with the kernel of infinite width.
     column_scales : "auto", None or array of shape (p,), default="auto"
-        Weights of the columns. "auto" learns them from the gradients of the fit where that helps on other rows; None
-        leaves all at 1.
+        Weights of the columns. "auto" learns a diagonal or full metric from the gradients of the fit, and cuts columns
+        into pieces, where that helps on other rows; None leaves all at 1.
     missing : "impute" or "error", default="impute"
         Missing cells, NaN or null. "impute" replaces numbers by the median of the column and adds an indicator column;
         texts become a category of their own. "error" raises.
@@ -99,7 +99,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     sphere_ : SphereMap
         How rows of numbers become rows of norm 1.
     settings_ : TableSettings
-        Bias, column scales and ridge that were chosen, by how many rows, and with what leave-one-out error.
+        Bias, metric and ridge that were chosen, by how many rows, and with what leave-one-out error.
     solver_ : str
         Name of the solver.
     result_ : TrainingResult

@@ -18,6 +18,7 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.tables.cells import quoted
 from fireset.tables.column_map import ColumnMap, QuantileMap
 from fireset.tables.encoder import TableEncoder
+from fireset.tables.pieces import Pieces
 from fireset.tables.settings import TableSettings
 from fireset.tables.sphere import SphereMap
 from fireset.training.history import History, Iteration
@@ -69,8 +70,9 @@ def restore(
     loss = check_task(estimator.loss, task)
     encoder = TableEncoder.from_dict(description["encoder"])
     columns = len(encoder.feature_names)
-    if network.n_features != columns + 1:
-        raise InputError(f"{columns} columns do not go with a network of {network.n_features} inputs")
+    sphere = _sphere_map(arrays, description["sphere"], columns)
+    if network.n_features != sphere.columns.n_outputs + 1:
+        raise InputError(f"{sphere.columns.n_outputs} columns do not go with a network of {network.n_features} inputs")
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.classes_ = _labels(description["classes"])
         estimator.calibration_ = _calibration(description["calibration"])
@@ -86,7 +88,7 @@ def restore(
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.offset_ = _numbers(arrays["offset"], outputs)
     estimator.network_ = network
-    estimator.sphere_ = _sphere_map(arrays, description["sphere"], columns)
+    estimator.sphere_ = sphere
     estimator.encoder_ = encoder
     _restore_columns(estimator, description)
     estimator.settings_ = _restore_settings(description["settings"], arrays, estimator.sphere_)
@@ -133,42 +135,72 @@ def _restore_fit(estimator: Estimator, stored: dict) -> None:
 
 
 def _sphere_arrays(sphere: SphereMap) -> dict[str, np.ndarray]:
-    """Return the arrays of the map; knots of all columns are concatenated."""
-    maps = sphere.columns.quantile_maps
+    """Return the arrays of the map; knots, edges and means of all columns are concatenated."""
+    maps, pieces = sphere.columns.quantile_maps, sphere.columns.pieces
     none = np.zeros(0)
     return {
         "sphere_mean": sphere.columns.mean,
         "sphere_scale": sphere.columns.scale,
-        "column_scales": sphere.column_scales,
+        "metric": sphere.metric,
         "quantile_columns": np.array([[one.column, len(one.knots)] for one in maps], np.float64).reshape(-1, 2),
         "quantile_knots": np.concatenate([none, *(one.knots for one in maps)]),
         "quantile_values": np.concatenate([none, *(one.values for one in maps)]),
+        "piece_columns": np.array([[one.column, len(one.mean)] for one in pieces], np.float64).reshape(-1, 2),
+        "piece_edges": np.concatenate([none, *(one.edges for one in pieces)]),
+        "piece_means": np.concatenate([none, *(one.mean for one in pieces)]),
+        "piece_scales": np.array([one.scale for one in pieces], np.float64),
     }
 
 
 def _sphere_map(arrays: dict[str, np.ndarray], description: dict, columns: int) -> SphereMap:
-    mean, scale, scales = (_numbers(arrays[name], columns) for name in ("sphere_mean", "sphere_scale", "column_scales"))
+    mean, scale = (_numbers(arrays[name], columns) for name in ("sphere_mean", "sphere_scale"))
     typical, bias = float(description["typical"]), float(description["bias"])
-    if not (min(scale.min(initial=1.0), scales.min(initial=1.0)) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
+    if not (scale.min(initial=1.0) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
         raise InputError("the scales of the columns must be positive")
-    return SphereMap(ColumnMap(mean, scale, _quantile_maps(arrays, columns)), scales, typical, bias)
+    column_map = ColumnMap(mean, scale, _quantile_maps(arrays, columns), _pieces(arrays, columns))
+    return SphereMap(column_map, _metric(arrays["metric"], column_map.n_outputs), typical, bias)
+
+
+def _metric(metric: np.ndarray, columns: int) -> np.ndarray:
+    if metric.shape == (columns, columns) and metric.dtype == np.float64 and np.isfinite(metric).all():
+        return metric
+    if not _numbers(metric, columns).min(initial=1.0) > 0:
+        raise InputError("a diagonal metric must be positive")
+    return metric
 
 
 def _quantile_maps(arrays: dict[str, np.ndarray], columns: int) -> list[QuantileMap]:
-    listed = arrays["quantile_columns"]
-    if listed.ndim != 2 or listed.shape[1] != 2 or listed.dtype != np.float64 or (listed != np.rint(listed)).any():
-        raise InputError("quantile_columns must be pairs of whole numbers")
-    numbers, lengths = listed.astype(np.int64).T
-    known = ((numbers >= 0) & (numbers < columns) & (lengths >= 2)).all()
-    if not known or len(np.unique(numbers)) < len(numbers):
-        raise InputError("quantile_columns names columns that are not there")
-    knots, values = (_numbers(arrays[name], int(lengths.sum())) for name in ("quantile_knots", "quantile_values"))
-    cuts = np.cumsum(lengths)[:-1]
-    parts = zip(numbers.tolist(), np.split(knots, cuts), np.split(values, cuts), strict=False)
-    maps = [QuantileMap(column, own, to) for column, own, to in parts]
+    numbers, lengths = _listed_columns(arrays["quantile_columns"], "quantile_columns", columns, 2)
+    knots, values = (_parts(arrays[name], lengths) for name in ("quantile_knots", "quantile_values"))
+    maps = [QuantileMap(*one) for one in zip(numbers.tolist(), knots, values, strict=True)]
     if not all((np.diff(one.knots) > 0).all() for one in maps):
         raise InputError("the knots of a column must ascend")
     return maps
+
+
+def _pieces(arrays: dict[str, np.ndarray], columns: int) -> list[Pieces]:
+    numbers, lengths = _listed_columns(arrays["piece_columns"], "piece_columns", columns, 1)
+    edges, means = _parts(arrays["piece_edges"], lengths + 1), _parts(arrays["piece_means"], lengths)
+    scales = _numbers(arrays["piece_scales"], len(numbers))
+    if not all((np.diff(own) > 0).all() for own in edges) or not (scales > 0).all():
+        raise InputError("the edges of pieces must ascend, and their scales must be positive")
+    return [Pieces(*one) for one in zip(numbers.tolist(), edges, means, scales.tolist(), strict=True)]
+
+
+def _listed_columns(listed: np.ndarray, name: str, columns: int, shortest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return column numbers and lengths from pairs of both."""
+    if listed.ndim != 2 or listed.shape[1] != 2 or listed.dtype != np.float64 or (listed != np.rint(listed)).any():
+        raise InputError(f"{name} must be pairs of whole numbers")
+    numbers, lengths = listed.astype(np.int64).T
+    known = ((numbers >= 0) & (numbers < columns) & (lengths >= shortest)).all()
+    if not known or len(np.unique(numbers)) < len(numbers):
+        raise InputError(f"{name} names columns that are not there")
+    return numbers, lengths
+
+
+def _parts(array: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Split concatenated numbers into parts of these lengths."""
+    return np.split(_numbers(array, int(lengths.sum())), np.cumsum(lengths)[:-1])[: len(lengths)]
 
 
 # Chosen settings
@@ -182,7 +214,7 @@ def _store_settings(settings: TableSettings) -> tuple[dict[str, Any], dict[str, 
         for name in _SETTINGS_ARRAYS
         if (value := getattr(settings, name)) is not None
     }
-    names = [one.name for one in fields(settings) if one.name not in (*_SETTINGS_ARRAYS, "column_scales")]
+    names = [one.name for one in fields(settings) if one.name not in (*_SETTINGS_ARRAYS, "metric", "pieces")]
     return {"settings": {name: getattr(settings, name) for name in names}}, arrays
 
 
@@ -195,13 +227,15 @@ def _restore_settings(stored: dict, arrays: dict[str, np.ndarray], sphere: Spher
         raise InputError(f"notes must be a list of texts, got {quoted(notes)}")
     return TableSettings(
         bias=_positive(stored["bias"]),
-        column_scales=sphere.column_scales,
+        metric=sphere.metric,
+        output_layer_scale=_at_least_0(stored["output_layer_scale"]),
         ridge=_optional(stored["ridge"]),
         error=_optional(stored["error"]),
         rows=int(stored["rows"]),
         rounds=int(stored["rounds"]),
-        importances=_numbers(arrays["settings_importances"], len(sphere.column_scales)),
+        importances=_numbers(arrays["settings_importances"], len(sphere.columns.mean)),
         forecast=_optional(stored["forecast"]),
+        pieces=sphere.columns.pieces,
         notes=notes,
         left_out=left_out,
         chosen_rows=None if chosen is None else _whole_numbers(chosen),
@@ -285,6 +319,12 @@ def _whole_numbers(array: np.ndarray) -> np.ndarray:
 def _positive(number: Any) -> float:
     if not 0 < float(number) < np.inf:
         raise InputError(f"expected a positive number, got {quoted(number)}")
+    return float(number)
+
+
+def _at_least_0(number: Any) -> float:
+    if not 0 <= float(number) < np.inf:
+        raise InputError(f"expected a number of at least 0, got {quoted(number)}")
     return float(number)
 
 

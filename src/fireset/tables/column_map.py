@@ -5,6 +5,8 @@ ranks lose distances. The mean of both, z = ½ (x − mean)/scale + ½ Φ⁻¹(r
 (docs/accuracy.md has the figures). It is stored as a piecewise linear quantile map. Features with few values are
 standardized only.
 
+Pieces of features (``pieces.py``) may follow as further columns.
+
 The map of sparse rows keeps 0, so that rows stay sparse: features are divided by the root mean square of their nonzero
 values and clipped, but neither centred nor quantile-mapped.
 """
@@ -16,6 +18,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
+from fireset.tables.pieces import Pieces, append_pieces, count_pieces
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -43,11 +46,12 @@ class QuantileMap:
 
 @dataclass(frozen=True)
 class ColumnMap:
-    """Map x ↦ z, feature by feature: clip((x − mean)/scale, ±3), or a ``QuantileMap``."""
+    """Map x ↦ z, feature by feature: clip((x − mean)/scale, ±3), or a ``QuantileMap``. Pieces of z are appended."""
 
     mean: np.ndarray
     scale: np.ndarray
     quantile_maps: list[QuantileMap] = field(default_factory=list)
+    pieces: list[Pieces] = field(default_factory=list)
 
     @classmethod
     def learn(cls, X: Any, weight: np.ndarray) -> "ColumnMap":
@@ -82,10 +86,15 @@ class ColumnMap:
     @property
     def keeps_zero(self) -> bool:
         """Whether 0 is mapped to 0, so that rows stay sparse."""
-        return not self.quantile_maps and not self.mean.any()
+        return not self.quantile_maps and not self.mean.any() and not self.pieces
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of columns of z: features and pieces."""
+        return len(self.mean) + count_pieces(self.pieces)
 
     def __call__(self, X: Any) -> Any:
-        """Map (n, p) rows; float64, and sparse if X is."""
+        """Map (n, p) rows to (n, ``n_outputs``); float64, and sparse if X is."""
         if is_sparse(X):
             if not self.keeps_zero:
                 raise InputError(
@@ -97,7 +106,7 @@ class ColumnMap:
         Z = np.clip((X - self.mean) / self.scale, -CLIP, CLIP)
         for quantile_map in self.quantile_maps:
             Z[:, quantile_map.column] = quantile_map(X[:, quantile_map.column])
-        return Z
+        return append_pieces(Z, self.pieces)
 
 
 def _units(sizes: np.ndarray) -> np.ndarray:

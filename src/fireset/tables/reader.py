@@ -26,6 +26,7 @@ from fireset.tables.cells import listed, one_line, quoted
 from fireset.tables.csv_files import check_names, read_csv
 from fireset.tables.decompression import ArrayHeader, check_archive, read_array_headers, read_bytes
 from fireset.tables.file_formats import BINARY_FORMATS, COMPRESSION_SUFFIXES, TEXT_FORMATS, formats_in_words
+from fireset.tables.parquet_footer import check_footer
 from fireset.tables.text_formats import BooleanFormat, NumberFormat, TextFormat, learn_formats
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ def _read_text(file: Path) -> _Table:
 def _read_parquet(file: Path) -> _Table:
     import polars as pl
 
+    check_footer(file)
     with _suppressed_panic_messages():
         return _Table(pl.read_parquet(file, glob=False))
 

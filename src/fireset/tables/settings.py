@@ -1,45 +1,58 @@
-"""Choice of bias coordinate, column scales and ridge for a table, before a network is initialized.
+"""Choice of bias, metric, pieces, output layer and ridge for a table, before a network is initialized.
 
 The kernel of the infinitely wide network has a closed form (``theory/kernel_function.py``), and leave-one-out with it
-costs one factorization (``theory/leave_one_out.py``). The settings are chosen on up to 1,000 rows.
+costs one factorization (``theory/leave_one_out.py``). Settings are chosen on up to ``MAX_ROWS`` rows:
 
-**Bias and ridge** minimize the leave-one-out error. The ridge is used for the forecast only: the solver chooses the
-ridge of the network with the network's own kernel.
+1. Bias, share of the output layer and ridge by leave-one-out, all columns alike.
+2. Metrics (``metric.py``) depend on the targets, so that leave-one-out on the same rows is optimistic. Therefore rows
+   are divided into folds. Without one fold, a diagonal and a full metric are learned in up to five rounds each, and the
+   rows of the fold measure the loss after each round. A second set of candidates has pieces of columns
+   (``pieces.py``) with a diagonal metric.
+3. Pieces are used if their best candidate is better by more than a standard error of the difference. Among the rest no
+   winner is chosen, which would be noise on small tables: candidate j has weight exp(−d_j/(½ se_j)), where d_j is its
+   mean loss minus the least, and se_j the standard error of d_j. The metric is the geometric mean of the metrics of all
+   folds with these weights.
+4. Bias, share of the output layer and ridge again, with this metric. The ridge is not used by the network, whose solver
+   chooses its own.
 
-**Column scales**: column j is scaled by √(mean (∂f/∂z_j)²) of the current fit f, and the fit is repeated, up to three
-times (the diagonal of the average gradient outer product; Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for
-feature learning in neural networks and backpropagation-free machine learning models", Science 2024). This replaces the
-feature learning that a lazily trained network lacks. The scales depend on the targets, so that leave-one-out on the
-same rows is optimistic. Therefore scales are learned on each half of the rows, and a round is accepted only if the
-scales of each half reduce the error on the *other* half.
-
-Rows of a sparse table stay sparse: the kernel needs inner products only, and gradients, which are dense, are computed
-for some rows at a time. A column without entries in the sample gets the mean scale of the others.
+The forecast is the score of the cross-fitted predictions: no row takes part in the metric that predicts it. Losses are
+squared errors, or log losses of classes. Sparse rows stay sparse, with a diagonal metric and without pieces.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fireset._util.parallel import one_blas_thread
+from fireset._util.gaussian import density, upper_tail
+from fireset._util.parallel import one_blas_thread, parallel_map
 from fireset.sparse_rows import is_sparse
-from fireset.tables.column_map import scaled_columns
-from fireset.tables.sphere import to_sphere, typical_norm
+from fireset.tables.kernel_fit import FitRows, KernelFit
+from fireset.tables.metric import filled_outer_product, geometric_mean, learned_metric
+from fireset.tables.pieces import Pieces, append_pieces, learn_pieces, through_pieces
 from fireset.theory.kernel_function import KernelFunction
-from fireset.theory.leave_one_out import LeaveOneOutFit, best_ridge, leave_one_out_at
+from fireset.theory.leave_one_out import RELATIVE_RIDGES, LeaveOneOutFit
 
 BIASES = (0.3, 1.0, 3.0)
 DEFAULT_BIAS = 1.0
-MAX_ROWS = 1000
+OUTPUT_SHARES = (0.0, 0.7, 0.97)  # of the kernel's diagonal
+MAX_ROWS = 2000
+_MAX_WIDE_ROWS = 1000  # for sparse rows, or more columns than a full metric has
 MIN_ROWS = 40  # below, leave-one-out is too noisy to choose by
-_ROUNDS = 3
-_MIN_SCALE = 0.02  # relative to the largest
-_MAX_OUTPUTS = 16  # gradients of more outputs are replaced by random combinations
+_FIRST_ROWS = 500  # for bias and share before metrics are learned
+_LAST_ROWS = 1000  # for bias and share afterwards
+_MAX_FULL_COLUMNS = 300  # of a full metric
+_ROUNDS = 5
+_SEARCH_ROUNDS = (0, 1, 2, 4)  # rounds after which the ridge is searched again
+_MIN_TWO_FOLD_ROWS = 1500  # fewer rows are divided into three folds
+_DROP_ERRORS = 2.5  # standard errors by which a candidate is worse than the best of the first fold
+_PIECES_ERRORS = 1.0  # standard errors by which pieces must be better
+_TEMPERATURE = 0.5  # standard errors
+_MIN_WEIGHT = 1e-3
+_SLOPES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of softmax, for the log loss of scores
 _MIN_KERNEL = 1e-12  # below, the threshold is so high that no neuron is active
-_CHUNK_NUMBERS = 5_000_000  # numbers of a chunk of gradients of sparse rows: 20 MB
 _MAX_NAMED_COLUMNS = 3
 _FIRST_RIDGE = 6  # index in RELATIVE_RIDGES where the search begins
 
@@ -49,13 +62,15 @@ class TableSettings:
     """Settings chosen for a table."""
 
     bias: float
-    column_scales: np.ndarray  # (p,), the largest is 1
+    metric: np.ndarray  # (p,) or (p, p) with the largest eigenvalue 1; p includes the pieces
+    output_layer_scale: float  # s of the kernel H_W + s² H_A; 0 if the output layer is not trained
     ridge: float | None  # λ divided by the mean diagonal of the kernel; None if it was not chosen
     error: float | None  # mean square of the leave-one-out errors divided by that of the targets
     rows: int  # size of the sample
-    rounds: int  # accepted rounds of column scales
-    importances: np.ndarray  # (p,), √(mean (∂f/∂z_j)²), with sum 1
+    rounds: int  # of the metric with the least cross-fitted loss
+    importances: np.ndarray  # √(mean (∂f/∂z_j)²) of each feature without pieces, with sum 1
     forecast: float | None = None  # expected accuracy, or R²
+    pieces: list[Pieces] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: np.ndarray | None = None  # leave-one-out predictions for ``chosen_rows``, (rows, c)
     chosen_rows: np.ndarray | None = None
@@ -71,75 +86,53 @@ class TableSettings:
         for name, share in zip(names or map("column {}".format, count(1)), self.importances, strict=names is not None):
             totals[name] += share
         named = ", ".join(name for name, _ in totals.most_common(_MAX_NAMED_COLUMNS))
-        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        scales = f"column scales learned in {rounds}" if self.rounds else "all columns alike"
+        parts = [f"bias {self.bias:g}", self.metric_in_words]
+        parts += [f"{len(self.pieces)} columns cut into pieces"] if self.pieces else []
+        parts += [f"output layer trained with scale {self.output_layer_scale:.2g}"] if self.output_layer_scale else []
         return (
-            f"bias {self.bias:g}, {scales}; {named} matter most; expected {score} {self.forecast:.3f} "
-            f"(leave-one-out, {self.rows:,} rows)"
+            f"{', '.join(parts)}; {named} matter most; expected {score} {self.forecast:.3f} "
+            f"(cross-fitted, {self.rows:,} rows)"
         )
 
-
-@dataclass(frozen=True)
-class _Fit:
-    """Kernel regression on the rows of a sample."""
-
-    bias: float
-    scales: np.ndarray
-    typical: float
-    left_out: LeaveOneOutFit
+    @property
+    def metric_kind(self) -> str:
+        """Return "none" if all columns are alike, "diagonal" or "full"."""
+        if self.metric.ndim == 2:
+            return "full"
+        return "diagonal" if np.ptp(self.metric, axis=0) > 0 else "none"
 
     @property
-    def error(self) -> float:
-        return self.left_out.error
+    def metric_in_words(self) -> str:
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        kind = self.metric_kind
+        return "all columns alike" if kind == "none" else f"{kind} metric ({rounds})"
 
 
-class _Sample:
-    """Standardized rows with targets and weights, to compare settings on."""
+class _Candidate(NamedTuple):
+    """A metric: that of ``rounds`` rounds of one kind, for the table with or without pieces."""
 
-    def __init__(self, Z: Any, targets: np.ndarray, weight: np.ndarray, kernel: KernelFunction):
-        self.Z, self.targets, self.weight, self.kernel = Z.astype(np.float32), targets, weight, kernel
-        self.middle = (targets.max(axis=0, initial=0.0) + targets.min(axis=0, initial=0.0)) / 2  # between two codes
+    pieces: bool
+    kind: str  # "none", "diagonal" or "full"
+    rounds: int
 
-    def fit(self, bias: float, scales: np.ndarray, start: int, *, search: bool = True) -> _Fit:
-        """Fit with the best ridge, searched from index ``start`` of the grid, or with the ridge at that index."""
-        Z = scaled_columns(self.Z, scales.astype(np.float32))
-        typical = typical_norm(Z, self.weight)
-        mapped, _ = to_sphere(Z, typical, bias)
-        K = self.kernel.values(_dense(mapped @ mapped.T))
-        look = best_ridge if search else leave_one_out_at
-        return _Fit(bias, scales, typical, look(K, self.targets, self.weight, start))
 
-    def squared_gradients(self, fit: _Fit) -> np.ndarray:
-        """Return the mean over rows and outputs of (∂f/∂z_j)², (p,), through the map to the sphere."""
-        mapped, norms = to_sphere(scaled_columns(self.Z, fit.scales.astype(np.float32)), fit.typical, fit.bias)
-        slopes = self.kernel.slopes(_dense(mapped @ mapped.T))
-        coefficients = _few_columns(fit.left_out.coefficients).astype(np.float32)
-        total = np.zeros(self.Z.shape[1])
-        for column in coefficients.T:
-            pulled = mapped.multiply(column[:, None]).tocsr() if is_sparse(mapped) else column[:, None] * mapped
-            for some in self._row_blocks():
-                own = _dense(mapped[some])
-                gradient = slopes[some] @ pulled
-                along = np.einsum("ij,ij->i", gradient, own)  # the normalization removes this component
-                gradient = (gradient - along[:, None] * own)[:, :-1] / (norms[some] * fit.typical)[:, None]
-                total += self.weight[some] @ gradient.astype(np.float64) ** 2
-        return fit.scales**2 * total / (self.weight.sum() * coefficients.shape[1])
+class _Point(NamedTuple):
+    """Settings of one fit beside its metric."""
 
-    def _row_blocks(self) -> list[slice]:
-        """Return chunks of rows: all rows, or for sparse rows as many as have gradients of a few megabytes."""
-        n, p = self.Z.shape
-        at_once = max(1, _CHUNK_NUMBERS // max(1, p)) if is_sparse(self.Z) else max(1, n)
-        return [slice(lo, lo + at_once) for lo in range(0, n, at_once)]
+    kernel: KernelFunction
+    output_scale: float
+    bias: float
+    ridge_index: int
 
-    def learned_scales(self, fit: _Fit) -> np.ndarray:
-        """Return column scales from the gradients of a fit, (p,), the largest is 1."""
-        roots = np.sqrt(np.maximum(self.squared_gradients(fit), 0.0))
-        if is_sparse(self.Z):
-            seen = np.zeros(len(roots), bool)
-            seen[self.Z.indices] = True
-            roots[~seen] = roots[seen].mean() if seen.any() else 1.0
-        scales = roots / max(roots.max(), 1e-300) + _MIN_SCALE
-        return scales / scales.max()
+
+class _Crossed(NamedTuple):
+    """One candidate in one fold."""
+
+    candidate: _Candidate
+    fold: int
+    point: _Point
+    metric: np.ndarray
+    predictions: np.ndarray  # for the rows of the fold
 
 
 def choose_settings(
@@ -150,6 +143,7 @@ def choose_settings(
     threshold: float,
     bias: float | str = "auto",
     column_scales: np.ndarray | str | None = "auto",
+    output_layer_scale: float | str = "auto",
     classes: bool = False,
     fewest_rows: float = MIN_ROWS,
 ) -> TableSettings:
@@ -163,119 +157,304 @@ def choose_settings(
     weight : (n,) array
     bias : "auto" or float
     column_scales : "auto", array or None
-        None is one scale for all columns.
+        "auto" learns a metric and decides on pieces. An array is a diagonal metric, None one scale for all columns.
+    output_layer_scale : "auto" or float
+        s of the kernel H_W + s² H_A.
     classes : bool
-        Targets are class codes; column scales must not increase the number of errors either.
+        Targets are class codes.
 
     Notes
     -----
-    Deterministic. The cost is about 60 factorizations of up to 500 rows, for any n.
+    Deterministic. The cost is about 60 factorizations of up to 1,000 rows, for any n.
     """
     counted = np.flatnonzero(weight > 0)
-    rows = np.random.default_rng(0).permutation(counted)[:MAX_ROWS]
-    ones = np.ones(Z.shape[1])
+    columns = Z.shape[1]
+    most = _MAX_WIDE_ROWS if is_sparse(Z) or columns > _MAX_FULL_COLUMNS else MAX_ROWS
+    rows = np.random.default_rng(0).permutation(counted)[:most]
+    ones = np.ones(columns)
     given = ones if column_scales is None else column_scales
-    kernel = KernelFunction(threshold)
-    if len(rows) < fewest_rows or not np.ptp(targets[rows], axis=0).any() or not kernel.at_one > _MIN_KERNEL:
+    scales = _output_scales(threshold) if isinstance(output_layer_scale, str) else (float(output_layer_scale),)
+    varies = KernelFunction(threshold).at_one > _MIN_KERNEL and np.ptp(targets[rows], axis=0).any()
+    if len(rows) < fewest_rows or not varies:
         few = "1 row is too few" if len(rows) == 1 else f"{len(rows)} rows are too few"
-        word = f"{few} to choose settings by; bias and column scales are the defaults"
+        word = f"{few} to choose settings by; bias and metric are the defaults"
         if len(rows) >= fewest_rows:
             word = "targets or kernel do not vary: there is nothing to choose settings by"
         fallback = ones if isinstance(given, str) else given
         chosen = DEFAULT_BIAS if isinstance(bias, str) else bias
-        return TableSettings(chosen, fallback, None, None, len(rows), 0, ones / max(len(ones), 1), notes=[word])
+        scale = scales[len(scales) // 2] if KernelFunction(threshold).at_one > _MIN_KERNEL else 0.0
+        return TableSettings(chosen, fallback, scale, None, None, len(rows), 0, ones / max(columns, 1), notes=[word])
+    biases = BIASES if isinstance(bias, str) else (float(bias),)
+    sample = FitRows(Z[rows].astype(np.float32), targets[rows], weight[rows] / weight[rows].mean())
+    kernels = [(KernelFunction(threshold, scale), scale) for scale in scales]
     with one_blas_thread():
-        halves = [_Sample(Z[part], targets[part], weight[part], kernel) for part in np.array_split(rows, 2)]
-        biases = BIASES if isinstance(bias, str) else (float(bias),)
-        first = ones if isinstance(given, str) else given
-        fits = _best_bias(halves, biases, [first, first])
-        rounds = 0
+        choice = _Choice(sample, kernels, biases, classes)
         if isinstance(given, str):
-            fits, rounds = _learn_scales(halves, fits, biases, classes)
-        scales = np.mean([fit.scales for fit in fits], axis=0)
-        whole = _Sample(Z[rows], targets[rows], weight[rows], kernel)
-        final = whole.fit(fits[0].bias, scales / max(scales.max(), 1e-300), _start(fits))
-        sizes = np.sqrt(whole.squared_gradients(final))
-    return TableSettings(
-        bias=final.bias,
-        column_scales=final.scales,
-        ridge=final.left_out.ridge / kernel.at_one,
-        error=final.error,
-        rows=len(rows),
-        rounds=rounds,
-        importances=sizes / sizes.sum() if sizes.any() else ones / len(ones),
-        forecast=1.0 - (_mistakes([whole], [final]) / len(rows) if classes else final.error),
-        left_out=targets[rows] - final.left_out.errors,
-        chosen_rows=rows,
-    )
+            choice.learn_metric()
+        else:
+            choice.use_metric(given)
+        return choice.settings(rows)
 
 
-def _best_bias(halves: list[_Sample], biases, scales: list[np.ndarray], start: int | None = None) -> list[_Fit]:
-    """Fit both halves with the bias that has the least error on the first half.
+def _output_scales(threshold: float) -> tuple[float, ...]:
+    """Return s for each of ``OUTPUT_SHARES`` a: s² H_A(1)/(H_W(1) + s² H_A(1)) = a."""
+    if not KernelFunction(threshold).at_one > _MIN_KERNEL:
+        return (0.0,)
+    first = upper_tail(threshold)
+    output = (1 + threshold**2) * first - threshold * density(threshold)
+    return tuple(float(np.sqrt(share / (1 - share) * first / output)) for share in OUTPUT_SHARES)
 
-    Biases are compared at the ridge with index ``start``, or each at its best ridge. The second half uses the ridge of
-    the first.
+
+class _Losses:
+    """Loss of each row, for predictions of centred targets: squared error, or for classes the log loss.
+
+    The log loss is that of softmax(α·scores), with the best α of a few.
     """
-    half, place = halves[0], _FIRST_RIDGE if start is None else start
-    tried = []
-    for bias in biases if start is None or len(biases) > 1 else ():
-        tried.append(half.fit(bias, scales[0], place, search=start is None))
-        place = _start(tried[-1:])
-    best = min(tried, key=lambda fit: fit.error, default=None)
-    if best is None or start is not None:
-        best = half.fit(best.bias if best else biases[0], scales[0], place if start is None else start)
-    return [best, halves[1].fit(best.bias, scales[1], _start([best]), search=False)]
+
+    def __init__(self, sample: FitRows, classes: bool):
+        self.targets, self.weight, self.classes = sample.targets, sample.weight, classes
+        high, low = self.targets.max(axis=0), self.targets.min(axis=0)
+        self.half = max(float((high - low).max()) / 2, 1e-300)  # codes are ±half around the middle
+        self.middle = np.where(high > low, (high + low) / 2, high + self.half)  # a class that is absent has one code
+        self.labels = self._scores(self.targets).argmax(axis=1)
+
+    def _scores(self, predictions: np.ndarray) -> np.ndarray:
+        scores = (predictions - self.middle) / self.half
+        return np.hstack([-scores, scores]) if scores.shape[1] == 1 else scores
+
+    def __call__(self, predictions: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+        weight = self.weight[rows]
+        if not self.classes:
+            return weight * ((predictions - self.targets[rows]) ** 2).sum(axis=1)
+        scores = self._scores(predictions)
+        scores = scores - scores.max(axis=1, keepdims=True)
+        own = scores[np.arange(len(scores)), self.labels[rows]]
+        losses = (weight * (np.log(np.exp(slope * scores).sum(axis=1)) - slope * own) for slope in _SLOPES)
+        return min(losses, key=np.mean)
+
+    def score(self, predictions: np.ndarray) -> float:
+        """Return accuracy or R²."""
+        if self.classes:
+            return float(np.average(self._scores(predictions).argmax(axis=1) == self.labels, weights=self.weight))
+        spread = self.targets - np.average(self.targets, axis=0, weights=self.weight)
+        errors = float(self.weight @ ((predictions - self.targets) ** 2).sum(axis=1))
+        return 1.0 - errors / max(float(self.weight @ (spread**2).sum(axis=1)), 1e-300)
 
 
-def _learn_scales(halves: list[_Sample], fits: list[_Fit], biases, classes: bool) -> tuple[list[_Fit], int]:
-    """Learn column scales until those of one half do not help the other; return the fits and the accepted rounds."""
-    judged = fits  # fits of each half with the scales of the other
-    for k in range(_ROUNDS):
-        made = [half.learned_scales(fit) for half, fit in zip(halves, fits, strict=True)]
-        crossed = _best_bias(halves, biases if k == 0 else (judged[0].bias,), made[::-1], _start(fits))
-        if not _error(crossed) < _error(judged) or (classes and _more_mistakes(halves, judged, crossed)):
-            return fits, k
-        judged, start = crossed, _start(crossed)
-        bias = crossed[0].bias
-        fits = [half.fit(bias, own, start, search=False) for half, own in zip(halves, made, strict=True)]
-    return fits, _ROUNDS
+class _Choice:
+    """The steps of the choice on one sample."""
+
+    def __init__(self, sample: FitRows, kernels: list[tuple[KernelFunction, float]], biases, classes: bool):
+        self.kernels, self.biases = kernels, biases
+        self.tables = {False: sample}  # by whether pieces are appended
+        self.pieces: list[Pieces] = []
+        self.losses = _Losses(sample, classes)
+        self.first: dict[bool, _Point] = {}
+        self.forecast: float | None = None
+
+    def use_metric(self, metric: np.ndarray) -> None:
+        """Use a given metric; its forecast is that of leave-one-out."""
+        self.metric, self.best = metric, _Candidate(False, "none", 0)
+        self.last = _Point(*self.kernels[0], self.biases[len(self.biases) // 2], _FIRST_RIDGE)
+
+    def learn_metric(self) -> None:
+        """Cross-fit the candidates and form their geometric mean (steps 1 to 3 of the module)."""
+        sample = self.tables[False]
+        columns, sparse = sample.Z.shape[1], is_sparse(sample.Z)
+        if not sparse and columns <= _MAX_FULL_COLUMNS:
+            self.pieces = learn_pieces(sample.Z, sample.weight)
+        if self.pieces:
+            self.tables[True] = sample._replace(Z=append_pieces(sample.Z, self.pieces))
+        self.first = dict(zip(self.tables, parallel_map(self._first_point, self.tables, uses_blas=True), strict=True))
+        paths = [_Candidate(False, "diagonal", _ROUNDS if columns > 1 else 0)]
+        paths += [_Candidate(False, "full", _ROUNDS)] if 1 < columns <= _MAX_FULL_COLUMNS and not sparse else []
+        paths += [_Candidate(True, "diagonal", _ROUNDS)] if self.pieces else []
+        crossed = self._cross_fit(paths)
+        self._combine(crossed)
+
+    def _first_point(self, pieces: bool) -> _Point:
+        """Choose bias and output scale by leave-one-out on a few rows, all columns alike."""
+        sample = self.tables[pieces]
+        rows = np.arange(min(len(sample.weight), _FIRST_ROWS))
+        ones = np.ones(sample.Z.shape[1])
+        kernels = self.kernels if len(self.kernels) < 3 else [self.kernels[0], self.kernels[-1]]
+        start = _Point(*kernels[0], self.biases[len(self.biases) // 2], _FIRST_RIDGE)
+        return self._best_point(rows, pieces, ones, start, kernels)[0]
+
+    def _best_point(
+        self, rows: np.ndarray, pieces: bool, metric: np.ndarray, start: _Point, kernels: list
+    ) -> tuple[_Point, KernelFit, LeaveOneOutFit]:
+        """Choose kernel, then bias, by leave-one-out on some rows of the sample, from ``start``."""
+        some = self.tables[pieces].take(rows)
+        tried = []
+
+        def look(kernel: KernelFunction, scale: float, bias: float, ridge_index: int, search: bool = True) -> int:
+            fit = KernelFit(some, metric, bias, kernel)
+            found = fit.search_ridge(ridge_index) if search else fit.leave_one_out(ridge_index)
+            loss = float(self.losses(some.targets - found.errors, rows).mean())
+            tried.append(
+                (loss if np.isfinite(found.error) else np.inf, _Point(kernel, scale, bias, fit.ridge_index), fit, found)
+            )
+            return fit.ridge_index
+
+        place = start.ridge_index
+        for kernel, scale in kernels:
+            place = max(0, look(kernel, scale, start.bias, place))
+        best = min(tried, key=lambda one: one[0])[1]
+        for bias in self.biases:
+            if bias != start.bias:
+                look(best.kernel, best.output_scale, bias, max(0, best.ridge_index))
+        return min(tried, key=lambda one: one[0])[1:]
+
+    def _cross_fit(self, paths: list[_Candidate]) -> list[_Crossed]:
+        """Follow the paths in each fold; return the candidates that all folds have tried.
+
+        The first fold chooses bias and ridge of each candidate, and drops candidates that are much worse than the best.
+        """
+        sample = self.tables[False]
+        n = len(sample.weight)
+        folds = 2 if n >= _MIN_TWO_FOLD_ROWS else 3
+        fold = _folds(n, self.losses.labels if self.losses.classes else None, folds)
+        self.held = [np.flatnonzero(fold == k) for k in range(folds)]
+        self.kept = [np.flatnonzero(fold != k) for k in range(folds)]
+        crossed = self._follow([0], paths, {})
+        loss = {one.candidate: self.losses(one.predictions, self.held[0]) for one in crossed}
+        best = min(loss.values(), key=np.mean)
+        close = {key for key, own in loss.items() if _gap(own, best) <= _DROP_ERRORS}
+        paths = [
+            path._replace(rounds=max((key.rounds for key in close if key[:2] == path[:2]), default=0)) for path in paths
+        ]
+        paths = [path for path in paths if path.rounds or _Candidate(path.pieces, "none", 0) in close]
+        plan = {one.candidate: one.point for one in crossed}
+        crossed += self._follow(list(range(1, folds)), paths, plan)
+        complete = Counter(one.candidate for one in crossed)
+        return [one for one in crossed if complete[one.candidate] == folds]
+
+    def _follow(self, folds: list[int], paths: list[_Candidate], plan: dict[_Candidate, _Point]) -> list[_Crossed]:
+        """Fit all candidates of the paths without the rows of each fold, at the points of the plan if there is one."""
+        jobs = [(k, pieces) for k in folds for pieces in sorted({path.pieces for path in paths})]
+        firsts = parallel_map(lambda job: self._begin(*job, plan), jobs, uses_blas=True)
+        start = dict(zip(jobs, firsts, strict=True))
+        parts = parallel_map(
+            lambda job: self._rounds(job[0], job[1], start[job[0], job[1].pieces][1], plan),
+            [(k, path) for k in folds for path in paths],
+            uses_blas=True,
+        )
+        return [one for one, _ in firsts] + [one for part in parts for one in part]
+
+    def _begin(self, k: int, pieces: bool, plan: dict[_Candidate, _Point]) -> tuple[_Crossed, KernelFit]:
+        ones = np.ones(self.tables[pieces].Z.shape[1])
+        return self._fit(_Candidate(pieces, "none", 0), k, ones, self.first[pieces], plan)
+
+    def _rounds(self, k: int, path: _Candidate, fit: KernelFit, plan: dict[_Candidate, _Point]) -> list[_Crossed]:
+        found: list[_Crossed] = []
+        point = self.first[path.pieces]._replace(bias=fit.bias, ridge_index=fit.ridge_index)
+        for r in range(1, path.rounds + 1):
+            full = path.kind == "full"
+            product = fit.outer_product(full)
+            metric = learned_metric(product if full else filled_outer_product(product, fit.rows.Z))
+            one, fit = self._fit(path._replace(rounds=r), k, metric, point, plan)
+            point = one.point
+            found.append(one)
+        return found
+
+    def _fit(
+        self, candidate: _Candidate, k: int, metric: np.ndarray, point: _Point, plan: dict[_Candidate, _Point]
+    ) -> tuple[_Crossed, KernelFit]:
+        """Fit a candidate without fold k, at the point of the plan, or near ``point`` by leave-one-out."""
+        table = self.tables[candidate.pieces]
+        own, mean = table.take(self.kept[k]).centred()
+        if candidate in plan:
+            point = plan[candidate]
+            fit = KernelFit(own, metric, point.bias, point.kernel).solve(point.ridge_index)
+        else:
+            fits = [KernelFit(own, metric, point.bias, point.kernel)]
+            if candidate.rounds == 1:
+                fits += [KernelFit(own, metric, b, point.kernel) for b in self.biases if b != point.bias]
+            if len(fits) > 1:
+                errors = [fit.leave_one_out(point.ridge_index).error for fit in fits]
+                fits = [fits[int(np.argmin(errors))]]
+            fit = fits[0]
+            if candidate.rounds in _SEARCH_ROUNDS:
+                fit.search_ridge(point.ridge_index)
+            else:
+                fit.solve(point.ridge_index)
+            point = point._replace(bias=fit.bias, ridge_index=max(0, fit.ridge_index))
+        predictions = fit.predict(table.Z[self.held[k]]) + mean
+        return _Crossed(candidate, k, point, metric, predictions), fit
+
+    def _combine(self, crossed: list[_Crossed]) -> None:
+        """Weight the candidates, decide on pieces and form the metric."""
+        predictions: dict[_Candidate, np.ndarray] = {}
+        for one in crossed:
+            whole = predictions.setdefault(one.candidate, np.empty_like(self.losses.targets))
+            whole[self.held[one.fold]] = one.predictions
+        losses = {candidate: self.losses(whole) for candidate, whole in predictions.items()}
+        best: dict[bool, _Candidate] = {}
+        for candidate, loss in losses.items():
+            before = best.setdefault(candidate.pieces, candidate)
+            if loss.mean() < losses[before].mean():
+                best[candidate.pieces] = candidate
+        pieces = True in best and (False not in best or _gap(losses[best[False]], losses[best[True]]) > _PIECES_ERRORS)
+        self.best = best[pieces]
+        candidates = [candidate for candidate in losses if candidate.pieces == pieces]
+        gaps = np.array([_gap(losses[candidate], losses[self.best]) for candidate in candidates])
+        weights = np.exp(-np.maximum(gaps, 0.0) / _TEMPERATURE)
+        weights[weights < _MIN_WEIGHT * weights.sum()] = 0.0
+        weights /= weights.sum()
+        share = dict(zip(candidates, weights, strict=True))
+        used = [one for one in crossed if share.get(one.candidate, 0.0) > 0]
+        folds = len(self.held)
+        self.metric = geometric_mean([one.metric for one in used], [share[one.candidate] / folds for one in used])
+        self.forecast = self.losses.score(sum((share[key] * predictions[key] for key in candidates), np.zeros(1)))
+        self.last = next(one.point for one in crossed if one.candidate == self.best)
+        if not pieces:
+            self.pieces = []
+
+    def settings(self, rows: np.ndarray) -> TableSettings:
+        """Choose bias, output scale and ridge with the metric; ``rows`` are those of the sample in the table."""
+        some = np.arange(min(len(rows), _LAST_ROWS))
+        point, fit, found = self._best_point(some, bool(self.pieces), self.metric, self.last, self.kernels)
+        total = 0.0
+        own = self.tables[False].take(some)
+        for block, gradients in fit.gradients():
+            if self.pieces:
+                gradients = through_pieces(gradients, own.Z[block], self.pieces)
+            total = total + own.weight[block] @ gradients.astype(np.float64) ** 2
+        sizes = np.sqrt(np.asarray(total, np.float64))
+        left_out = own.targets - found.errors
+        forecast = self.forecast
+        if forecast is None:
+            forecast = _Losses(own, self.losses.classes).score(left_out)
+        return TableSettings(
+            bias=point.bias,
+            metric=self.metric,
+            output_layer_scale=point.output_scale,
+            ridge=RELATIVE_RIDGES[point.ridge_index] if point.ridge_index >= 0 else 1.0,
+            error=found.error,
+            rows=len(rows),
+            rounds=self.best.rounds,
+            importances=sizes / sizes.sum() if sizes.any() else np.full(len(sizes), 1.0 / max(len(sizes), 1)),
+            forecast=forecast,
+            pieces=self.pieces,
+            left_out=left_out,
+            chosen_rows=rows[some],
+        )
 
 
-def _dense(matrix: Any) -> np.ndarray:
-    return matrix.toarray() if is_sparse(matrix) else matrix
+def _folds(n: int, labels: np.ndarray | None, folds: int) -> np.ndarray:
+    """Return the fold of each row, (n,), of equal sizes, with classes in equal shares."""
+    order = np.random.default_rng(5).permutation(n)
+    if labels is not None:
+        order = order[np.argsort(labels[order], kind="stable")]
+    fold = np.empty(n, np.int64)
+    fold[order] = np.arange(n) % folds
+    return fold
 
 
-def _error(fits: list[_Fit]) -> float:
-    return sum(fit.error for fit in fits) / len(fits)
-
-
-def _more_mistakes(halves: list[_Sample], before: list[_Fit], after: list[_Fit]) -> bool:
-    """Whether errors increase by more than half a standard error of their count."""
-    mistakes = _mistakes(halves, before)
-    return _mistakes(halves, after) > mistakes + 0.5 * mistakes**0.5
-
-
-def _mistakes(halves: list[_Sample], fits: list[_Fit]) -> float:
-    """Return the weighted number of misclassified rows."""
-    total = 0.0
-    for half, fit in zip(halves, fits, strict=True):
-        guesses = half.targets - fit.left_out.errors
-        wrong = (guesses > half.middle) != (half.targets > half.middle)
-        if guesses.shape[1] > 1:
-            wrong = (guesses.argmax(axis=1) != half.targets.argmax(axis=1))[:, None]
-        total += float(half.weight @ wrong[:, 0]) / float(half.weight.mean())
-    return total
-
-
-def _start(fits: list[_Fit]) -> int:
-    """Return the index in the ridge grid to start the search at: that of the last fits."""
-    return max(0, round(np.mean([fit.left_out.ridge_index for fit in fits])))
-
-
-def _few_columns(coefficients: np.ndarray) -> np.ndarray:
-    """Return at most ``_MAX_OUTPUTS`` columns: random combinations with the same expected sum of squares."""
-    outputs = coefficients.shape[1]
-    if outputs <= _MAX_OUTPUTS:
-        return coefficients
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, _MAX_OUTPUTS))
-    return coefficients @ signs / np.sqrt(outputs)
+def _gap(loss: np.ndarray, best: np.ndarray) -> float:
+    """Return the mean of ``loss`` − ``best`` in its standard errors."""
+    difference = loss - best
+    if not np.isfinite(difference).all():
+        return np.inf
+    return float(difference.mean() / max(difference.std() / len(difference) ** 0.5, 1e-300))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fireset.sparse_rows import is_sparse
-from fireset.tables.column_map import ColumnMap, scaled_columns
+from fireset.tables.column_map import ColumnMap
+from fireset.tables.metric import apply_metric
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -14,25 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SphereMap:
-    """Map x ↦ (s·z/t, bias) / ‖(s·z/t, bias)‖, where z is the output of the column map.
+    """Map x ↦ (zP/t, bias) / ‖(zP/t, bias)‖, where z is the output of the column map.
 
-    Features are multiplied by ``column_scales`` s and divided by t = ``typical``, the root mean square of ‖s·z‖. A
-    constant coordinate, the bias, is appended, and rows are normalized. The bias preserves the norm of s·z, which
-    normalization alone would lose. The larger it is, the smaller the part of the sphere that the rows cover, and the
-    smoother the fit.
+    Rows z are multiplied by the metric P, or by its diagonal (``metric.py``), and divided by t = ``typical``, the root
+    mean square of ‖zP‖. A constant coordinate, the bias, is appended, and rows are normalized. The bias preserves the
+    norm of zP, which normalization alone would lose. The larger it is, the smaller the part of the sphere that the rows
+    cover, and the smoother the fit.
     """
 
     columns: ColumnMap
-    column_scales: np.ndarray
+    metric: np.ndarray  # (p,) or (p, p)
     typical: float
     bias: float
 
     @classmethod
-    def learn(
-        cls, columns: ColumnMap, Z: Any, weight: np.ndarray, bias: float, column_scales: np.ndarray
-    ) -> "SphereMap":
+    def learn(cls, columns: ColumnMap, Z: Any, weight: np.ndarray, bias: float, metric: np.ndarray) -> "SphereMap":
         """Learn ``typical`` from rows Z, (n, p), the output of ``columns``, with weights (n,)."""
-        return cls(columns, column_scales, typical_norm(scaled_columns(Z, column_scales), weight), float(bias))
+        return cls(columns, metric, typical_norm(apply_metric(Z, metric), weight), float(bias))
 
     def __call__(self, X: Any) -> Any:
         """Map (n, p) rows to (n, p + 1) rows of norm 1, float64; sparse rows stay sparse, with one more entry each."""
@@ -40,7 +39,7 @@ class SphereMap:
 
     def map_standardized(self, Z: Any) -> Any:
         """Map rows that ``columns`` has standardized."""
-        return to_sphere(scaled_columns(Z, self.column_scales), self.typical, self.bias)[0]
+        return to_sphere(apply_metric(Z, self.metric), self.typical, self.bias)[0]
 
 
 def typical_norm(Z: Any, weight: np.ndarray) -> float:

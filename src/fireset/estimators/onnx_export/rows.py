@@ -6,6 +6,7 @@ from fireset._util.onnx_graph import Graph
 from fireset.tables.column_map import CLIP, ColumnMap, QuantileMap
 from fireset.tables.column_types.base import NumberEncoding
 from fireset.tables.encoder import TableEncoder
+from fireset.tables.pieces import Pieces
 from fireset.tables.sphere import SphereMap
 
 _Part = tuple[str, list[int]]  # a value (rows, k), and the positions of its k features
@@ -38,9 +39,11 @@ def add_encoder(graph: Graph, encoder: TableEncoder, inputs: list[str], by_name:
 
 
 def add_sphere(graph: Graph, features: str, sphere: SphereMap) -> str:
-    """Add nodes for ``SphereMap``, (rows, features + 1): x ↦ (s·z, bias) / ‖(s·z, bias)‖."""
+    """Add nodes for ``SphereMap``, (rows, columns of z + 1): x ↦ (zP/t, bias) / ‖(zP/t, bias)‖."""
     z = _add_column_map(graph, features, sphere.columns)
-    z = graph.add("Mul", z, graph.constant("column_scales", sphere.column_scales), name="z_scaled")
+    metric = graph.constant("metric", sphere.metric)
+    # Not MatMul: onnxruntime would fuse it with the division, whose divisor it then rounds to float32.
+    z = graph.add("Mul" if sphere.metric.ndim == 1 else "Gemm", z, metric, name="z_in_metric")
     z = graph.add("Div", z, graph.constant("typical", sphere.typical), name="z_typical")
     squares = graph.row_sums(graph.add("Mul", z, z, name="z_squared"), "squared_length")
     whole = graph.add("Add", squares, graph.constant("squared_bias", sphere.bias**2), name="squared_norm")
@@ -69,7 +72,7 @@ def _add_numbers(graph: Graph, value: str, columns: list[tuple[int, NumberEncodi
 
 
 def _add_column_map(graph: Graph, features: str, columns: ColumnMap) -> str:
-    """Add nodes for ``ColumnMap``, (rows, features)."""
+    """Add nodes for ``ColumnMap``, (rows, features and pieces)."""
     maps = columns.quantile_maps
     linear = np.setdiff1d(np.arange(len(columns.mean)), [one.column for one in maps])
     parts: list[_Part] = []
@@ -81,7 +84,23 @@ def _add_column_map(graph: Graph, features: str, columns: ColumnMap) -> str:
         parts.append((graph.add("Clip", x, *limits, name="clipped"), linear.tolist()))
     if maps:
         parts.append((_add_quantile_maps(graph, features, maps), [one.column for one in maps]))
-    return _in_order(graph, parts, "z")
+    z = _in_order(graph, parts, "z")
+    return graph.joined([z, _add_pieces(graph, z, columns.pieces)], "z_with_pieces") if columns.pieces else z
+
+
+def _add_pieces(graph: Graph, z: str, pieces: list[Pieces]) -> str:
+    """Add nodes for the pieces of all features at once, (rows, pieces)."""
+    lower, upper = (np.concatenate([one.edges[part] for one in pieces]) for part in (slice(None, -1), slice(1, None)))
+    counts = [len(one.mean) for one in pieces]
+    x = graph.columns(z, np.repeat([one.column for one in pieces], counts), "piece_z")
+    x = graph.add("Sub", x, graph.constant("piece_edges", lower), name="above_edge")
+    x = graph.add("Div", x, graph.constant("piece_lengths", upper - lower), name="along_piece")
+    x = graph.add("Clip", x, graph.constant("piece_begin", 0.0), graph.constant("piece_end", 1.0), name="piece")
+    x = graph.add(
+        "Sub", x, graph.constant("piece_mean", np.concatenate([one.mean for one in pieces])), name="centred_piece"
+    )
+    scales = np.repeat([one.scale for one in pieces], counts)
+    return graph.add("Div", x, graph.constant("piece_scale", scales), name="pieces")
 
 
 def _add_quantile_maps(graph: Graph, features: str, maps: list[QuantileMap]) -> str:
