@@ -60,6 +60,7 @@ def test_a_given_threshold_is_rounded_to_the_precision_of_the_weights():
         ({"seed": 2**64}, "seed.*got 18446744073709551616"),
         ({"dtype": "int8"}, "dtype.*got 'int8'"),
         ({"dtype": "float16"}, "dtype.*got 'float16'"),
+        ({"dtype": "1_000"}, "dtype.*got '1_000'"),
         ({"dtype": "double-ish"}, "dtype.*got 'double-ish'"),
         ({"alpha": 2}, "alpha.*got 2"),
         ({"alpha": -0.1}, "alpha.*got -0.1"),

@@ -132,7 +132,7 @@ class ShiftedReLUNetwork:
             raise InputError(f"seed must be below 2**64, got {seed}")
         try:
             dtype = np.dtype(dtype)
-        except TypeError:
+        except (TypeError, ValueError):  # NumPy raises ValueError for "1_000"
             raise InputError(f"dtype must be 'float32' or 'float64', got {dtype!r}") from None
         if dtype not in (np.float32, np.float64):
             raise InputError(f"dtype must be 'float32' or 'float64', got '{dtype}'")

@@ -234,7 +234,16 @@ class Victims:
         return self._table("mutated.npz", changed.getvalue(), rng)
 
     def parquet(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
-        return self._table("mutated.parquet", mutate_bytes(rng.choice(self.parquets), rng), rng)
+        """A mutated footer, or a file that is cut off.
+
+        Pages are left as they are: polars decodes them, and in one of 10,000 mutations it ends the process, because a
+        run length asks for more memory than there is.
+        """
+        content = rng.choice(self.parquets)
+        if rng.random() < 0.1:
+            return self._table("mutated.parquet", content[: rng.randrange(len(content))], rng)
+        footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+        return self._table("mutated.parquet", content[:footer] + mutate_bytes(content[footer:], rng), rng)
 
     def _table(self, name: str, content: bytes, rng: random.Random) -> tuple[int, Callable[[], object]]:
         """Read a table as training does, or have a command do it."""

@@ -10,6 +10,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 ARGUMENTS = {  # small settings
     "sklearn_model": ["--width", "300"],
+    "shared_index": ["--width", "500", "--iterations", "5"],
     "within_distance": ["--scooters", "3000"],
     "make_rentals": ["."],
 }

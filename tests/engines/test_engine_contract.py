@@ -172,16 +172,41 @@ def test_capabilities(name):
         assert engine.recall(np.arange(10)) == 1.0
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if MAKERS[name]().supports_output_training])
+def activations(engine: Engine) -> np.ndarray:
+    """Return σ_b of the pairs that the engine finds, (n, m)."""
+    network = engine.network
+    return engine.fire_sets().toarray() * (engine.X @ network.weights.T - network.threshold)
+
+
+@pytest.mark.parametrize("name", MAKERS)
 def test_output_gradient_and_changed_output_weights(name):
     problem, engine = started(name, "several outputs", output_scale=3.0)
     network, v = engine.network, np.random.default_rng(0).standard_normal(problem.y.shape)
     engine.forward()
-    excess = np.maximum(problem.X @ network.weights.T - network.threshold, 0.0)
-    np.testing.assert_allclose(engine.output_gradient(v), excess.T @ v / network.divisor, rtol=0, atol=1e-10)
+    expected = activations(engine).T @ v / network.divisor
+    np.testing.assert_allclose(engine.output_gradient(v), expected, rtol=0, atol=1e-10)
     network.output_weights *= 1.5
     engine.outputs_moved()
-    np.testing.assert_allclose(engine.forward(), network.predict(problem.X), rtol=0, atol=1e-10)
+    expected = activations(engine) @ network.output_weights / network.divisor
+    np.testing.assert_allclose(engine.forward(), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", MAKERS)
+def test_output_layer_is_that_of_the_activations(name, case):
+    problem, engine = started(name, case, output_scale=3.0)
+    network, rng = engine.network, np.random.default_rng(0)
+    J, v = activations(engine) / network.divisor, rng.standard_normal(problem.y.shape)
+    directions = rng.standard_normal(network.output_weights.shape)
+    layer, close = engine.output_layer(), {"rtol": 0, "atol": 1e-10}
+    np.testing.assert_allclose(layer.gradient(v), J.T @ v, **close)
+    np.testing.assert_allclose(layer.jacobian_product(directions), J @ directions, **close)
+    np.testing.assert_allclose(layer.tangent_product(v), J @ (J.T @ v), **close)
+    np.testing.assert_allclose(layer.diagonal(), np.square(J).sum(axis=1), **close)
+    if engine.exact:  # else columns also count pairs that the engine does not find
+        some = np.arange(0, len(problem.X), 2)
+        np.testing.assert_allclose(layer.columns(engine.X[some]), J[some] @ J.T, **close)
+        np.testing.assert_allclose(layer.kernel(engine.X[some]), J[some] @ J[some].T, **close)
 
 
 SAFE_DEFAULTS = {"start", "check_input", "tangent_product", "recall", "within_memory"}  # independent of width and rows

@@ -19,9 +19,11 @@ from fireset.estimators.stored_fit import _sphere_arrays, _sphere_map
 from fireset.kernels.firing import refine_near_threshold
 from fireset.sparse_rows import SparseRows, equal_rows, kernel_rows
 from fireset.tables.column_map import ColumnMap
+from fireset.tables.kernel_fit import FitRows, KernelFit
 from fireset.tables.settings import choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.theory.certificate import Certificate
+from fireset.theory.kernel_function import KernelFunction
 from fireset.training.loop import Trainer
 from fireset.training.problem import fingerprint
 from support.checks import sphere
@@ -290,19 +292,30 @@ def test_the_map_to_the_sphere_keeps_zeros():
     assert np.array_equal(again(X).data, mapped.data)
 
 
-def test_settings_equal_those_of_the_matrix():
+def test_fits_equal_those_of_the_matrix():
+    rng = np.random.default_rng(6)
+    X, y = sparse_table(rng)
+    weight = np.ones(len(y))
+    Z = ColumnMap.learn(X, weight)(X).astype(np.float32)
+    targets = ((y - y.mean()) / y.std())[:, None]
+    scales = rng.uniform(0.1, 1.0, Z.shape[1])
+    kernel = KernelFunction(1.5)
+    fits = [KernelFit(FitRows(rows, targets, weight), scales, 1.0, kernel).solve(6) for rows in (Z.toarray(), Z)]
+    # Fits are computed in float32.
+    products = [fit.outer_product(full=False) for fit in fits]
+    np.testing.assert_allclose(products[1], products[0], rtol=0, atol=1e-3 * products[0].max())
+    np.testing.assert_allclose(fits[1].predict(Z[:9]), fits[0].predict(Z[:9].toarray()), atol=1e-3)
+
+
+def test_settings_of_a_sparse_table():
     rng = np.random.default_rng(6)
     X, y = sparse_table(rng)
     weight = np.ones(len(y))
     Z = ColumnMap.learn(X, weight)(X)
-    targets = ((y - y.mean()) / y.std())[:, None]
-    found = [choose_settings(rows, targets, weight, threshold=1.5) for rows in (Z.toarray(), Z)]
-    assert found[0].rounds == found[1].rounds > 0
-    assert found[0].bias == found[1].bias
-    # Settings are computed in float32.
-    np.testing.assert_allclose(found[1].column_scales, found[0].column_scales, atol=1e-3)
-    np.testing.assert_allclose(found[1].importances, found[0].importances, atol=1e-3)
-    assert set(np.argsort(found[1].importances)[-3:]) == {0, 1, 2}
+    found = choose_settings(Z, ((y - y.mean()) / y.std())[:, None], weight, threshold=1.5)
+    assert found.metric_kind == "diagonal"
+    assert not found.pieces
+    assert set(np.argsort(found.importances)[-3:]) == {0, 1, 2}
 
 
 def test_scales_of_columns_without_entries():
@@ -311,8 +324,8 @@ def test_scales_of_columns_without_entries():
     wide = sp.csr_array(sp.hstack([X, sp.csr_array((X.shape[0], 60))]))
     Z = ColumnMap.learn(wide, np.ones(len(y)))(wide)
     found = choose_settings(Z, ((y - y.mean()) / y.std())[:, None], np.ones(len(y)), threshold=1.5)
-    assert found.rounds > 0
-    assert found.column_scales[40:].min() > found.column_scales[3:40].min()
+    assert found.metric_kind == "diagonal"
+    assert found.metric[40:].min() > found.metric[3:40].min()
 
 
 @pytest.mark.parametrize("container", [sp.csr_matrix, sp.csc_array, sp.coo_matrix, sp.lil_array])

@@ -1,5 +1,6 @@
 """Folders for compiled kernels, and which edits of the sources make them invalid."""
 
+import json
 import os
 import shutil
 import stat
@@ -7,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from llvmlite.binding import Linkage
 
 import fireset
 from fireset.kernels import compiling
@@ -201,3 +204,30 @@ def test_editing_a_comment_compiles_nothing(tmp_path):
         firing = package / "kernels" / "firing.py"
         firing.write_text("# A new first line.\n" + firing.read_text(encoding="utf-8"), encoding="utf-8")
     assert counts == [["0", "1"], ["1", "0"]]
+
+
+@pytest.mark.slow
+def test_compiling_and_loading_give_the_same_bits(tmp_path):
+    """A process that compiles, one that loads, and one that loads in another order, for all engines and indexes."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "support.result_bits"]
+    compiled, loaded, otherwise = (
+        json.loads(subprocess.run([*command, *order], env=environment, stdout=subprocess.PIPE, check=True).stdout)
+        for order in ([], [], ["reversed"])
+    )
+    assert loaded == compiled
+    assert otherwise == compiled
+
+
+def test_called_functions_are_private():
+    """A kernel exports only itself, so that it never calls the copy of a function in another kernel."""
+    from fireset.kernels.steps import step_rows
+
+    row = np.ones((1, 2))
+    step_rows(row, row[:0], np.zeros(1, np.int64), row.copy(), 0.1, 0.0, False, np.empty(1), 0, 1)
+    compiled = list(step_rows.overloads.values())
+    modules = [kernel.library._get_module_for_linking() for kernel in compiled]
+    defined = [function for module in modules for function in module.functions if not function.is_declaration]
+    exported = [function.name for function in defined if function.linkage != Linkage.internal]
+    assert exported
+    assert all("step_rows" in name for name in exported)

@@ -19,7 +19,7 @@ COMMAND = {
     "loss": "squared_error",
     "holdout": 0.2,
     "settings": {"width": 501, "max_iter": 20, "tol": 0, "dtype": "float64", "random_state": 0},
-}
+}  # with the default solver
 COLUMNS = ("loss", "validation_loss", "active_pairs", "inner_products", "learning_rate")
 
 
@@ -91,7 +91,6 @@ def in_a_square(out: Path, rank: int) -> None:
     pl.DataFrame(problem()[0], schema=list("abcdefgh")).with_columns(y=problem()[1][:, 0]).write_csv(table(out, rank))
     note(out, f"command.{rank}", train_table(table(out, rank), "y", out=out / "command.safetensors", **COMMAND))
     refused = {
-        "gauss-newton": lambda: train(network(), *problem(), solver="gauss-newton"),
         "theory": lambda: train(network(), *problem(), learning_rate="theory"),
         "strangers": lambda: train(network(), problem()[0], problem()[1] + rank, **RUNS["plain"]),
         "few rows": lambda: train(network(), *problem(rows=1)),

@@ -14,6 +14,7 @@ from fireset import (
     train,
 )
 from fireset.distributed.process_group import SINGLE_PROCESS
+from fireset.distributed.row_shares import RowShares
 from fireset.engines import create
 from fireset.theory import fire_set_kernel
 from fireset.theory.leave_one_out import RELATIVE_RIDGES, best_ridge
@@ -163,10 +164,11 @@ def test_tangent_kernel_is_exact(dtype):
     found = preconditioners.tangent_kernel(engine, dtype=np.dtype(dtype).type)
     np.testing.assert_allclose(np.tril(found), np.tril(expected), rtol=0, atol=1e-6 if dtype == "float32" else 1e-14)
     rows = np.array([3, 7, 20])
-    columns = preconditioners.KernelColumns(engine).of(rows)
+    shares = RowShares(SINGLE_PROCESS, len(engine.X))
+    columns = preconditioners.KernelColumns(engine, shares).of(rows)
     np.testing.assert_allclose(columns, expected[rows], rtol=0, atol=1e-6)
     np.testing.assert_allclose(
-        np.tril(preconditioners.KernelColumns(engine).submatrix(rows)),
+        np.tril(preconditioners.KernelColumns(engine, shares).submatrix(rows)),
         np.tril(expected[np.ix_(rows, rows)]),
         rtol=0,
         atol=1e-6,
@@ -183,8 +185,9 @@ def test_partial_cholesky_of_full_rank_is_the_inverse(monkeypatch):
     whole = preconditioners.CholeskyPreconditioner(preconditioners.tangent_kernel(engine), roots, 0.05)
     expected = np.linalg.solve(A, v)
     np.testing.assert_allclose(whole.apply(v), expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    shares = RowShares(SINGLE_PROCESS, len(roots))
     partial = preconditioners.PartialCholeskyPreconditioner(
-        preconditioners.KernelColumns(engine), roots, 0.05, 40, SINGLE_PROCESS
+        preconditioners.KernelColumns(engine, shares), roots, 0.05, 40, SINGLE_PROCESS, shares
     )
     assert partial.shift >= 0.05
     expected = np.linalg.solve(A + (partial.shift - 0.05) * np.eye(40), v)
@@ -258,6 +261,10 @@ def test_checkpoints_of_another_solver_are_refused(tmp_path):
         ({"ridge": True}, r"ridge.*got True$"),
         ({"ridge": "big"}, r"ridge.*got 'big'$"),
         ({"tol": -1}, r"tol.*got -1$"),
+        ({"trained_outputs": -1.0}, r"trained_outputs.*got -1.0$"),
+        ({"trained_outputs": float("nan")}, r"trained_outputs.*got nan$"),
+        ({"trained_outputs": "auto"}, r"trained_outputs.*got 'auto'$"),
+        ({"trained_outputs": 1e-9}, r"trained_outputs.*got 1e-09$"),
     ],
 )
 def test_bad_settings(options, message):

@@ -107,8 +107,7 @@ def test_a_rate_that_is_too_large_is_lowered():
         ({"batch_size": 8, "solver": "gauss-newton"}, "batch_size is for solver='gradient'"),
         ({"batch_size": 8, "learning_rate": "theory"}, "proved for full batches"),
         ({"batch_size": 8, "trained_outputs": True}, "trained_outputs needs full batches"),
-        ({"trained_outputs": True, "engine": "weights"}, "trained_outputs needs engine 'dense' or 'data'"),
-        ({"trained_outputs": True, "solver": "gauss-newton"}, "trained_outputs is for solver='gradient'"),
+        ({"trained_outputs": 0.5}, "trained_outputs must be True or False for solver='gradient', got 0.5"),
     ],
 )
 def test_mistakes(settings, message):

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor, Trainer, train
 from fireset._util.cholesky import cholesky_with_jitter
 from fireset._util.errors import InvariantError
 from fireset.distributed.process_group import SINGLE_PROCESS
+from fireset.distributed.row_shares import RowShares
 from fireset.engines import create
 from fireset.engines.blocks import BlockEngine
 from fireset.engines.registry import ENGINES
@@ -90,7 +92,9 @@ class _Columns:
 
 
 def partial_factor(matrix, roots, shift, rank):
-    return preconditioners.PartialCholeskyPreconditioner(_Columns(matrix), roots, shift, rank, SINGLE_PROCESS)
+    return preconditioners.PartialCholeskyPreconditioner(
+        _Columns(matrix), roots, shift, rank, SINGLE_PROCESS, RowShares(SINGLE_PROCESS, len(roots))
+    )
 
 
 @settings(max_examples=20, deadline=None)
@@ -123,8 +127,9 @@ def test_a_partial_factor_of_a_singular_kernel_is_accurate():
     engine = create("data")
     engine.start(ShiftedReLUNetwork.initialize(400, 4, threshold=0.5, seed=0, dtype="float32"), rows.astype(np.float32))
     kernel = fire_set_kernel(rows, engine.fire_sets())
+    shares = RowShares(SINGLE_PROCESS, 300)
     made = preconditioners.PartialCholeskyPreconditioner(
-        preconditioners.KernelColumns(engine), np.ones(300), 1e-4, 200, SINGLE_PROCESS
+        preconditioners.KernelColumns(engine, shares), np.ones(300), 1e-4, 200, SINGLE_PROCESS, shares
     )
     assert made.rank <= 25
     v = rng.standard_normal((300, 2))
@@ -258,12 +263,13 @@ def test_absolute_error_of_several_outputs_ends_at_its_minimum(scale, seed):
 
 
 def test_systems_of_several_outputs_are_solved():
-    """With one preconditioner for all outputs, training stopped at 143; the minimum is 129.4."""
+    """With one preconditioner for all outputs, training stopped 10 % above the minimum."""
     X, y = make_friedman1(400, noise=1, random_state=0)
     noise = 0.1 * np.random.default_rng(0).standard_normal(400)
     targets = np.stack([y, noise - X[:, 0], X[:, 3] ** 2], axis=1)
-    result = ShiftedReLURegressor(loss="absolute_error", random_state=0, width=4000).fit(X, targets).result_
-    assert result.loss < 132.0
+    model = ShiftedReLURegressor(loss="absolute_error", random_state=0, width=4000)
+    least = clone(model).set_params(tol=1e-7, max_iter=1000).fit(X, targets).result_
+    assert model.fit(X, targets).result_.loss < 1.02 * least.loss
 
 
 def test_poisson_with_huge_first_outputs_does_not_converge_at_once():
@@ -310,7 +316,8 @@ def test_zero_pivots_add_nothing(case):
     """LAPACK then returns no order of the pivots."""
     rows = {"zero": 0.0, "negative": -1.0, "not a number": np.nan, "one": 1.0}[case] * np.ones((3, 10), np.float32)
     new = np.zeros((3, 10), np.float32)
-    added = preconditioners._add_pivots(rows, np.ones(10), np.arange(3), np.zeros((0, 10), np.float32), new)
+    shares = RowShares(SINGLE_PROCESS, 10)
+    added = preconditioners._add_pivots(rows, np.ones(10), np.arange(3), np.zeros((0, 10), np.float32), new, shares)
     assert added == (case == "one")
 
 

@@ -9,11 +9,13 @@ from dataclasses import asdict
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.distributed.process_group import ProcessGroup
+from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from fireset.distributed.row_shares import RowShares
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
 from fireset.engines.step_rule import NeuronGradients, StepRule
-from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns, TangentOperator
+from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns, OutputLayer, TangentOperator
+from fireset.sparse_rows import Rows
 
 _NUMBERS_PER_EXCHANGE = 1 << 22
 _CAPABILITIES = (
@@ -21,7 +23,6 @@ _CAPABILITIES = (
     "preprocesses",
     "simulated",
     "supports_sparse",
-    "supports_output_training",
     "can_reduce_memory",
     "compiled_dimensions",
     "blocks",
@@ -94,6 +95,7 @@ class NeuronShardEngine(_ShardedEngine):
     def __init__(self, inner: Engine, shard: NetworkShard):
         super().__init__(inner, shard.group)
         self.shard = shard
+        self.neuron_group = shard.group
 
     def forward(self) -> np.ndarray:
         return self._sum(self.inner.forward() * self.shard.scale)
@@ -119,6 +121,9 @@ class NeuronShardEngine(_ShardedEngine):
     def _summed_operator(self, product: TangentOperator) -> TangentOperator:
         return lambda direction: self._sum(product(direction) * self.shard.scale**2)
 
+    def output_layer(self) -> OutputLayer:
+        return _SummedOutputLayer(self.inner.output_layer(), self.shard)
+
     def common_counts(self, dtype=np.float64) -> np.ndarray:
         """Exchanges n² counts, some rows at a time; otherwise as ``Engine.common_counts``."""
         return _sum_in_place(self.inner.common_counts(dtype), self._group)
@@ -136,8 +141,8 @@ class RowShardEngine(_ShardedEngine):
 
     Predictions, residuals and directions, (n_j, c), are those of this worker's rows, as are ``X`` and ``fire_sets``;
     ``gradient`` is that of all rows. A step exchanges the gradient, m_i · d numbers, and all workers with these neurons
-    take the same step. The tangent kernel is available as an operator only: its entries need pairs of rows that are on
-    different workers.
+    take the same step. Columns of the tangent kernel are computed for rows of any worker, given by their number in
+    ``RowShares``, and contain this worker's rows.
     """
 
     def forward(self) -> np.ndarray:
@@ -173,17 +178,18 @@ class RowShardEngine(_ShardedEngine):
     def approximate_tangent_operator(self) -> TangentOperator:
         return self.tangent_operator()
 
+    def output_layer(self) -> OutputLayer:
+        return _RowShardOutputLayer(self.inner.output_layer(), self._group)
+
     def common_counts(self, dtype=np.float64) -> np.ndarray:  # noqa: ARG002
-        raise self._rows_error("common_counts")
-
-    def common_count_columns(self) -> CommonCountColumns:
-        raise self._rows_error("common_count_columns")
-
-    def _rows_error(self, method: str) -> InputError:
-        return InputError(
-            f"{method} needs all rows on every worker, got a grid with {self._group.size} parts of the rows; use a "
-            "grid with one part."
+        raise InputError(
+            f"common_counts needs all rows on every worker, got a grid with {self._group.size} parts of the rows; use "
+            "common_count_columns, or a grid with one part."
         )
+
+    def common_count_columns(self) -> "RowShardCountColumns":
+        neuron_group = self.inner.neuron_group if isinstance(self.inner, NeuronShardEngine) else SINGLE_PROCESS
+        return RowShardCountColumns(self.active_by_neuron(), RowShares(self._group, len(self.X)), neuron_group)
 
     @property
     def tangent_scale(self) -> float:
@@ -204,6 +210,97 @@ class ShardedCountColumns(CommonCountColumns):
 
     def counts(self, samples: np.ndarray) -> np.ndarray:
         return _sum_in_place(self._inner.counts(samples), self._group)
+
+
+class _SummedOutputLayer(OutputLayer):
+    """The output layer of one worker's neurons, with sums over those of all workers.
+
+    ``gradient`` and the directions of ``jacobian_product`` are those of this worker's neurons. The inner layer divides
+    by the √width of its shard.
+    """
+
+    def __init__(self, inner: OutputLayer, shard: NetworkShard):
+        self._inner, self._group, self._scale = inner, shard.group, shard.scale
+
+    def gradient(self, residual: np.ndarray) -> np.ndarray:
+        return self._inner.gradient(residual * self._scale)
+
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        return _sum_in_place(self._inner.jacobian_product(directions) * self._scale, self._group)
+
+    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
+        return self._summed(self._inner.tangent_product(direction))
+
+    def diagonal(self) -> np.ndarray:
+        return self._summed(self._inner.diagonal())
+
+    def columns(self, rows: Rows) -> np.ndarray:
+        return self._summed(self._inner.columns(rows))
+
+    def kernel(self, rows: Rows) -> np.ndarray:
+        return self._summed(self._inner.kernel(rows))
+
+    def _summed(self, table: np.ndarray) -> np.ndarray:
+        table *= table.dtype.type(self._scale**2)
+        return _sum_in_place(table, self._group)
+
+
+class _RowShardOutputLayer(OutputLayer):
+    """The output layer for one worker's rows, with gradients that are sums over the rows of all workers.
+
+    All arrays with one entry for each row contain this worker's rows.
+    """
+
+    def __init__(self, inner: OutputLayer, group: ProcessGroup):
+        self._inner, self._group = inner, group
+
+    def gradient(self, residual: np.ndarray) -> np.ndarray:
+        return _sum_in_place(self._inner.gradient(residual), self._group)
+
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        return self._inner.jacobian_product(directions)
+
+    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
+        return self.jacobian_product(self.gradient(direction))
+
+    def diagonal(self) -> np.ndarray:
+        return self._inner.diagonal()
+
+    def columns(self, rows: Rows) -> np.ndarray:
+        return self._inner.columns(rows)
+
+    def kernel(self, rows: Rows) -> np.ndarray:
+        return self._inner.kernel(rows)
+
+
+class RowShardCountColumns(CommonCountColumns):
+    """Columns of ``common_counts`` for rows of any worker, by number in ``shares``, with this worker's rows.
+
+    The bits of the chosen rows, k · m_i / 8 bytes, are exchanged among the workers with the same neurons. Each counts
+    them against its own rows, and the workers with the same rows add their counts. All workers must request the same
+    columns.
+    """
+
+    def __init__(self, active: ActiveByNeuron, shares: RowShares, neuron_group: ProcessGroup):
+        from fireset.engines.common_counts import BitCountColumns, has_twins
+
+        twins = shares.group.all_true(has_twins(active))
+        self._columns = BitCountColumns(active, all_neurons=True, twins=twins)
+        self._shares, self._neuron_group = shares, neuron_group
+
+    def diagonal(self) -> np.ndarray:
+        """Return the number of active neurons of every row of this worker, (n_j,)."""
+        return _sum_in_place(self._columns.diagonal(), self._neuron_group)
+
+    def table(self, samples: np.ndarray) -> np.ndarray:
+        return _sum_in_place(self._columns.table_of(self._bits(samples)), self._neuron_group)
+
+    def counts(self, samples: np.ndarray) -> np.ndarray:
+        """Return (len(samples), n_j)."""
+        return _sum_in_place(self._columns.counts_with(self._bits(samples)), self._neuron_group)
+
+    def _bits(self, samples: np.ndarray) -> np.ndarray:
+        return self._shares.select(self._columns.bits, samples)
 
 
 def _sum_in_place(table: np.ndarray, group: ProcessGroup) -> np.ndarray:

@@ -118,7 +118,8 @@ class TorchProcessGroup(ProcessGroup):
         self._distributed = distributed
         self.rank: int = distributed.get_rank()
         self.size: int = distributed.get_world_size()
-        self.bytes_exchanged = 0  # that this worker passed to ``all_reduce``; see docs/distributed.md
+        # Bytes of the results of this worker's exchanges: an array that was added or broadcast, all gathered blocks.
+        self.bytes_exchanged = 0
 
     def all_reduce_max(self, number: int) -> int:
         return int(self._all_reduce(np.array([number], np.int64), self._distributed.ReduceOp.MAX)[0])
@@ -132,6 +133,7 @@ class TorchProcessGroup(ProcessGroup):
         blocks = [empty(len(block), dtype=uint8) for _ in range(self.size)]
         with _raising_worker_lost():
             self._distributed.all_gather(blocks, frombuffer(bytearray(block), dtype=uint8))
+        self.bytes_exchanged += self.size * len(block)
         return [bytes(tensor.numpy()) for tensor in blocks]
 
     def all_reduce_exact(self, values: np.ndarray, counts: Sequence[int] = ()) -> tuple[np.ndarray, list[int]]:
@@ -158,6 +160,7 @@ class TorchProcessGroup(ProcessGroup):
 
         with _raising_worker_lost():
             self._distributed.broadcast(from_numpy(array), src=source)
+        self.bytes_exchanged += array.nbytes
 
     def _all_reduce(self, array: np.ndarray, operation: Any) -> np.ndarray:
         from torch import from_numpy

@@ -14,7 +14,7 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.engines.step_rule import NeuronGradients, StepRule
-from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns, TangentOperator
+from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns, OutputLayer, TangentOperator
 from fireset.sparse_rows import Rows, SparseRows
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class EngineWork:
     inner_products: int = 0  # pairs (neuron, row) whose inner product was computed
     nodes_visited: int = 0  # nodes of an index or of a tree of maxima
     active_pairs: int = 0  # active pairs of the last forward pass
+    points_indexed: int = 0  # rows or neurons that ``start`` built an index over; 0 if an index was given
     refreshes: int = 0  # neurons whose candidates were searched again
     audited: int = 0  # neurons whose fire sets were compared with all rows
     oracle_queries: int | None = None  # quantum engines: evaluations of the predicate, checks included
@@ -59,8 +60,6 @@ class Engine(ABC):
         Whether rows may be ``SparseRows``.
     supports_batches : bool
         Whether the engine is a ``BatchEngine``.
-    supports_output_training : bool
-        Whether the output weights may change between iterations (``output_gradient``, ``outputs_moved``).
     can_reduce_memory : bool
         Whether ``within_memory`` can return an engine that uses less memory and more time.
     compiled_dimensions : tuple of int
@@ -77,7 +76,6 @@ class Engine(ABC):
     simulated: bool = False
     supports_sparse: bool = False
     supports_batches: bool = False
-    supports_output_training: bool = False
     can_reduce_memory: bool = False
     compiled_dimensions: tuple[int, ...] = (1,)
     blocks: int = 1
@@ -161,6 +159,10 @@ class Engine(ABC):
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
         """Return H v for one v. For several products ``tangent_operator`` prepares once."""
         return self.tangent_operator()(direction)
+
+    @abstractmethod
+    def output_layer(self) -> OutputLayer:
+        """Return the Jacobian of the output layer, ∂u/∂A, at the current weights; valid until they move."""
 
     @abstractmethod
     def common_counts(self, dtype=np.float64) -> np.ndarray:

@@ -18,6 +18,7 @@ from fireset.engines.data_search import DataSearchEngine
 from fireset.engines.fire_set_engine import FireSetEngine
 from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.engines.tangent import TangentOperator
+from fireset.hsr import HalfSpaceIndex
 
 _RADIUS = 0.1  # small, since a list is used for one step; a neuron that moves further is refreshed
 _MIN_NEURONS_PER_BLOCK = 512
@@ -30,38 +31,50 @@ class BlockEngine(FireSetEngine):
     ----------
     blocks : int
         Number of blocks; ``within_budget`` finds one that fits.
+    index : str or HalfSpaceIndex
+        The index of the data engine of each block.
     """
 
     name = DataSearchEngine.name
     summary = DataSearchEngine.summary
     supports_sparse = True
-    supports_output_training = True
     can_reduce_memory = True
 
-    def __init__(self, blocks: int):
+    def __init__(self, blocks: int, index: str | HalfSpaceIndex = "scan"):
         super().__init__()
-        self.blocks = blocks
+        self.blocks, self._index = blocks, index
 
     @classmethod
-    def within_budget(cls, network, n_samples: int, budget: float, *, sparse: bool = False) -> "BlockEngine | None":
+    def within_budget(
+        cls, network, n_samples: int, budget: float, *, sparse: bool = False, index: str | HalfSpaceIndex = "scan"
+    ) -> "BlockEngine | None":
         """Create an engine with the fewest blocks that fit into ``budget`` bytes; None if no number of blocks does."""
         most = max(1, network.width // _MIN_NEURONS_PER_BLOCK)
-        engine = cls(most)
+        engine = cls(most, index)
         engine.sparse = sparse
         if engine.memory_bytes(network, n_samples) > budget:
             return None
         candidates = range(1, most + 1)  # more blocks never take more memory
         engine.blocks = candidates[
-            bisect_left(candidates, True, key=lambda blocks: _bytes(network, n_samples, blocks, sparse) <= budget)
+            bisect_left(candidates, True, key=lambda blocks: engine._bytes(network, n_samples, blocks) <= budget)
         ]
         return engine
 
     def memory_bytes(self, network, n_samples: int) -> float:
         """Memory of the data engine on one block, and the predictions so far."""
-        return _bytes(network, n_samples, self.blocks, self.sparse)
+        return self._bytes(network, n_samples, self.blocks)
 
-    def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002 - every list is made in every iteration
-        return "scan"
+    def _bytes(self, network, n_samples: int, blocks: int) -> float:
+        inner = self._block_engine()
+        inner.sparse = self.sparse
+        block = network.part(slice(0, ceil(network.width / blocks)))
+        return inner.memory_bytes(block, n_samples) + 16.0 * n_samples * network.n_outputs
+
+    def _block_engine(self) -> DataSearchEngine:
+        return DataSearchEngine(radius=_RADIUS, index=self._index)
+
+    def index_kind(self, network, n_samples: int) -> str:
+        return self._block_engine().index_kind(network, n_samples)
 
     def _prepare(self) -> None:
         m = self.network.width
@@ -89,6 +102,9 @@ class BlockEngine(FireSetEngine):
         firsts = [lo for lo, _ in self._spans]
         neurons = [part.neurons + lo for part, lo in zip(parts, firsts, strict=True)]
         return NeuronGradients(np.concatenate(neurons), np.concatenate([part.rows for part in parts]))
+
+    def output_gradient(self, residual: np.ndarray) -> np.ndarray:
+        return np.concatenate([inner.output_gradient(residual * scale) for _, inner, scale in self._started_blocks()])
 
     def tangent_operator(self) -> TangentOperator:
         """Each product makes all lists again; otherwise as ``Engine.tangent_operator``."""
@@ -136,7 +152,7 @@ class BlockEngine(FireSetEngine):
     def _start_block(self, lo: int, hi: int) -> tuple[DataSearchEngine, float]:
         network = self.network
         part = network.part(slice(lo, hi))
-        inner = _block_engine()
+        inner = self._block_engine()
         inner.start(part, self.X)
         return inner, sqrt(part.width / network.width)  # the block divides by the root of its own width
 
@@ -145,14 +161,3 @@ class BlockEngine(FireSetEngine):
             done = getattr(work, f.name)
             if done is not None and f.name != "active_pairs":
                 setattr(self.work, f.name, getattr(self.work, f.name) + done)
-
-
-def _bytes(network, n_samples: int, blocks: int, sparse: bool) -> float:
-    inner = _block_engine()
-    inner.sparse = sparse
-    block = network.part(slice(0, ceil(network.width / blocks)))
-    return inner.memory_bytes(block, n_samples) + 16.0 * n_samples * network.n_outputs
-
-
-def _block_engine() -> DataSearchEngine:
-    return DataSearchEngine(radius=_RADIUS, index="scan")

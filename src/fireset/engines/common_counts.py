@@ -9,9 +9,9 @@ from fireset.engines.cost import NS_PER_COMMON_BIT, NS_PER_COMMON_PAIR
 from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns
 from fireset.kernels.fire_sets import (
     WORDS_AT_ONCE,
-    count_bits_of_rows,
     count_common_bits,
     count_common_pairs,
+    count_shared_bits,
     pack_bits,
 )
 
@@ -25,7 +25,7 @@ def common_counts(columns: ActiveByNeuron, dtype=np.float64) -> np.ndarray:
     where that is less (``kernels/common_firing.py``). Memory: n² numbers, and a bit for each row and each neuron of the
     second kind.
     """
-    columns, factor = _first_of_twins(columns)
+    columns, factor = first_of_twins(columns)
     indptr, active, n = columns
     lengths = np.diff(indptr)
     use_bits = lengths.astype(np.float64) ** 2 * NS_PER_COMMON_PAIR > 0.5 * n * n * NS_PER_COMMON_BIT
@@ -39,26 +39,45 @@ def common_counts(columns: ActiveByNeuron, dtype=np.float64) -> np.ndarray:
 
 
 class BitCountColumns(CommonCountColumns):
-    """Compute columns of ``common_counts`` from one bit per row and neuron; n · m / 8 bytes."""
+    """Compute columns of ``common_counts`` from one bit per row and neuron; n · m / 8 bytes.
 
-    def __init__(self, columns: ActiveByNeuron):
-        columns, self._factor = _first_of_twins(columns)
-        self._bits = _packed(columns, np.flatnonzero(np.diff(columns.indptr)))
-        self._diagonal = np.bitwise_count(self._bits).sum(axis=1) * float(self._factor)
+    With ``all_neurons`` every neuron has a bit, also one that is active for no row, and twins have one each unless
+    ``twins`` is true. The bits of other rows with the same neurons can then be passed to ``counts_with``.
+
+    Attributes
+    ----------
+    bits : (n, words) array of uint64
+    """
+
+    def __init__(self, columns: ActiveByNeuron, *, all_neurons: bool = False, twins: bool = False):
+        self._factor = 1
+        if twins or not all_neurons:
+            columns, self._factor = first_of_twins(columns)
+        neurons = np.arange(len(columns.indptr) - 1) if all_neurons else np.flatnonzero(np.diff(columns.indptr))
+        self.bits = _packed(columns, neurons)
+        self._diagonal = np.bitwise_count(self.bits).sum(axis=1) * float(self._factor)
 
     def diagonal(self) -> np.ndarray:
         return self._diagonal.copy()
 
     def table(self, samples: np.ndarray) -> np.ndarray:
-        table = np.zeros((len(samples), len(samples)), np.float32)
-        _add_common_bits(self._bits[samples], table)
+        return self.table_of(self.bits[samples])
+
+    def table_of(self, bits: np.ndarray) -> np.ndarray:
+        """Return the counts between rows that are given by their bits, as ``table`` does."""
+        table = np.zeros((len(bits), len(bits)), np.float32)
+        _add_common_bits(bits, table)
         table *= np.float32(self._factor)
         return table
 
     def counts(self, samples: np.ndarray) -> np.ndarray:
-        table = np.empty((len(samples), len(self._bits)), np.float32)
-        chosen, spans = self._bits[samples], ranges(len(self._bits))
-        parallel_map(lambda span: count_bits_of_rows(self._bits, chosen, self._factor, table, *span), spans)
+        return self.counts_with(self.bits[samples])
+
+    def counts_with(self, bits: np.ndarray) -> np.ndarray:
+        """Return the counts of other rows, given by their bits, with all rows: (len(bits), n), float32."""
+        table = np.empty((len(bits), len(self.bits)), np.float32)
+        spans = ranges(len(self.bits))
+        parallel_map(lambda span: count_shared_bits(bits, self.bits, self._factor, table, *span), spans)
         return table
 
 
@@ -73,7 +92,12 @@ def _triangle_ranges(n: int) -> list[tuple[int, int]]:
     return [(int(lo), int(hi)) for hi, lo in pairwise(cuts) if hi > lo]
 
 
-def _first_of_twins(columns: ActiveByNeuron) -> tuple[ActiveByNeuron, int]:
+def has_twins(columns: ActiveByNeuron) -> bool:
+    """Return whether both halves of the neurons have equal fire sets."""
+    return first_of_twins(columns)[1] == 2
+
+
+def first_of_twins(columns: ActiveByNeuron) -> tuple[ActiveByNeuron, int]:
     """Return the first half of the neurons and 2 if both halves have equal fire sets, else all neurons and 1.
 
     Equal halves are those of an antisymmetric start.

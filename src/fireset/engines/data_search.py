@@ -16,7 +16,7 @@ Deviations from the listing:
 """
 
 from collections.abc import Callable, Iterator
-from copy import copy
+from copy import copy, deepcopy
 
 import numpy as np
 
@@ -57,20 +57,22 @@ class DataSearchEngine(ListEngine):
     radius : "auto" or float
         R of every neuron. "auto" balances refreshes against near misses for each neuron by its speed; see
         ``fireset.engines.cost.best_radii``.
-    index : str
-        Kind of the half-space index over the rows; see ``fireset.hsr.build``.
+    index : str or HalfSpaceIndex
+        Kind of the half-space index over the rows, or an index over them: ``fireset.hsr.build(X)``, in the precision of
+        the network. Any number of engines, in any number of threads, may share an index. It must not be changed while
+        they train; a change raises an InputError.
     """
 
     name = "data"
     supports_sparse = True
-    supports_output_training = True
     can_reduce_memory = True
     summary = "keeps a list of rows for each neuron, searched again only when it has moved far (Algorithm 2)"
 
-    def __init__(self, radius: float | str = "auto", index: str = "auto"):
+    def __init__(self, radius: float | str = "auto", index: str | HalfSpaceIndex = "auto"):
         super().__init__()
         check_radius(radius)
-        self._kind = check_kind(index)
+        self._given_index = index if isinstance(index, HalfSpaceIndex) else None
+        self._kind = index.kind if isinstance(index, HalfSpaceIndex) else check_kind(index)
         self._adaptive = radius == "auto"
         self.max_radius = MAX_RADIUS if radius == "auto" else float(radius)
 
@@ -78,6 +80,18 @@ class DataSearchEngine(ListEngine):
         super().check_input(X)
         if self.sparse and self._kind not in ("auto", "scan"):
             raise InputError(f"index must be 'auto' or 'scan' for sparse rows, got {self._kind!r}")
+        if self._given_index is not None:
+            _check_index(self._given_index, X)
+            self._changes_before = self._given_index.changes
+
+    def __deepcopy__(self, memo: dict) -> "DataSearchEngine":
+        """Copy the engine, as ``fit`` and ``sklearn.base.clone`` do, without copying an index that was given."""
+        if self._given_index is not None:
+            memo[id(self._given_index)] = self._given_index
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(deepcopy(self.__dict__, memo))
+        return copied
 
     # Planning
 
@@ -116,7 +130,8 @@ class DataSearchEngine(ListEngine):
                 break
         if smaller.memory_bytes(network, n_samples) <= budget:
             return self if smaller.max_radius == self.max_radius else smaller
-        return BlockEngine.within_budget(network, n_samples, budget, sparse=self.sparse)
+        index = "scan" if self._given_index is None else self._given_index
+        return BlockEngine.within_budget(network, n_samples, budget, sparse=self.sparse, index=index)
 
     def _first_radius(self, network) -> float:
         if not self._adaptive:
@@ -131,10 +146,10 @@ class DataSearchEngine(ListEngine):
 
     def _uses_chunks(self) -> bool:
         # A tree over all rows saves more than chunks do, and trees are chosen where rows are short.
-        return self.index_kind(self.network, len(self.X)) == "scan"
+        return self._given_index is None and self.index_kind(self.network, len(self.X)) == "scan"
 
     def _count_chunks(self, network, n_samples: int) -> int:
-        chunked = not self.sparse and self.index_kind(network, n_samples) == "scan"
+        chunked = not self.sparse and self._given_index is None and self.index_kind(network, n_samples) == "scan"
         return len(chunk_ranges(int(aligned_row_bytes(network, n_samples)), n_samples)) if chunked else 1
 
     def _batch_size(self, network, n_samples: int) -> int:
@@ -165,6 +180,9 @@ class DataSearchEngine(ListEngine):
             self.work.refreshes *= 2
 
     def _index_over(self, X: Rows) -> HalfSpaceIndex:
+        if self._given_index is not None:
+            return self._given_index
+        self.work.points_indexed += len(X)
         if isinstance(X, SparseRows):
             return ScanIndex(X, copy=False, largest_norm=self._sample_norm)
         kind = self.index_kind(self.network, len(self.X))
@@ -285,8 +303,11 @@ class DataSearchEngine(ListEngine):
         return radii + 2 * slack
 
     def _query(self, index: HalfSpaceIndex, neurons: np.ndarray, margins: np.ndarray) -> Report:
-        with self._counting(index):
-            return index.report(self.network.weights[neurons], self.network.threshold - margins, ordered=False)
+        weights, thresholds = self.network.weights[neurons], self.network.threshold - margins
+        report = self._search_index(index, weights, thresholds, with_values=True)
+        if self._given_index is not None and index.changes != self._changes_before:
+            raise InputError("index must not be changed while an engine uses it; give the engine an index of its own")
+        return report
 
     def _fill(self, lists: CandidateLists, neurons: np.ndarray, report: Report, margins: np.ndarray) -> np.ndarray:
         """Store the reported candidates. Return the certified radii: ``margins``, or less where a slot is too small."""
@@ -315,6 +336,28 @@ class DataSearchEngine(ListEngine):
         lists.prefix_lengths[neurons] = 0
         lists.next_references[neurons] = np.inf
         return radii
+
+
+def _check_index(index: HalfSpaceIndex, X: Rows) -> None:
+    """Check that the points of the index are the rows of X, in the same precision and order. Cost O(n·d)."""
+    if isinstance(X, SparseRows):
+        raise InputError("index must be 'auto' or 'scan' for sparse rows, got an index over dense points")
+    if index.dtype != X.dtype:
+        raise InputError(
+            f"index must have the precision of the network, {X.dtype}, got {index.dtype}; build it over "
+            f"X.astype({X.dtype.name!r})"
+        )
+    if (len(index), index.n_features) != X.shape:
+        raise InputError(f"index must have the {X.shape} rows of X, got {len(index), index.n_features}")
+    numbers = np.arange(len(X))
+    if not np.array_equal(index.ids, numbers):
+        raise InputError(f"index must have the ids 0 … {len(X) - 1} of the rows; build it over X without ids")
+    differs = (index.get(numbers) != X).any(axis=1)
+    if differs.any():
+        raise InputError(
+            f"index must have the rows of X, got another row {np.flatnonzero(differs)[0]}; build it over the rows that "
+            "are trained on, mapped to norm 1"
+        )
 
 
 def _select(report: Report, chosen: np.ndarray) -> Report:

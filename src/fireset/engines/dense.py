@@ -7,7 +7,7 @@ beyond ``_MAX_BITS`` nothing is stored and the pre-activations are computed agai
 import numpy as np
 
 from fireset._util.gaussian import upper_tail
-from fireset._util.parallel import parallel_map, ranges, thread_count
+from fireset._util.parallel import MAX_RANGES, parallel_map, ranges, thread_count
 from fireset.engines.base import BatchEngine
 from fireset.engines.fire_set_engine import FireSetEngine
 from fireset.engines.step_rule import NeuronGradients, StepRule
@@ -25,13 +25,20 @@ class DenseEngine(FireSetEngine, BatchEngine):
     summary = "computes every pair of row and neuron: the reference for all others"
     preprocesses = False
     supports_sparse = True
-    supports_output_training = True
+
+    def __init__(self, forward_only: bool = False):
+        """``forward_only`` stores no active pairs, for solvers that need predictions and no gradients."""
+        super().__init__()
+        self._forward_only = forward_only
 
     def _prepare(self) -> None:
         self._active: dict[tuple[int, int], np.ndarray] = {}
         self._batch: DenseEngine | None = None  # an engine on the rows of the last ``forward_rows``
         pairs = len(self.X) * self.network.width
-        self._stores_active, self._packs = pairs <= _MAX_BITS, pairs > _MAX_UNPACKED_PAIRS
+        self._stores_active, self._packs = (
+            pairs <= _MAX_BITS and not self._forward_only,
+            pairs > _MAX_UNPACKED_PAIRS,
+        )
 
     def memory_bytes(self, network, n_samples: int) -> float:
         """A bit or a byte per pair and the gradient; or the fire sets, which the choice of a step size needs before."""
@@ -39,6 +46,8 @@ class DenseEngine(FireSetEngine, BatchEngine):
         active = pairs * upper_tail(network.threshold)
         stored = pairs if pairs <= _MAX_UNPACKED_PAIRS else min(pairs, _MAX_BITS) / 8
         tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 10)
+        if self._forward_only:
+            return tiles + MAX_RANGES * n_samples * network.n_outputs * 8.0
         return tiles + max(stored + 1.5 * network.weights.nbytes, BYTES_PER_ACTIVE_PAIR * active)
 
     def forward(self) -> np.ndarray:
@@ -77,6 +86,18 @@ class DenseEngine(FireSetEngine, BatchEngine):
         if not self._stores_active:
             self.work.inner_products += len(X) * network.width
         return NeuronGradients(np.arange(network.width), rows)
+
+    def output_gradient(self, residual: np.ndarray) -> np.ndarray:
+        network = self.network
+        gradient = np.zeros_like(network.output_weights)
+        scaled = (residual / network.divisor).astype(network.dtype)
+
+        def add(span: tuple[int, int]) -> None:
+            for tile in network.tiles(self.X, *span):
+                gradient[tile.neurons] += tile.activations @ scaled[tile.samples]
+
+        parallel_map(add, ranges(network.width), uses_blas=True)
+        return gradient
 
     def forward_rows(self, rows: np.ndarray) -> np.ndarray:
         self._batch = DenseEngine()

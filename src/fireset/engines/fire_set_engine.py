@@ -10,8 +10,9 @@ import numpy as np
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.base import Engine
 from fireset.engines.common_counts import BitCountColumns, common_counts
+from fireset.engines.output_layer import ListedOutputLayer
 from fireset.engines.step_rule import NeuronGradients, StepRule
-from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns, TangentOperator, fire_set_product
+from fireset.engines.tangent import ActiveByNeuron, CommonCountColumns, OutputLayer, TangentOperator, fire_set_product
 from fireset.kernels.fire_sets import jacobian_product, row_gradients
 from fireset.sparse_rows import kernel_rows
 
@@ -41,17 +42,7 @@ class FireSetEngine(Engine):
         self.weights_moved(*rule.apply(self.network.weights, self.gradient(residual)))
 
     def output_gradient(self, residual: np.ndarray) -> np.ndarray:
-        """Computes every pair; otherwise as ``Engine.output_gradient``."""
-        network = self.network
-        gradient = np.zeros_like(network.output_weights)
-        scaled = (residual / network.divisor).astype(network.dtype)
-
-        def add(span: tuple[int, int]) -> None:
-            for tile in network.tiles(self.X, *span):
-                gradient[tile.neurons] += tile.activations @ scaled[tile.samples]
-
-        parallel_map(add, ranges(network.width), uses_blas=True)
-        return gradient
+        return self.output_layer().gradient(residual)
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:  # noqa: ARG002 - for subclasses
         self.start(self.network, self.X)
@@ -77,6 +68,9 @@ class FireSetEngine(Engine):
 
     def approximate_tangent_operator(self) -> TangentOperator:
         return self.tangent_operator()
+
+    def output_layer(self) -> OutputLayer:
+        return ListedOutputLayer(self.network, self.X, self.active_by_neuron())
 
     def common_counts(self, dtype=np.float64) -> np.ndarray:
         return common_counts(self.active_by_neuron(), dtype)

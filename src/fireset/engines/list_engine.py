@@ -5,8 +5,6 @@ neurons for a row. The passes over the lists are in ``list_passes.py``, the stor
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +18,8 @@ from fireset.engines.list_passes import ListPasses
 from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.engines.tangent import ActiveByNeuron, TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron
-from fireset.hsr import HalfSpaceIndex
+from fireset.hsr import HalfSpaceIndex, Report
+from fireset.hsr.base import IndexWork
 from fireset.kernels.candidates import Certificates
 from fireset.sparse_rows import max_terms
 
@@ -162,13 +161,13 @@ class ListEngine(FireSetEngine):
         self._ensure_forward()
         return self._passes.active_by_neuron()
 
-    @contextmanager
-    def _counting(self, index: HalfSpaceIndex) -> Iterator[None]:
-        """Add the work of the index in this block to the work of the engine."""
-        nodes, tested = index.work.nodes_visited, index.work.points_tested
-        yield
-        self.work.nodes_visited += index.work.nodes_visited - nodes
-        self.work.inner_products += index.work.points_tested - tested
+    def _search_index(self, index: HalfSpaceIndex, normals: np.ndarray, thresholds, with_values: bool) -> Report:
+        """Answer queries, with the ids in any order, and add their work to the work of the engine."""
+        work = IndexWork()
+        found = index.with_ids(index.search_numbers(normals, thresholds, with_values, False, work), False)
+        self.work.nodes_visited += work.nodes_visited
+        self.work.inner_products += work.points_tested
+        return found
 
     def audit(self, neurons: np.ndarray | None = None) -> None:
         """Compare the lists of these neurons, ascending (default: all), with all rows; raise ``CertificateError``.

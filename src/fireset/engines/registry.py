@@ -68,14 +68,14 @@ def choose(
         Average number of stored entries of a row, for sparse rows.
     batches, trained_outputs : bool
         Whether training uses batches of rows, or changes the output weights. If the fastest engine does not support
-        it, another one does: "rows" or "dense" for batches, "data" for output weights.
+        batches, "rows" or "dense" does. For output weights "sums" is left out: it would have to list the active pairs.
     """
     costs = expected_costs(network, n_samples, max_iter, width, entries_per_row=entries_per_row)
+    if trained_outputs:
+        costs.pop("sums", None)
     name = min(costs, key=costs.__getitem__)
     if batches and not engine_class(name).supports_batches:
         name = "rows" if entries_per_row is None else "dense"
-    if trained_outputs and not engine_class(name).supports_output_training:
-        name = "data"
     return name
 
 

@@ -44,6 +44,38 @@ class CommonCountColumns(ABC):
         """Return the columns of these rows, transposed: (len(samples), n), float32."""
 
 
+class OutputLayer(ABC):
+    """The Jacobian of the output layer, J_A = ∂u/∂A, at fixed weights of the first layer.
+
+    ∂u_ik/∂a_rk = (κ/√m) σ_b(⟨w_r, x_i⟩), and 0 for the output weights of other outputs. The tangent kernel J_A J_Aᵀ is
+    thus block diagonal, with the block H_A = (κ²/m) Σ_r σ_b(⟨w_r, x_i⟩) σ_b(⟨w_r, x_j⟩) for every output.
+    """
+
+    @abstractmethod
+    def gradient(self, residual: np.ndarray) -> np.ndarray:
+        """Return J_Aᵀ v for v (n, c); (m, c), in the network's precision."""
+
+    @abstractmethod
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        """Return J_A V for V (m, c); (n, c), float64."""
+
+    @abstractmethod
+    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
+        """Return J_A J_Aᵀ v for v (n, c); (n, c), float64."""
+
+    @abstractmethod
+    def diagonal(self) -> np.ndarray:
+        """Return the diagonal of H_A, (n,)."""
+
+    @abstractmethod
+    def columns(self, rows: Rows) -> np.ndarray:
+        """Return the kernel H_A between given rows (k, d) and the rows of the engine: (k, n), in their precision."""
+
+    @abstractmethod
+    def kernel(self, rows: Rows) -> np.ndarray:
+        """Return the kernel H_A between given rows (k, d) and themselves: (k, k), in their precision."""
+
+
 def fire_set_product(X: Rows, output_weights: np.ndarray, fire_sets: "csr_array") -> TangentOperator:
     """Return the map v ↦ (1/m) J Jᵀ v for v (n, c), in float64, with J given by the fire sets.
 

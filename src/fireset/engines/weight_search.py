@@ -85,6 +85,7 @@ class WeightSearchEngine(ListEngine):
 
     def _first_lists(self) -> None:
         self._index = build(self.network.weights, self.index_kind(self.network, len(self.X)))
+        self.work.points_indexed += self.network.width
         self._radius = 0.0 if self._given_radius == "auto" else float(self._given_radius)
         self._mean_speed = -1.0
         self._weight_norms = np.zeros(self.network.width)
@@ -117,8 +118,7 @@ class WeightSearchEngine(ListEngine):
         # Without a radius the index contains the current weights and decides pairs as the forward pass does.
         margin = self._radius + 2 * slack if self._radius > 0 else 0.0
         self._passes.use_empty_lists()  # frees the previous lists
-        with self._counting(self._index):
-            thresholds = np.full(len(X), network.threshold - margin)
-            indptr, neurons = self._index.query_batch(X, thresholds, ordered=False)
+        thresholds = np.full(len(X), network.threshold - margin)
+        found = self._search_index(self._index, X, thresholds, with_values=False)
         self._radii[:] = self._radius
-        self._passes.use_complete_lists(indptr, neurons)
+        self._passes.use_complete_lists(found.indptr, found.ids)

@@ -145,6 +145,7 @@ class HalfSpaceIndex(ABC):
         self.dtype = points.dtype
         self.n_features = points.shape[1]
         self.work = IndexWork()
+        self.changes = 0  # number of calls that changed the points, so that other code can detect a change
         self._lock = ReadersWriterLock()
         self._next_id = 0
         self._id_map: IdMap | None = None  # None: ids are numbers
@@ -190,12 +191,12 @@ class HalfSpaceIndex(ABC):
         ordered : bool
             Whether the ids of a query ascend. ``False`` saves up to a third of the time if a tree finds many points.
         """
-        found = self._report(normals, thresholds, False, ordered)
+        found = self.with_ids(self.search_numbers(normals, thresholds, False, ordered), ordered)
         return found.indptr, found.ids
 
     def report(self, normals, thresholds, *, ordered: bool = True) -> Report:
         """Answer many queries like ``query_batch``, and return the values ⟨normal, point⟩ as well."""
-        return self._report(normals, thresholds, True, ordered)
+        return self.with_ids(self.search_numbers(normals, thresholds, True, ordered), ordered)
 
     def top(self, normals, k: int) -> TopK:
         """Find the k points of largest inner product with each normal, best first.
@@ -349,8 +350,13 @@ class HalfSpaceIndex(ABC):
         live, points = self._live_rows()
         return points[np.searchsorted(live, numbers)].astype(self.dtype)
 
-    def search_numbers(self, normals, thresholds, with_values: bool, ordered: bool = True) -> Report:
-        """Answer queries like ``report``, with numbers in place of ids."""
+    def search_numbers(
+        self, normals, thresholds, with_values: bool, ordered: bool = True, work: IndexWork | None = None
+    ) -> Report:
+        """Answer queries like ``report``, with numbers in place of ids.
+
+        The counts of this call are added to ``work``, too: ``self.work`` contains those of other threads.
+        """
 
         def answer(start: int) -> Answers:
             return self._answer(Queries(*(array[start : start + size] for array in queries)), with_values, ordered)
@@ -359,13 +365,14 @@ class HalfSpaceIndex(ABC):
             queries = self._checked_queries(normals, thresholds)
             size = self._block_size(len(queries.normals))
             blocks = parallel_map(answer, range(0, len(queries.normals), size), uses_blas=self._uses_blas)
-        self.work.add(
-            queries=len(queries.normals),
-            nodes_visited=sum(block.nodes_visited for block in blocks),
-            points_tested=sum(block.points_tested for block in blocks),
-            points_in_bulk=sum(block.points_in_bulk for block in blocks),
-            points_reported=sum(len(block.ids) for block in blocks),
-        )
+        for total in (self.work,) if work is None else (self.work, work):
+            total.add(
+                queries=len(queries.normals),
+                nodes_visited=sum(block.nodes_visited for block in blocks),
+                points_tested=sum(block.points_tested for block in blocks),
+                points_in_bulk=sum(block.points_in_bulk for block in blocks),
+                points_reported=sum(len(block.ids) for block in blocks),
+            )
         indptr = np.cumsum(np.concatenate([np.zeros(1, np.int64), *(block.counts for block in blocks)]))
         starts = indptr[::size]
         ids = np.empty(indptr[-1], np.int32)
@@ -389,11 +396,11 @@ class HalfSpaceIndex(ABC):
         """Replace the numbers of a report by ids. Numbers stay valid, even if points are deleted meanwhile."""
         if self._id_map is None:
             return found
-        ids, values, indptr = self._id_map.ids_of(found.ids), found.values, found.indptr
+        ids, values = self._id_map.ids_of(found.ids), found.values
         if ordered:
-            order = np.lexsort((ids, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))))
+            order = np.lexsort((ids, np.repeat(np.arange(len(found.indptr) - 1), np.diff(found.indptr))))
             ids, values = ids[order], values[order] if len(values) else values
-        return Report(indptr, ids, values)
+        return found._replace(ids=ids, values=values)
 
     def set_ids(self, ids) -> None:
         """Set the ids of the points of a new index, in the order of the points."""
@@ -408,9 +415,6 @@ class HalfSpaceIndex(ABC):
             self._id_map = IdMap(by_number, numbers, next_id)
 
     # Checks and translation of arguments
-
-    def _report(self, normals, thresholds, with_values: bool, ordered: bool) -> Report:
-        return self.with_ids(self.search_numbers(normals, thresholds, with_values, ordered), ordered)
 
     def _ids_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return the ids, int64, of the points with these numbers."""

@@ -30,6 +30,7 @@ class DynamicIndex(HalfSpaceIndex):
             if self._next_id + len(points) > MAX_IDS:
                 raise InputError(f"an index can assign at most {MAX_IDS:,} ids; build a new one")
             numbers = np.arange(self._next_id, self._next_id + len(points))
+            self.changes += 1
             self._update_largest_norm(points)
             self._add(points, numbers)
             self._next_id += len(points)
@@ -43,6 +44,7 @@ class DynamicIndex(HalfSpaceIndex):
     def delete(self, ids) -> None:
         with self._lock.writing:
             numbers = np.unique(self._checked_ids(ids))
+            self.changes += 1
             self._delete(numbers)
             if self._id_map is not None:
                 self._id_map.remove(numbers)
@@ -55,6 +57,7 @@ class DynamicIndex(HalfSpaceIndex):
                 raise InputError(f"points must have one row for each of the {len(ids)} ids, got {len(points)}")
             ids, first = np.unique(ids[::-1], return_index=True)  # of an id that is given twice, the last row counts
             points = points[len(points) - 1 - first]
+            self.changes += 1
             self._update_largest_norm(points)
             self._move(ids, points)
 

@@ -2,7 +2,8 @@
 
 There are two families. ``strict`` kernels keep the order of floating-point operations as written; they decide which
 pairs are active. ``vectorized`` kernels let LLVM reorder sums and use fused multiply-add, which wide registers need.
-NaN and infinity keep their meaning in both, so that a diverging run is detected.
+NaN and infinity keep their meaning in both, so that a diverging run is detected. A kernel gives the same bits in the
+process that compiles it and in those that load it (``_KernelLibrary``).
 
 Compiled code is cached in the first of these folders that is writable:
 
@@ -29,7 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import numba.core.config
+from llvmlite.binding import Linkage
 from numba.core.caching import InTreeCacheLocator
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.misc.appdirs import AppDirs
 
 _FASTMATH = {"reassoc", "contract", "nsz"}
@@ -145,6 +149,29 @@ _DIGEST = _kernels_digest()
 _CACHE, _CACHE_FOLDER = _choose_cache(_DIGEST)
 
 
+def cache_is_shared() -> bool:
+    """Return whether other processes of this user can read the code that this one compiles."""
+    return _CACHE
+
+
+def is_marked(name: str) -> bool:
+    """Return whether ``mark`` was called with this name for the present kernels, in any process."""
+    return _CACHE and _named_mark(name).exists()
+
+
+def mark(name: str) -> None:
+    """Record in the cache folder that the kernels that ``name`` stands for are compiled."""
+    try:
+        _named_mark(name).touch()
+    except OSError:  # the folder was removed or is full: kernels are compiled again
+        return
+
+
+def _named_mark(name: str) -> Path:
+    folder = Path(_CACHE_FOLDER) if _CACHE_FOLDER else _FOLDER / "__pycache__"
+    return folder / f"{name}.{_PYTHON}.{_DIGEST[:16]}.mark"
+
+
 class KernelCacheLocator(InTreeCacheLocator):
     """Names and stamps the cache files of a kernel.
 
@@ -178,9 +205,35 @@ def _cache_settings() -> Iterator[None]:
             setattr(_CONFIG, name, value)
 
 
+class _KernelLibrary(JITCodeLibrary):
+    """Compiled code of one kernel, with private copies of the functions that it calls.
+
+    numba compiles a copy of each called function together with the kernel, and exports it. Several kernels then define
+    the same symbol, and all of them call the definition that was loaded first. The copies were optimized in different
+    surroundings, and the sums of ``vectorized`` functions differ between them in the last bits. Without private copies
+    results would depend on the kernels that a process ran before, and on whether it compiled or loaded them.
+    """
+
+    def _optimize_final_module(self) -> None:
+        super()._optimize_final_module()
+        for function in self._final_module.functions:
+            if function.linkage == Linkage.linkonce_odr:
+                function.linkage = Linkage.internal
+
+
+class _KernelCompiler(Compiler):
+    """numba's compiler, with a ``_KernelLibrary`` for the compiled code."""
+
+    def define_pipelines(self) -> list[Any]:
+        if self.state.library is None:
+            self.state.library = _KernelLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+            self.state.library.enable_object_caching()  # so that the cache can store it
+        return super().define_pipelines()
+
+
 def _compiler(**options: Any) -> Any:
     """Create a decorator for kernels with these options of ``numba.njit``."""
-    decorator = numba.njit(cache=_CACHE, nogil=True, error_model="numpy", **options)
+    decorator = numba.njit(cache=_CACHE, nogil=True, error_model="numpy", pipeline_class=_KernelCompiler, **options)
 
     def declare(function: Callable) -> Any:
         with _cache_settings():

@@ -22,20 +22,20 @@ class Snapshot:
         self._network = network
         self.record = record
         self.weights = network.weights.copy()
-        self._output_weights = network.output_weights.copy() if with_outputs else None
+        self.output_weights = network.output_weights.copy() if with_outputs else None
 
     def take(self, record: Iteration) -> None:
         """Overwrite the copy with the current arrays of the network."""
         np.copyto(self.weights, self._network.weights)
-        if self._output_weights is not None:
-            np.copyto(self._output_weights, self._network.output_weights)
+        if self.output_weights is not None:
+            np.copyto(self.output_weights, self._network.output_weights)
         self.record = record
 
     def restore(self) -> None:
         """Write the copy into the network."""
         np.copyto(self._network.weights, self.weights)
-        if self._output_weights is not None:
-            np.copyto(self._network.output_weights, self._output_weights)
+        if self.output_weights is not None:
+            np.copyto(self._network.output_weights, self.output_weights)
 
     def changed_neurons(self) -> np.ndarray:
         """Return the indices of neurons whose weights in the copy differ from those of the network, as bits."""

@@ -26,7 +26,9 @@ def set_up_engine(
     network, X, n_samples = shard.local, problem.X, len(problem.X)
     sparse = isinstance(X, SparseRows)
     if isinstance(engine, str):
-        if engine == "auto":
+        if engine == "auto" and solver.forward_only:
+            engine = create("dense", forward_only=True)
+        elif engine == "auto":
             engine = choose(
                 network,
                 problem.n_rows,
@@ -36,7 +38,7 @@ def set_up_engine(
                 batches=bool(solver.batch_size),
                 trained_outputs=solver.trains_outputs,
             )
-        engine = create(engine)
+        engine = create(engine) if isinstance(engine, str) else engine
     _check_engine(engine, solver, shard)
     engine.check_input(X)
     # Where workers share the rows: the gradient of this worker's rows and that of all rows.
@@ -53,7 +55,14 @@ def set_up_engine(
     if problem.row_group.size > 1:
         engine = RowShardEngine(engine, problem.row_group)
     index = engine.index_kind(network, n_samples)
-    compile_kernels(engine.name, network.dtype, index, several_outputs=network.n_outputs > 1, sparse=sparse)
+    compile_kernels(
+        engine.name,
+        network.dtype,
+        index,
+        several_outputs=network.n_outputs > 1,
+        sparse=sparse,
+        products=solver.uses_tangent_products,
+    )
     return engine
 
 

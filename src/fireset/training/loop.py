@@ -89,9 +89,9 @@ class Trainer:
     y : (n,) or (n, c) array
     engine : str or Engine
         "auto", a name that ``fireset engines`` lists, or an engine object such as ``create("data", radius=0)``.
-    solver : "gradient", "gauss-newton" or Solver
-        The paper's gradient descent, regularized least squares on the linearized network (``GaussNewton``), or an
-        object.
+    solver : "gradient", "gauss-newton", "nystrom" or Solver
+        The paper's gradient descent, regularized least squares on the linearized network (``GaussNewton``), its
+        restriction to centre rows for many rows (``NystromGaussNewton``), or an object.
     loss : str or Loss
         "squared_error", the paper's ½ Σ (u − y)², or another name or object of ``fireset.training.losses``.
     learning_rate : "auto", "theory" or a number
@@ -101,8 +101,9 @@ class Trainer:
         first resets the momentum, then halves the rate.
     batch_size, shuffle_seed
         Number of rows for one step, drawn by the seed; an iteration is then an epoch (``MiniBatchDescent``).
-    trained_outputs : bool
-        Whether gradient descent trains the output weights, too, which then become real numbers.
+    trained_outputs : bool or float
+        Whether the output weights are trained, too, which then become real numbers. For "gauss-newton" a number s is
+        the scale of their steps relative to those of the weights; True is 1.
     ridge : "auto" or a number
         λ of the ridge towards the initial weights, for "gauss-newton"; "auto" chooses it by leave-one-out.
     max_iter : int
@@ -141,7 +142,7 @@ class Trainer:
         nesterov: bool = False,
         batch_size: int | None = None,
         shuffle_seed: int = 0,
-        trained_outputs: bool = False,
+        trained_outputs: bool | float = False,
         ridge: float | str = "auto",
         max_iter: int = 500,
         tol: float = 1e-6,

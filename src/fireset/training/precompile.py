@@ -1,12 +1,19 @@
 """Compilation of the kernels on a tiny problem, so that training times exclude it.
 
-It takes seconds the first time on a machine. Later the compiled code is read from disk.
+It takes seconds the first time on a machine. Later the compiled code is read from disk. numba compiles on one core. At
+the first fit with Gauss–Newton a second process therefore compiles the kernels of tangent products, while this process
+chooses settings and compiles the others.
 """
 
+import os
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
+from fireset._util.parallel import ranges, thread_count
 from fireset.engines.registry import ENGINES, create, engine_class
 from fireset.engines.step_rule import StepRule
 from fireset.hsr import build
@@ -16,11 +23,18 @@ from fireset.sparse_rows import SparseRows
 
 @cache
 def compile_kernels(
-    engine: str, dtype, index: str | None = None, *, several_outputs: bool = False, sparse: bool = False
+    engine: str,
+    dtype,
+    index: str | None = None,
+    *,
+    several_outputs: bool = False,
+    sparse: bool = False,
+    products: bool = False,
 ) -> None:
-    """Compile and load all kernels of an engine, precision and kind of index.
+    """Compile and load the kernels of an engine, precision and kind of index.
 
-    One and several outputs, and dense and sparse rows, use different kernels. Repeated calls cost nothing.
+    One and several outputs, and dense and sparse rows, use different kernels. With ``products`` the kernels of tangent
+    products and common counts are compiled, otherwise those of gradient steps. Repeated calls cost nothing.
     """
     from fireset.network import ShiftedReLUNetwork
 
@@ -34,10 +48,87 @@ def compile_kernels(
         tiny = create(engine)
         tiny.start(network, _sparse(X) if sparse else X)
         residual = tiny.forward()
+        if products:
+            _finish_background(np.dtype(dtype), several_outputs=several_outputs)
+            tiny.tangent_operator()(residual)
+            tiny.jacobian_product(network.weights)
+            tiny.gradient(residual)
+            tiny.common_counts(network.dtype.type)
+            continue
         tiny.approximate_tangent_operator()(residual)
         tiny.step(residual, StepRule(0.1))
         tiny.forward()
         tiny.step(residual, StepRule(0.1, 0.9, True))
+
+
+# The processes of ``compile_in_background`` by precision and number of outputs.
+_BACKGROUND: dict[tuple[str, bool], subprocess.Popen] = {}
+_MAX_WAIT_SECONDS = 60.0  # for such a process; then the kernels are compiled in this one
+_COMMAND = "from fireset.training.precompile import compile_products as c; c({dtype!r}, {several!r})"
+
+
+def compile_in_background(dtype, *, several_outputs: bool) -> None:
+    """Start a process that compiles the kernels of tangent products over candidate lists, unless they are cached.
+
+    ``compile_kernels`` with ``products`` waits for it. There is none on a single core, or if the cache of compiled code
+    is not writable.
+    """
+    from fireset.kernels.compiling import cache_is_shared, is_marked
+
+    name = np.dtype(dtype).name
+    if (name, several_outputs) in _BACKGROUND or is_marked(_mark(name, several_outputs)):
+        return
+    if not cache_is_shared() or thread_count() < 2 or not sys.executable or getattr(sys, "frozen", False):
+        return
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
+    command = _COMMAND.format(dtype=name, several=several_outputs)
+    try:
+        _BACKGROUND[name, several_outputs] = subprocess.Popen(
+            [sys.executable, "-c", command],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C interrupts the fit only; the process ends by itself
+        )
+    except OSError:
+        return  # no further process can be started: this one compiles all kernels
+
+
+def _finish_background(dtype: np.dtype, *, several_outputs: bool) -> None:
+    """Wait for the process of ``compile_in_background``, if there is one."""
+    process = _BACKGROUND.get((dtype.name, several_outputs))
+    if process is not None:
+        try:
+            process.wait(_MAX_WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def compile_products(dtype: str, several_outputs: bool) -> None:
+    """Compile the kernels of tangent products and common counts over candidate lists, and no others."""
+    from fireset.engines.common_counts import common_counts
+    from fireset.engines.list_passes import ListPasses
+    from fireset.kernels.compiling import mark
+    from fireset.network import ShiftedReLUNetwork
+
+    network = ShiftedReLUNetwork.initialize(2, 1, 1 + several_outputs, threshold=0.0, dtype=dtype)
+    passes = ListPasses(network, np.ones((3, 1), network.dtype), chunked=False)
+    passes.use_empty_lists()
+    for span in ranges(network.width):
+        passes.chunks[0].lists.active_buffer(span)
+    direction = np.zeros((3, network.n_outputs))
+    passes.tangent_operator()(direction)
+    passes.jacobian_product(network.weights)
+    passes.gradient(direction)
+    common_counts(passes.active_by_neuron(), network.dtype.type)
+    mark(_mark(dtype, several_outputs))
+
+
+def _mark(dtype: str, several_outputs: bool) -> str:
+    return f"products-{dtype}-{'several' if several_outputs else 'one'}"
 
 
 def _sparse(X: np.ndarray) -> SparseRows:

@@ -12,12 +12,14 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from fireset.distributed.row_shares import RowShares
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows, SparseRows, stack_rows
 from fireset.training.losses import Loss
 
 _MAX_LOSS = 1e300  # leaves a margin for predictions with errors larger than the targets
 _MAX_GRADIENT = 1e-3  # of the largest number of the network's precision, for the same reason
+_MAX_PERMUTED_ROWS = 10_000_000  # a permutation takes 8 bytes for each; beyond, rows are drawn one by one
 _UNSCALED_EXPONENT = 16  # mean weights within 2^±16 are used as they are
 
 
@@ -106,9 +108,31 @@ class TrainingProblem:
             self.weight_unit,
         )
 
+    @cached_property
+    def shares(self) -> RowShares:
+        """This worker's rows among those of all workers."""
+        return RowShares(self.row_group, len(self.X))
+
     def total(self, *sums: float) -> list[float]:
         """Return sums over all rows from those over this worker's rows, with equal bits on all workers."""
-        return self.row_group.all_reduce_exact(np.array(sums))[0].tolist()
+        return self.shares.totals(*sums)
+
+    def sample(self, size: int) -> np.ndarray:
+        """Return the numbers, ascending, of up to ``size`` random training rows of positive weight of all workers.
+
+        The rows are the same for any number of workers. Deterministic; cost O(size) besides a pass over the weights.
+        """
+        positive = np.flatnonzero(self.weight > 0)
+        ends = np.r_[0, np.cumsum(self.shares.counts(len(positive)))]
+        rng, count = np.random.default_rng(0), int(ends[-1])
+        if count <= _MAX_PERMUTED_ROWS:
+            ranks = rng.permutation(count)[:size]
+        else:
+            ranks = rng.choice(count, size, replace=False, shuffle=False)
+        edges = np.searchsorted(np.sort(ranks), ends)
+        place = self.row_group.rank
+        own = positive[np.sort(ranks)[edges[place] : edges[place + 1]] - ends[place]] + self.shares.first
+        return self.shares.concatenate(own, np.diff(edges))
 
     def norm(self, vector: np.ndarray) -> float:
         """Return √(Σ v²) over all rows from this worker's part of v, (n, c)."""

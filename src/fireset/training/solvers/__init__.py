@@ -4,6 +4,7 @@ from fireset.training.solvers.base import Solver
 from fireset.training.solvers.gauss_newton import GaussNewton
 from fireset.training.solvers.gradient import GradientDescent
 from fireset.training.solvers.mini_batches import MiniBatchDescent
+from fireset.training.solvers.nystrom import NystromGaussNewton
 from fireset.training.solvers.registry import SOLVERS, make_solver, solver_class
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "GaussNewton",
     "GradientDescent",
     "MiniBatchDescent",
+    "NystromGaussNewton",
     "Solver",
     "make_solver",
     "solver_class",

@@ -49,6 +49,11 @@ class Solver(ABC):
         Whether it moves ``network.output_weights``, too.
     shares_rows : bool
         Whether workers may have different rows. All sums over rows must then be made by ``problem.total``.
+    uses_tangent_products : bool
+        Whether it multiplies by the tangent kernel instead of calling ``engine.step``; the kernels of the other kind
+        are not compiled.
+    forward_only : bool
+        Whether it calls no method of the engine but ``forward``. "auto" is then an engine without preprocessing.
     converged : bool
         Set by ``step`` when no further step is worthwhile: training stops with ``StopReason.TOL``.
     stalled : bool
@@ -67,6 +72,8 @@ class Solver(ABC):
     batch_size: int | None = None
     trains_outputs: bool = False
     shares_rows: bool = False
+    uses_tangent_products: ClassVar[bool] = False
+    forward_only: ClassVar[bool] = False
     converged: bool = False
     stalled: bool = False
 

@@ -13,6 +13,10 @@ J Jᵀ for one output is the kernel H(t) of the paper. Brand, Peng, Song and Wei
 Neural Networks in Near-Linear Time", ITCS 2021) prove that few such iterations train an over-parameterized network;
 docs/solvers.md lists which of their steps are used.
 
+With ``trained_outputs=s`` the output weights A are trained, too, and the penalty of A is (λ/2) ‖A − A₀‖²/s². In the
+variables (W, A/s) all formulas hold as above: J Jᵀ becomes J_W J_Wᵀ + s² J_A J_Aᵀ, J D becomes J_W D_W + J_A D_A, and A
+moves by −s² J_Aᵀδ − (λ/ν) D_A.
+
 μ is the Levenberg–Marquardt damping. It is raised if the trust ratio, the actual divided by the predicted reduction of
 the objective, is below a tenth. A step that does not reduce the objective is undone. Training has converged when the
 predicted reduction of an undamped step is below ``tol`` of the objective and a bound shows that its system was solved.
@@ -28,6 +32,7 @@ import numpy as np
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
+from fireset.engines.output_layer import output_layer_bytes
 from fireset.network import ShiftedReLUNetwork
 from fireset.theory.leave_one_out import LeaveOneOutFit, best_ridge
 from fireset.training.best_weights import Snapshot
@@ -64,6 +69,8 @@ _NEGLIGIBLE_DAMPING = 0.1  # times the ridge: below, it is set to 0 instead of b
 _NEGLIGIBLE_REDUCTION = 1e-3  # of ``tol`` of the objective: smaller damped steps are not made
 _SLOW_ITERATIONS = 5  # successful ones with an average reduction below ``tol`` end training
 
+_MIN_TRAINED_OUTPUTS = 1e-6  # beyond this and its inverse, a step of one layer is rounded away in float32
+
 # Choice of the ridge
 _RIDGE_ROWS = 800
 _FIRST_RIDGE = 6  # index in ``RELATIVE_RIDGES``
@@ -86,6 +93,7 @@ class _Proposal(NamedTuple):
     """A step that has been computed and not made yet."""
 
     weights: np.ndarray  # after the step
+    output_weights: np.ndarray | None  # after the step; None if they are not trained
     predicted_reduction: float
     solved: bool  # whether a bound shows that no other step has a much larger predicted reduction
 
@@ -109,6 +117,9 @@ class GaussNewton(Solver):
     tol : float
         Stop when the predicted reduction of a step is below this fraction of the objective, or when the average of the
         last five successful steps is.
+    trained_outputs : bool or float
+        s: the scale of the steps of the output weights relative to those of the weights. 0 or False keeps the output
+        weights, True is 1.
 
     Attributes
     ----------
@@ -128,18 +139,28 @@ class GaussNewton(Solver):
     iteration_label = "round"
     runs_to_max_iter = False
     default_output_scale = 1000.0
+    uses_tangent_products = True
     steady_since = None
+    shares_rows = True
 
-    def __init__(self, ridge: float | str = "auto", tol: float = 1e-3):
+    def __init__(self, ridge: float | str = "auto", tol: float = 1e-3, trained_outputs: bool | float = False):
         if ridge != "auto" and not (is_number(ridge) and float(ridge) > 0):
             raise InputError(f"ridge must be 'auto' or a positive number, got {ridge!r}")
         if not is_number(tol) or tol < 0:
             raise InputError(f"tol must be at least 0, got {tol!r}")
+        scale = float(trained_outputs) if is_number(trained_outputs) or isinstance(trained_outputs, bool) else -1.0
+        if scale and not _MIN_TRAINED_OUTPUTS <= scale <= 1.0 / _MIN_TRAINED_OUTPUTS:
+            raise InputError(
+                f"trained_outputs must be a bool, 0, or a number from {_MIN_TRAINED_OUTPUTS:g} to "
+                f"{1.0 / _MIN_TRAINED_OUTPUTS:g}, got {trained_outputs!r}"
+            )
         self._requested_ridge, self._tol = ridge, float(tol)
+        self._output_factor = scale**2
+        self.trains_outputs = self._output_factor > 0
         self.leave_one_out_error: float | None = None
         self.products = 0
         self.predicted_reduction: float | None = None
-        self._initial_weights = np.empty((0, 0))
+        self._initial_weights = self._initial_outputs = np.empty((0, 0))
         self._ridge = self._damping = 0.0
 
     @classmethod
@@ -148,10 +169,14 @@ class GaussNewton(Solver):
 
     def remember_start(self, network: ShiftedReLUNetwork) -> None:
         self._initial_weights = network.weights.copy()
+        self._initial_outputs = network.output_weights.copy()
 
     def start(self, run: Run) -> None:
-        if not run.network.has_sign_outputs:
-            raise InputError("solver='gauss-newton' needs outputs of ±1; go on with solver='gradient'")
+        if not run.network.has_sign_outputs and not self.trains_outputs:
+            raise InputError(
+                "solver='gauss-newton' needs outputs of ±1 unless they are trained; use trained_outputs=True, or "
+                "solver='gradient'"
+            )
         self._reset(run)
         requested = self._requested_ridge
         self._ridge = self._choose_ridge() if requested == "auto" else float(requested) / run.problem.weight_unit
@@ -163,16 +188,18 @@ class GaussNewton(Solver):
         self._trusted = True  # whether the last trust ratio was good
         self._model_accurate = True  # whether the last prediction was within ``_MODEL_TOLERANCE``
         self._trial: _TrialStep | None = None
-        self._linear = LinearSolver(run)
+        self._linear = LinearSolver(run, self._output_factor)
 
     def _choose_ridge(self) -> float:
-        run = self.run
-        trained = np.flatnonzero(run.problem.weight > 0)
-        rows = np.sort(np.random.default_rng(0).permutation(trained)[:_RIDGE_ROWS])
-        u = run.engine.forward()[rows]
+        run, problem = self.run, self.run.problem
+        rows = problem.sample(_RIDGE_ROWS)
+        u = problem.shares.select(run.engine.forward(), rows)
+        targets, weight = problem.shares.select(problem.targets, rows), problem.shares.select(problem.weight, rows)
         kernel = self._linear.kernel_block(rows)
-        found = choose_ridge(kernel, run.loss, u, run.problem.targets[rows], run.problem.weight[rows])
-        shared = np.array([found.ridge, found.error])
+        shared = np.zeros(2)
+        if run.group.rank == 0:
+            found = choose_ridge(kernel, run.loss, u, targets, weight)
+            shared[:] = found.ridge, found.error
         run.group.broadcast(shared, source=0)
         self.leave_one_out_error = float(shared[1])
         return float(shared[0])
@@ -192,19 +219,31 @@ class GaussNewton(Solver):
         return 2.0 * self._ridge / (2.0 * self._ridge + self._damping) if self._ridge else 1.0
 
     def penalty(self) -> float:
-        return 0.5 * self._ridge * self._squared_norm(self._displacement()) if self._ridge else 0.0
+        network = self.run.network
+        return (
+            0.5 * self._ridge * self._squared_distance(network.weights, network.output_weights) if self._ridge else 0.0
+        )
 
     def penalty_at_zero(self) -> float:
-        return 0.5 * self._ridge * self._squared_norm(self._initial_weights) if self._ridge else 0.0
+        """Return the smallest penalty of predictions of 0, by weights of 0 or by output weights of 0."""
+        if not self._ridge:
+            return 0.0
+        squares = self._squared_norm(self._initial_weights)
+        if self.trains_outputs:
+            squares = min(squares, self._squared_norm(self._initial_outputs) / self._output_factor)
+        return 0.5 * self._ridge * squares
 
-    def _displacement(self) -> np.ndarray:
-        """Return D = W − W₀."""
-        return self.run.network.weights - self._initial_weights
+    def _squared_distance(self, weights: np.ndarray, output_weights: np.ndarray | None) -> float:
+        """Return ‖W − W₀‖² + ‖A − A₀‖²/s², without the second term if the output weights are not trained."""
+        squares = self._squared_norm(weights - self._initial_weights)
+        if self.trains_outputs and output_weights is not None:
+            squares += self._squared_norm(output_weights - self._initial_outputs) / self._output_factor
+        return squares
 
     def _squared_norm(self, rows: np.ndarray) -> float:
-        """Return the squared norm over the neurons of all workers."""
+        """Return the squared norm over all neurons."""
         own = np.array([np.einsum("ij,ij->", rows, rows, dtype=np.float64)])
-        return float(self.run.group.all_reduce_exact(own)[0][0])
+        return float(self.run.shard.group.all_reduce_exact(own)[0][0])
 
     def _objective(self, record: Iteration) -> float:
         """Return the objective of an iteration in units of ``problem.weight_unit``."""
@@ -249,7 +288,7 @@ class GaussNewton(Solver):
 
     def _undo(self, trial: _TrialStep) -> _Point:
         run, record = self.run, trial.record
-        self._replace_weights(trial.start.weights)
+        self._replace_weights(trial.start.weights, trial.start.output_weights)
         run.best.update(record)
         u = run.engine.forward()
         residual = run.loss.residual(u, run.problem.targets, run.problem.weight)
@@ -263,7 +302,7 @@ class GaussNewton(Solver):
             self.run.best.update(trial.record)
         self._trial = None
 
-    def _replace_weights(self, weights: np.ndarray) -> None:
+    def _replace_weights(self, weights: np.ndarray, output_weights: np.ndarray | None) -> None:
         engine, network = self.run.engine, self.run.network
         change = weights - network.weights
         distances = np.sqrt(np.einsum("ij,ij->i", change, change, dtype=np.float64))
@@ -272,6 +311,9 @@ class GaussNewton(Solver):
         self._linear.weights_moved()
         # The factor covers the rounding of the difference, of each square and of their sum.
         engine.weights_moved(moved, distances[moved] * (1.0 + 1e-5 if network.dtype == np.float32 else 1.0 + 1e-12))
+        if output_weights is not None:
+            np.copyto(network.output_weights, output_weights)
+            engine.outputs_moved()
 
     def _move(self, point: _Point) -> None:
         """Compute a step and make it, unless its predicted reduction is below ``tol`` of the objective."""
@@ -295,8 +337,9 @@ class GaussNewton(Solver):
             if proposal.predicted_reduction <= _NEGLIGIBLE_REDUCTION * least:
                 self._stop_without_step(point.objective)
                 return
-        self._trial = _TrialStep(Snapshot(self.run.network, point.record), proposal.predicted_reduction)
-        self._replace_weights(proposal.weights)
+        start = Snapshot(self.run.network, point.record, with_outputs=self.trains_outputs)
+        self._trial = _TrialStep(start, proposal.predicted_reduction)
+        self._replace_weights(proposal.weights, proposal.output_weights)
 
     # Convergence
 
@@ -339,31 +382,41 @@ class GaussNewton(Solver):
     def _propose(self, point: _Point, *, strict: bool = False) -> _Proposal:
         """Return the weights after a step, and the reduction of the objective that the linearized network predicts."""
         run, residual = self.run, point.residual
+        network, shares = run.network, run.problem.shares
         shift = self._ridge + self._damping
-        displacement = self._displacement()
+        displacement = network.weights - self._initial_weights
         roots = np.sqrt(run.loss.curvatures(point.predictions, run.problem.targets, run.problem.weight))
-        system = KernelSystem(run.engine, roots, shift)
-        squared_displacement = self._squared_norm(displacement)
+        system, outputs = self._linear.system(roots, shift), self._linear.output_layer()
+        squared_displacement = self._squared_distance(network.weights, network.output_weights)
         pull = np.zeros_like(residual)  # (λ/ν) J D
         if squared_displacement:
-            pull = run.engine.jacobian_product(displacement) * (self._ridge / shift)
+            pull = run.engine.jacobian_product(displacement)
+            if outputs is not None:
+                pull = pull + outputs.layer.jacobian_product(network.output_weights - self._initial_outputs)
+            pull = pull * (self._ridge / shift)
         scaled_residual = divided(residual, roots)
         right = scaled_residual - roots * pull
         # The objective of the step without what the system minimizes. 0 for squared error without damping.
-        constant = point.objective - 0.5 * float((scaled_residual**2).sum())
+        constant = point.objective - 0.5 * shares.dot(scaled_residual, scaled_residual)
         constant -= 0.5 * self._ridge * (self._ridge / shift) * squared_displacement  # λ² may overflow
         solution, solved = self._solve(system, right, point.objective, constant, strict=strict)
         # R J Δ follows from the residual of the system, without a further tangent product.
         weighted_change = -(right - solution.residual - shift * solution.z) - roots * pull
         change = divided(weighted_change, roots)
         neurons, rows = run.engine.gradient(roots * solution.z)
-        new = run.network.weights - displacement * (self._ridge / shift)
+        new = network.weights - displacement * (self._ridge / shift)
         new[neurons] -= rows
-        reduction = -float((residual * change).sum()) - 0.5 * float((weighted_change**2).sum())
-        reduction += 0.5 * self._ridge * (squared_displacement - self._squared_norm(new - self._initial_weights))
+        new_outputs = None
+        if outputs is not None:
+            output_displacement = network.output_weights - self._initial_outputs
+            new_outputs = network.output_weights - output_displacement * (self._ridge / shift)
+            new_outputs -= outputs.times(outputs.layer.gradient(roots * solution.z))
+        linear, squares = shares.totals(float((residual * change).sum()), float((weighted_change**2).sum()))
+        reduction = -linear - 0.5 * squares
+        reduction += 0.5 * self._ridge * (squared_displacement - self._squared_distance(new, new_outputs))
         if not self._damping:
             self.predicted_reduction = reduction / point.objective if point.objective > 0 else 0.0
-        return _Proposal(new, reduction, solved)
+        return _Proposal(new, new_outputs, reduction, solved)
 
     def _solve(
         self, system: KernelSystem, right: np.ndarray, objective: float, constant: float, *, strict: bool
@@ -380,15 +433,19 @@ class GaussNewton(Solver):
         the bound was met at the start of the iteration, where the residual is computed; later residuals are updated and
         accumulate rounding.
         """
-        shift = system.shift
+        shift, shares = system.shift, self.run.problem.shares
         certified: bool | None = None
+        sums: list[float] = []  # of the last z, for both tests of it
 
         def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray, yAy: float | None) -> bool:
-            nonlocal certified
-            ry = float((r * y).sum())
-            excess = 0.5 * max(float((r * r).sum()) - shift * (ry if yAy is None else ry * ry / yAy), 0.0)
-            applied = right - r - shift * z  # R J Jᵀ R z
-            now = constant + 0.5 * (float(((right - applied) ** 2).sum()) + shift * float((z * applied).sum()))
+            nonlocal certified, sums
+            if yAy is None:
+                applied = right - r - shift * z  # R J Jᵀ R z
+                value = float(((right - applied) ** 2).sum()) + shift * float((z * applied).sum())
+                sums = shares.totals(float((r * r).sum()), float((r * y).sum()), value)
+            rr, ry, value = sums  # r·r, r·y, and twice the objective of the system
+            excess = 0.5 * max(rr - shift * (ry if yAy is None else ry * (ry / yAy)), 0.0)
+            now = constant + 0.5 * value
             small = excess <= _LINEAR_SOLVE_TOLERANCE * self._tol * max(now, _MIN_OBJECTIVE * objective)
             if yAy is None:
                 loose = not self._trusted and excess <= _LOOSE_SOLVE_TOLERANCE * (objective - now)
@@ -411,11 +468,19 @@ class GaussNewton(Solver):
         }
 
     def settings(self) -> dict[str, Any]:
-        return {"solver": self.name, "ridge": self._requested_ridge}
+        outputs = {"trained_outputs": self._output_factor**0.5} if self.trains_outputs else {}
+        return {"solver": self.name, "ridge": self._requested_ridge, **outputs}
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
-        """Return the memory of copies of the weights, a partial factor, and the active pairs as lists and as bits."""
-        active = n_samples * network.width * (1 / 8 + 5 * upper_tail(network.threshold))
+        """Return the memory of copies of the weights, a partial factor, and the active pairs as lists and as bits.
+
+        With trained outputs also that of copies of them, and of the activations of the active pairs.
+        """
+        pairs = n_samples * network.width
+        active = pairs * (1 / 8 + 5 * upper_tail(network.threshold))
+        if self.trains_outputs:
+            active += output_layer_bytes(network, pairs * upper_tail(network.threshold))
+            active += 6.0 * network.output_weights.nbytes
         return 6.0 * network.weights.nbytes + partial_factor_bytes(n_samples) + active
 
     def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:

@@ -39,19 +39,22 @@ class GradientDescent(Solver):
         learning_rate: float | str = "auto",
         momentum: float = 0.0,
         nesterov: bool = False,
-        trained_outputs: bool = False,
+        trained_outputs: bool | float = False,
     ):
         if not is_number(momentum) or not 0.0 <= float(momentum) < 1.0:
             raise InputError(f"momentum must be at least 0 and below 1, got {momentum!r}")
         self._step_size = StepSize(learning_rate)
         self._rule = StepRule(0.0, float(momentum), bool(nesterov))
         self._output_rule = StepRule(0.0, float(momentum), bool(nesterov))
+        if trained_outputs not in (0, 1):
+            raise InputError(
+                f"trained_outputs must be True or False for solver='gradient', got {trained_outputs!r}; a scale of the "
+                f"output layer needs solver='gauss-newton'"
+            )
         self.trains_outputs = bool(trained_outputs)
 
     def start(self, run: Run) -> None:
         super().start(run)
-        if self.trains_outputs and not run.engine.supports_output_training:
-            raise InputError(f"trained_outputs needs engine 'dense' or 'data', got {run.engine.name!r}")
         self._rule.rate = self._step_size.choose(run.network, run.engine, run.loss, run.problem)
         if self.trains_outputs and self.adaptive:
             self._rule.rate *= self._hidden_layer_share()

@@ -13,13 +13,14 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.training.memory import free_bytes
 from fireset.training.run import Run
 from fireset.training.solvers.preconditioners import (
-    CholeskyPreconditioner,
     KernelColumns,
     OutputPreconditioner,
     PartialCholeskyPreconditioner,
     Preconditioner,
+    ScaledOutputLayer,
     SharedPreconditioner,
     tangent_kernel,
+    whole_preconditioner,
 )
 
 MAX_PRODUCTS = 60  # tangent products for one linear system
@@ -28,8 +29,8 @@ _FULL_CHOLESKY_ROWS = 2500  # up to which the whole kernel is always factored
 _MAX_CHOLESKY_ROWS = 6000  # up to which it is factored for a small ν; beyond, n³/3 costs more than it saves
 _SMALL_SHIFT = 0.05  # ν relative to the mean diagonal, below which a partial factor needs many products
 _MAX_PIVOTS = 1200  # of a partial factor
-_REWEIGHTED_QUANTILE = 0.9  # of the changes of log √b since the preconditioner was made,
-_REWEIGHTED_CHANGE = 0.35  # above which it is made again: b changed by a factor of two for many rows
+_REWEIGHTED_CHANGE = 0.35  # of log √b since the preconditioner was made: b changed by a factor of two
+_REWEIGHTED_SHARE = 0.1  # of the rows with such a change, above which it is made again
 
 
 def partial_factor_bytes(n_samples: int) -> float:
@@ -48,14 +49,18 @@ def kernel_fits(n_samples: int, network: ShiftedReLUNetwork, free: float, factor
 
 
 class KernelSystem:
-    """The matrix R J Jᵀ R + ν at the current weights."""
+    """The matrix R J Jᵀ R + ν at the current weights. With ``outputs``, J Jᵀ is the kernel of both layers."""
 
-    def __init__(self, engine: Engine, roots: np.ndarray, shift: float):
+    def __init__(self, engine: Engine, roots: np.ndarray, shift: float, outputs: ScaledOutputLayer | None = None):
         self._product = engine.tangent_operator()
-        self.roots, self.shift = roots, shift
+        self.roots, self.shift, self._outputs = roots, shift, outputs
 
     def apply(self, vector: np.ndarray) -> np.ndarray:
-        return self.roots * self._product(self.roots * vector) + self.shift * vector
+        weighted = self.roots * vector
+        product = self._product(weighted)
+        if self._outputs is not None:
+            product = product + self._outputs.factor * self._outputs.layer.tangent_product(weighted)
+        return self.roots * product + self.shift * vector
 
 
 def divided(vector: np.ndarray, roots: np.ndarray) -> np.ndarray:
@@ -79,6 +84,11 @@ StoppingTest = Callable[[np.ndarray, np.ndarray, np.ndarray, float | None], bool
 class LinearSolver:
     """Solves the systems of successive iterations, and reuses kernel, preconditioner and last solution.
 
+    Parameters
+    ----------
+    output_factor : float
+        s², the factor of the kernel of the output layer; 0 if only the weights are trained.
+
     Attributes
     ----------
     dual : (n, c) array or None
@@ -87,8 +97,9 @@ class LinearSolver:
         Whether the last system stopped at ``MAX_PRODUCTS``.
     """
 
-    def __init__(self, run: Run):
-        self._run = run
+    def __init__(self, run: Run, output_factor: float = 0.0):
+        self._run, self._shares, self._output_factor = run, run.problem.shares, output_factor
+        self._outputs: ScaledOutputLayer | None = None
         self.dual: np.ndarray | None = None
         self.reached_limit = False
         self._separate_outputs = run.loss.outputs_per_target > 1
@@ -107,38 +118,56 @@ class LinearSolver:
 
     def drop_caches(self) -> None:
         """Start the next system without results of earlier ones."""
-        self._preconditioner = self._kernel = self._columns = self.dual = None
+        self._preconditioner = self._kernel = self._columns = self._outputs = self.dual = None
 
     def weights_moved(self) -> None:
-        """Drop the columns of the kernel, which are valid for the current weights only."""
-        self._columns = None
+        """Drop the columns of the kernel and the output layer, which are valid for the current weights only."""
+        self._columns = self._outputs = None
+
+    def output_layer(self) -> ScaledOutputLayer | None:
+        """Return the output layer at the current weights; None if it is not trained."""
+        if self._outputs is None and self._output_factor:
+            self._outputs = ScaledOutputLayer(self._run.engine.output_layer(), self._output_factor)
+        return self._outputs
+
+    def system(self, roots: np.ndarray, shift: float) -> KernelSystem:
+        """Return the system at the current weights."""
+        return KernelSystem(self._run.engine, roots, shift, self.output_layer())
 
     def solve(self, system: KernelSystem, right: np.ndarray, enough: StoppingTest) -> Solution:
         """Solve (R J Jᵀ R + ν) z = right, starting from the last solution."""
         if self._preconditioner is None or self._is_reweighted(system.roots):
             self._preconditioner = self._make_preconditioner(system)
         start = None if self.dual is None else divided(self.dual, system.roots)
-        solution = conjugate_residuals(system.apply, self._preconditioner, right, start=start, enough=enough)
+        solution = conjugate_residuals(
+            system.apply, self._preconditioner, right, start=start, enough=enough, dot=self._shares.dot
+        )
         self.dual = system.roots * solution.z
         self.reached_limit = solution.products >= MAX_PRODUCTS
         if solution.products > _REFACTOR_PRODUCTS and self._kernel is not None:
             self._preconditioner = self._kernel = None  # a new partial factor would be no better than the old one
-        several = self._run.network.n_outputs > 1 and len(right) <= _FULL_CHOLESKY_ROWS  # else they need much memory
+        few_rows = self._run.problem.n_rows <= _FULL_CHOLESKY_ROWS
+        several = self._run.network.n_outputs > 1 and few_rows  # else they need much memory
         if self.reached_limit and several and not self._separate_outputs:
             self._separate_outputs, self._preconditioner = True, None
         return solution
 
     def kernel_block(self, rows: np.ndarray) -> np.ndarray:
-        """Return the kernel of some rows, ascending, (k, k); only the lower triangle is valid."""
-        if len(self._run.problem.X) <= _FULL_CHOLESKY_ROWS and self._kernel_fits():
-            return self._whole_kernel()[np.ix_(rows, rows)]
+        """Return the kernel of some rows, ascending, (k, k); only the lower triangle is valid.
+
+        Rows are given by number in ``problem.shares``. Where workers share the rows, the result of the first is valid.
+        """
+        if self._run.problem.n_rows <= _FULL_CHOLESKY_ROWS and self._kernel_fits():
+            kernel = self._whole_kernel()
+            return kernel[np.ix_(rows, rows)] if len(kernel) else kernel
         return self._kernel_columns().submatrix(rows)
 
     def _is_reweighted(self, roots: np.ndarray) -> bool:
         """Return whether the curvatures of many rows have changed much since the preconditioner was made."""
         made = self._preconditioner_roots
         changes = np.abs(np.log(np.divide(roots, made, out=np.ones_like(roots), where=(roots > 0) & (made > 0))))
-        return float(np.quantile(changes, _REWEIGHTED_QUANTILE)) > _REWEIGHTED_CHANGE
+        changed, size = self._shares.totals(float((changes > _REWEIGHTED_CHANGE).sum()), changes.size)
+        return changed > _REWEIGHTED_SHARE * size
 
     def _make_preconditioner(self, system: KernelSystem) -> Preconditioner:
         """Make a preconditioner from the kernel, which may be a few iterations old: it hardly changes.
@@ -146,36 +175,46 @@ class LinearSolver:
         One for all outputs, with the mean of their curvatures. One for each output if they share a target, as quantiles
         do, or if a common one did not suffice.
         """
-        group, roots, shift, n = self._run.group, system.roots, system.shift, len(system.roots)
+        group, shares, n = self._run.shard.group, self._shares, self._run.problem.n_rows
+        roots, shift = system.roots, system.shift
         self._preconditioner_roots, mean = roots, np.sqrt(np.mean(roots**2, axis=1))
         whole = (n <= _FULL_CHOLESKY_ROWS or self._is_small(shift, mean)) and self._kernel_fits()
 
         def factor(row_roots: np.ndarray) -> Preconditioner:
             if whole:
-                return CholeskyPreconditioner(self._whole_kernel(), row_roots, shift)
-            return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, min(_MAX_PIVOTS, n), group)
+                return whole_preconditioner(self._whole_kernel(), row_roots, shift, shares, group)
+            rank = min(_MAX_PIVOTS, n)
+            return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, rank, group, shares)
 
         made = OutputPreconditioner([factor(column) for column in roots.T]) if self._separate_outputs else factor(mean)
         self._columns = None
         return made if group.size == 1 else SharedPreconditioner(made, group)
 
     def _is_small(self, shift: float, roots: np.ndarray) -> bool:
-        return shift < _SMALL_SHIFT * float(np.mean(roots**2 * self._kernel_columns().diagonal()))
+        (total,) = self._shares.totals(float((roots**2 * self._kernel_columns().diagonal()).sum()))
+        return shift < _SMALL_SHIFT * total / self._run.problem.n_rows
 
     def _kernel_fits(self) -> bool:
         """Return whether all workers can and should factor the whole kernel."""
-        network, n = self._run.network, len(self._run.problem.X)
+        network, n = self._run.network, self._run.problem.n_rows
         factors = network.n_outputs if self._separate_outputs else 1
         return self._run.group.all_true(kernel_fits(n, network, free_bytes(self._run.memory), factors))
 
     def _whole_kernel(self) -> np.ndarray:
-        if self._kernel is None:
-            self._kernel = tangent_kernel(self._run.engine, dtype=self._run.network.dtype.type)
+        """Return the kernel of all rows; where workers share the rows, on the first worker only, else empty."""
+        dtype = self._run.network.dtype.type
+        if self._kernel is None and self._shares.group.size == 1:
+            self._kernel = tangent_kernel(self._run.engine, self.output_layer(), dtype)
+        elif self._kernel is None:
+            own = self._kernel_columns().of(np.arange(self._run.problem.n_rows), dtype)
+            leads = self._run.shard.group.rank == 0  # of the workers with the same rows
+            gathered = self._shares.gather(own.T) if leads else own
+            self._kernel = gathered if self._run.group.rank == 0 else np.empty((0, 0), dtype)
         return self._kernel
 
     def _kernel_columns(self) -> KernelColumns:
         if self._columns is None:
-            self._columns = KernelColumns(self._run.engine)
+            self._columns = KernelColumns(self._run.engine, self._shares, self.output_layer())
         return self._columns
 
 
@@ -187,6 +226,7 @@ def conjugate_residuals(
     start: np.ndarray | None,
     enough: StoppingTest,
     max_products: int = MAX_PRODUCTS,
+    dot: Callable[[np.ndarray, np.ndarray], float] = lambda first, second: float((first * second).sum()),
 ) -> Solution:
     """Solve A z = right for a symmetric positive definite A, given as products, with a preconditioner M⁻¹.
 
@@ -194,6 +234,9 @@ def conjugate_residuals(
     y = M⁻¹ r. The test is called twice for each z, including the start: with yAy = None, and one product later with
     yAy = y·A y. Unlike with conjugate gradients, the residual decreases in every step in the norm of M⁻¹, so that an
     early stop is safe. Preconditioned as by Saad (Iterative Methods for Sparse Linear Systems, 6.8).
+
+    Where workers share the rows, vectors are those of this worker's rows, and ``dot`` is the inner product over all
+    rows, with equal bits on all workers.
     """
     products = 0
     if start is None:
@@ -204,12 +247,12 @@ def conjugate_residuals(
     if enough(z, r, y, None):
         return Solution(z, r, products, sound=True)
     p, Ay = y.copy(), product(y)
-    Ap, yAy, products = Ay.copy(), float((y * Ay).sum()), products + 1
-    if not r.any() or (yAy > 0 and enough(z, r, y, yAy)):
+    Ap, yAy, products = Ay.copy(), dot(y, Ay), products + 1
+    if not dot(r != 0, r != 0) or (yAy > 0 and enough(z, r, y, yAy)):
         return Solution(z, r, products, sound=True)
     while True:
         MAp = preconditioner.apply(Ap)
-        curvature = float((Ap * MAp).sum())
+        curvature = dot(Ap, MAp)
         if not (curvature > 0 and yAy > 0):  # rounding dominates
             return Solution(z, r, products, sound=False)
         alpha = yAy / curvature
@@ -220,7 +263,7 @@ def conjugate_residuals(
             return Solution(z, r, products, sound=True)
         Ay = product(y)
         products += 1
-        before, yAy = yAy, float((y * Ay).sum())
+        before, yAy = yAy, dot(y, Ay)
         if yAy > 0 and enough(z, r, y, yAy):
             return Solution(z, r, products, sound=True)
         p = y + yAy / before * p

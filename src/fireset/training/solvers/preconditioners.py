@@ -3,9 +3,12 @@
 The systems to be solved are (R H R + ν) z = right. R = diag(√b) contains the roots of the curvatures of the rows. H is
 the tangent kernel ∂u/∂W (∂u/∂W)ᵀ over all outputs, (n·c) × (n·c). All its diagonal blocks equal one n × n matrix,
 the paper's H(t) times κ². The off-diagonal blocks are noise of order 1/√m. Preconditioners use the n × n matrix alone.
+
+With trained output weights A, s² ∂u/∂A (∂u/∂A)ᵀ is added (``ScaledOutputLayer``). The output weights then differ from
+±1. The first part of the n × n matrix is multiplied by their mean square, which is exact where all squares are equal.
 """
 
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +16,9 @@ from fireset._util.cholesky import cholesky_solve, cholesky_with_jitter
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import row_norms
 from fireset.distributed.process_group import ProcessGroup
+from fireset.distributed.row_shares import RowShares
 from fireset.engines.base import Engine
+from fireset.engines.tangent import OutputLayer
 from fireset.sparse_rows import Rows
 
 _CHUNK_ENTRIES = 1 << 20  # of a matrix that one task computes
@@ -29,9 +34,32 @@ class Preconditioner(Protocol):
     def apply(self, vector: np.ndarray) -> np.ndarray: ...
 
 
-def tangent_kernel(engine: Engine, dtype=np.float64) -> np.ndarray:
-    """Return κ²/m ⟨x_i, x_j⟩ #{r active for i and j}, (n, n); only the lower triangle is valid."""
-    return _times_inner_products(engine.common_counts(dtype), engine.X, engine.tangent_scale)
+class ScaledOutputLayer(NamedTuple):
+    """The Jacobian of the output layer, and the factor s² of its kernel."""
+
+    layer: OutputLayer
+    factor: float
+
+    def times(self, kernel_part: np.ndarray) -> np.ndarray:
+        """Multiply a part of the kernel by s² in place, in its precision."""
+        kernel_part *= kernel_part.dtype.type(self.factor)
+        return kernel_part
+
+
+def tangent_kernel(engine: Engine, outputs: ScaledOutputLayer | None = None, dtype=np.float64) -> np.ndarray:
+    """Return κ²/m ⟨x_i, x_j⟩ #{r active for i and j}, (n, n); only the lower triangle is valid.
+
+    With ``outputs`` the kernel of the output layer is added.
+    """
+    kernel = _times_inner_products(engine.common_counts(dtype), engine.X, _hidden_scale(engine))
+    if outputs is not None:
+        kernel += outputs.times(outputs.layer.columns(engine.X))
+    return kernel
+
+
+def _hidden_scale(engine: Engine) -> float:
+    """Return the factor of the common counts: κ²/m times the mean square of the output weights, which is 1 for ±1."""
+    return engine.tangent_scale * float(np.mean(np.square(engine.network.output_weights, dtype=np.float64)))
 
 
 def _times_inner_products(counts: np.ndarray, X: Rows, scale: float) -> np.ndarray:
@@ -49,9 +77,11 @@ def _times_inner_products(counts: np.ndarray, X: Rows, scale: float) -> np.ndarr
     return counts
 
 
-def _mean_diagonal(diagonal: np.ndarray, roots: np.ndarray, shift: float) -> float:
+def _mean_diagonal(diagonal: np.ndarray, roots: np.ndarray, shift: float, shares: RowShares | None = None) -> float:
     """Return the mean diagonal of R̄ H R̄ + ν, by which preconditioners divide to keep float32 within its range."""
-    size = float(np.mean(roots**2 * diagonal)) + shift
+    sums = float((roots**2 * diagonal).sum()), len(roots)
+    total, rows = sums if shares is None else shares.totals(*sums)
+    size = total / rows + shift
     if not (np.isfinite(size) and size > 0):
         raise FloatingPointError(f"the system to be solved has a mean diagonal of {size:g}")
     return size
@@ -84,6 +114,49 @@ def _scaled_to_one(vector: np.ndarray, dtype) -> tuple[np.ndarray, float]:
     return (vector / largest).astype(dtype), largest
 
 
+def whole_preconditioner(
+    kernel: np.ndarray, roots: np.ndarray, shift: float, shares: RowShares, neuron_group: ProcessGroup
+) -> Preconditioner:
+    """Return a ``CholeskyPreconditioner`` for all rows, from the kernel of all rows and this worker's ``roots``.
+
+    Where workers share the rows, only the first worker has the kernel. Only the first worker of each ``neuron_group``,
+    those with the same rows, may apply the result (``SharedPreconditioner``).
+    """
+    if shares.group.size == 1:
+        return CholeskyPreconditioner(kernel, roots, shift)
+    gathered = shares.gather(roots)
+    made, error = None, ""
+    if len(kernel):
+        try:
+            made = CholeskyPreconditioner(kernel, gathered, shift)
+        except FloatingPointError as failure:
+            error = str(failure)
+    # Every group with the same neurons or rows contains a worker that knows of the error, one exchange later.
+    for group in (shares.group, neuron_group):
+        if not group.all_true(not error):
+            error = error or "the first worker could not factor the kernel"
+    if error:
+        raise FloatingPointError(error)
+    return GatheredPreconditioner(made, shares)
+
+
+class GatheredPreconditioner:
+    """A preconditioner for all rows that the first of the workers applies which share them.
+
+    An application gathers n · c numbers and broadcasts as many: for few rows.
+    """
+
+    def __init__(self, inner: Preconditioner | None, shares: RowShares):
+        self._inner, self._shares = inner, shares
+
+    def apply(self, vector: np.ndarray) -> np.ndarray:
+        gathered = self._shares.gather(vector)
+        applied = np.empty_like(gathered) if self._inner is None else self._inner.apply(gathered)
+        applied = np.ascontiguousarray(applied)
+        self._shares.group.broadcast(applied, source=0)
+        return applied[self._shares.first :][: len(vector)]
+
+
 class OutputPreconditioner:
     """A separate preconditioner for each output."""
 
@@ -106,35 +179,51 @@ class PartialCholeskyPreconditioner:
     All matrices are divided by the mean diagonal of R̄ H R̄. ``shift`` is ρ in the units of H.
     """
 
-    def __init__(self, columns: "KernelColumns", roots: np.ndarray, shift: float, rank: int, group: ProcessGroup):
+    def __init__(
+        self,
+        columns: "KernelColumns",
+        roots: np.ndarray,
+        shift: float,
+        rank: int,
+        group: ProcessGroup,
+        shares: RowShares,
+    ):
         diagonal = columns.diagonal()
-        self._size = _mean_diagonal(diagonal, roots, shift)
+        self._shares = shares
+        self._size = _mean_diagonal(diagonal, roots, shift, shares)
         roots, shift = roots / np.sqrt(self._size), shift / self._size
         diagonal = roots**2 * diagonal
-        leads = group.rank == 0  # only the first worker applies the factor; the others compute columns
+        leads = group.rank == 0  # only the first worker with these rows applies the factor; the others compute columns
         F = np.zeros((rank if leads else 1, len(roots)), np.float32)  # transposed: one row for each pivot
         rng = np.random.default_rng(0)
-        total, done, found = diagonal.sum(), 0, np.inf
+        done, found = 0, np.inf
+        (total,) = shares.totals(float(diagonal.sum()))
+        left = total
         while True:
-            more = done < rank and diagonal.sum() > 1e-6 * total > 0 and found > _MIN_PIVOT_GAIN * shift
+            more = done < rank and left > 1e-6 * total > 0 and found > _MIN_PIVOT_GAIN * shift
             size = _broadcast_int(group, min(_PIVOT_BATCH, rank - done) if more else 0)
             if size == 0:
                 break
-            drawn = rng.choice(len(roots), size, p=diagonal / diagonal.sum()) if leads else np.zeros(size, np.int64)
+            drawn = shares.draw(diagonal, rng.random(size)) if leads else np.zeros(size, np.int64)
             group.broadcast(drawn, source=0)
             chosen = np.unique(drawn)
             rows = columns.of(chosen)
             if not leads:
                 continue
             new = F[done : done + len(chosen)]
-            added = _add_pivots(rows, roots, chosen, F[:done], new)
+            added = _add_pivots(rows, roots, chosen, F[:done], new, shares)
             taken = np.einsum("ij,ij->j", new[:added], new[:added], dtype=np.float64)
-            diagonal, found = np.maximum(diagonal - taken, 0.0), float(taken.sum()) / len(chosen)
-            diagonal[chosen] = 0.0  # what is left of a pivot is 0 up to the rounding of float32
+            diagonal = np.maximum(diagonal - taken, 0.0)
+            # What is left of a pivot is 0 up to the rounding of float32.
+            diagonal[shares.own(chosen)] = 0.0
+            left, gained = shares.totals(float(diagonal.sum()), float(taken.sum()))
+            found = gained / len(chosen)
             done += added
         self.rank = done
+        if not leads:
+            return
         self._F = F[: max(done, 1)]  # without pivots a row of zeros: only ρ remains
-        inner = _inner_products(self._F)
+        inner = shares.sum(_inner_products(self._F))
         values = np.linalg.eigvalsh(inner)
         left_out = max(0.0, float(np.quantile(values, _OMITTED_QUANTILE)))
         # With a smaller shift, the rounding of F Fᵀ v would dominate the difference in ``apply``.
@@ -145,8 +234,9 @@ class PartialCholeskyPreconditioner:
 
     def apply(self, vector: np.ndarray) -> np.ndarray:
         right, largest = _scaled_to_one(vector, np.float32)
-        inside = cholesky_solve(self._inner, self._F @ right)
-        rest = vector - self._F.T @ inside.astype(np.float32) * largest
+        inside = cholesky_solve(self._inner, self._shares.sum((self._F @ right).astype(np.float64) * largest))
+        coefficients, largest = _scaled_to_one(inside, np.float32)
+        rest = vector - self._F.T @ coefficients * largest
         return rest / self.shift
 
 
@@ -172,16 +262,20 @@ def _inner_products(F: np.ndarray) -> np.ndarray:
     return inner
 
 
-def _add_pivots(rows: np.ndarray, roots: np.ndarray, chosen: np.ndarray, F: np.ndarray, new: np.ndarray) -> int:
-    """Write the rows that the pivots ``chosen`` add to F (done, n) into ``new`` (k, n); return their number.
+def _add_pivots(
+    rows: np.ndarray, roots: np.ndarray, chosen: np.ndarray, F: np.ndarray, new: np.ndarray, shares: RowShares
+) -> int:
+    """Write the rows that the pivots ``chosen`` add to F (done, n_j) into ``new`` (k, n_j); return their number.
 
-    ``rows`` (k, n) are rows of H. The Schur complement of the pivots is a small difference of large numbers: it is
-    computed in float64 and factored with pivoting. Pivots below the rounding of float32 are dropped.
+    ``rows`` (k, n_j) are rows of H, with a column for each row of this worker; the pivots are rows of all workers. The
+    Schur complement of the pivots is a small difference of large numbers: it is computed in float64 and factored with
+    pivoting. Pivots below the rounding of float32 are dropped.
     """
     from scipy.linalg import get_lapack_funcs, solve_triangular
 
-    known = F[:, chosen].T.astype(np.float64)
-    own = rows[:, chosen] * roots[chosen] * roots[chosen, None]
+    known = shares.select_columns(F, chosen).T.astype(np.float64)
+    pivot_roots = shares.select(roots, chosen)
+    own = shares.select_columns(rows, chosen) * pivot_roots * pivot_roots[:, None]
     schur = own - known @ known.T
     least = _DEPENDENT_EPS * float(np.finfo(np.float32).eps) * max(float(own.diagonal().max()), 0.0)
     (pstrf,) = get_lapack_funcs(("pstrf",), (schur,))
@@ -191,11 +285,12 @@ def _add_pivots(rows: np.ndarray, roots: np.ndarray, chosen: np.ndarray, F: np.n
     kept = order[:count] - 1
     inverse = solve_triangular(factor[:count, :count], np.eye(count), lower=True).astype(np.float32)
     known, roots = known[kept].astype(np.float32), roots.astype(np.float32)
+    kept_roots = pivot_roots[kept].astype(np.float32)
 
     def add(span: tuple[int, int]) -> None:
         columns = slice(*span)
         rest = rows[kept, columns] * roots[columns]
-        rest *= roots[chosen[kept], None]
+        rest *= kept_roots[:, None]
         rest -= known @ F[:, columns]
         new[:count, columns] = inverse @ rest
 
@@ -204,26 +299,39 @@ def _add_pivots(rows: np.ndarray, roots: np.ndarray, chosen: np.ndarray, F: np.n
 
 
 class KernelColumns:
-    """Selected columns of H, returned as rows. Valid until the weights move."""
+    """Selected columns of H, returned as rows. Valid until the weights move.
 
-    def __init__(self, engine: Engine):
+    Columns are those of rows of all workers, by number in ``shares``; they contain the rows of this worker.
+    """
+
+    def __init__(self, engine: Engine, shares: RowShares, outputs: ScaledOutputLayer | None = None):
         self._columns = engine.common_count_columns()
+        self._full_X: Rows = engine.X
         self._X: Rows = engine.X.astype(np.float32, copy=False)
-        self._scale = engine.tangent_scale
+        self._scale = _hidden_scale(engine)
+        self._shares, self._outputs = shares, outputs
 
     def diagonal(self) -> np.ndarray:
-        return row_norms(self._X) ** 2 * self._columns.diagonal() * self._scale
+        diagonal = row_norms(self._X) ** 2 * self._columns.diagonal() * self._scale
+        return diagonal if self._outputs is None else diagonal + self._outputs.times(self._outputs.layer.diagonal())
 
-    def of(self, chosen: np.ndarray) -> np.ndarray:
-        """Return (len(chosen), n), float32."""
-        columns = self._columns.counts(chosen)
-        columns *= self._X[chosen] @ self._X.T
-        columns *= np.float32(self._scale)
+    def of(self, chosen: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        """Return (len(chosen), n), in float32 or in the precision of the network."""
+        columns = self._columns.counts(chosen).astype(dtype, copy=False)
+        X = self._X if dtype == np.float32 else self._full_X
+        columns *= self._shares.select(X, chosen) @ X.T
+        columns *= dtype(self._scale)
+        if self._outputs is not None:
+            columns += self._outputs.times(self._outputs.layer.columns(self._shares.select(self._full_X, chosen)))
         return columns
 
     def submatrix(self, chosen: np.ndarray) -> np.ndarray:
         """Return the rows and columns ``chosen``, (k, k), float32; only the lower triangle is valid."""
-        return _times_inner_products(self._columns.table(chosen), self._X[chosen], self._scale)
+        rows = self._shares.select(self._full_X, chosen)
+        kernel = _times_inner_products(self._columns.table(chosen), rows, self._scale)
+        if self._outputs is not None:
+            kernel += self._outputs.times(self._outputs.layer.kernel(rows))
+        return kernel
 
 
 class SharedPreconditioner:

@@ -13,6 +13,7 @@ from fireset.training.solvers.mini_batches import MiniBatchDescent
 _BUILT_IN = {
     "gradient": "fireset.training.solvers.gradient:GradientDescent",
     "gauss-newton": "fireset.training.solvers.gauss_newton:GaussNewton",
+    "nystrom": "fireset.training.solvers.nystrom:NystromGaussNewton",
 }
 SOLVERS = Registry("fireset.solvers", _BUILT_IN)
 
@@ -36,7 +37,7 @@ def make_solver(solver: str | Solver, settings: Mapping[str, Any]) -> Solver:
             raise InputError("trained_outputs needs full batches; leave batch_size out, or use fireset.nn.ShiftedReLU")
         cls = MiniBatchDescent
     accepted = signature(cls).parameters
-    for name in ("batch_size", "trained_outputs"):
+    for name, solvers in (("batch_size", "'gradient'"), ("trained_outputs", "'gradient' or 'gauss-newton'")):
         if settings.get(name) and name not in accepted:
-            raise InputError(f"{name} is for solver='gradient', got solver={solver!r}")
+            raise InputError(f"{name} is for solver={solvers}, got solver={solver!r}")
     return cls(**{name: value for name, value in settings.items() if name in accepted})

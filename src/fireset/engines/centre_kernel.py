@@ -1,0 +1,115 @@
+"""The tangent kernel between all rows and a few centre rows, a block of rows at a time.
+
+Between row x_i and centre c_j the kernel of one output is (κ²/m) ⟨x_i, c_j⟩ #{r active for x_i and c_j}. For a block of
+rows one matrix product computes the pre-activations, their comparison with the threshold gives one bit per row and
+neuron, and common bits are counted 512 neurons at a time. Nothing is kept but the bits of the centres: neither memory
+nor preprocessing depends on the number of active pairs. The bits of a row cost 2·m·d operations, its counts M·m/512
+instructions for M centres. At an antisymmetric start half of the neurons suffice.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from fireset._util.parallel import parallel_map
+from fireset._util.rounding import deciding_band, row_norms
+from fireset.network import ShiftedReLUNetwork
+from fireset.sparse_rows import Rows, kernel_rows
+
+_TASK_ROWS = 512  # rows whose bits and kernel one task computes; both stay in the cache
+_TILE_NEURONS = 512  # neurons whose pre-activations are computed at a time
+BLOCK_ROWS = 4096  # rows of a block
+
+
+class CentreKernel:
+    """Blocks of the tangent kernel between rows and centres, at fixed weights.
+
+    Attributes
+    ----------
+    centres : (M, d) array or SparseRows
+    twins : bool
+        Whether both halves of the neurons have equal weights, as at an antisymmetric start.
+    active_per_centre : float
+        Number of active neurons of a centre, on average.
+    unit : float
+        The kernel is divided by this number, its mean diagonal at the centres, so that float32 neither over- nor
+        underflows.
+    """
+
+    def __init__(self, network: ShiftedReLUNetwork, centres: Rows):
+        W, half = network.weights, network.width // 2
+        self.twins = network.width % 2 == 0 and np.array_equal(W[:half], W[half:])
+        self._weights = W[:half] if self.twins else W
+        self._weight_norms = row_norms(self._weights)
+        self._threshold = network.dtype.type(network.threshold)
+        self.centres, self._bits = centres, self._firing_bits(centres)
+        copies = 2.0 if self.twins else 1.0
+        active = np.bitwise_count(self._bits).sum(axis=1)
+        self.active_per_centre = copies * float(active.mean())
+        mean = float(np.mean(active * row_norms(centres) ** 2)) or 1.0
+        self.unit = mean * copies / network.squared_divisor
+        self._factor = 1.0 / mean
+
+    def keep(self, centres: np.ndarray) -> None:
+        """Keep only these centres, given by number."""
+        self.centres, self._bits = self.centres[centres], np.ascontiguousarray(self._bits[centres])
+        self.__dict__.pop("matrix", None)
+
+    @cached_property
+    def matrix(self) -> np.ndarray:
+        """The kernel between the centres, (M, M), symmetric, float64."""
+        K = np.empty((len(self.centres), len(self.centres)))
+        centres = self.centres.astype(np.float64, copy=False)
+
+        def fill(lo: int) -> None:
+            self._multiply_counts(centres[lo : lo + _TASK_ROWS], centres, self._bits[lo : lo + _TASK_ROWS], K, lo)
+
+        parallel_map(fill, range(0, len(K), _TASK_ROWS), uses_blas=True)
+        return np.tril(K) + np.tril(K, -1).T
+
+    def blocks(self, X: Rows) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield blocks of rows of X, (n, d), and the kernel between them and the centres, (k, M).
+
+        The array is in the precision of the weights, and is overwritten by the next block.
+        """
+        K = np.empty((min(BLOCK_ROWS, len(X)), len(self.centres)), self._weights.dtype)
+        for first in range(0, len(X), BLOCK_ROWS):
+            rows = X[first : first + BLOCK_ROWS]
+
+            def fill(lo: int, rows: Rows = rows) -> None:
+                some = rows[lo : lo + _TASK_ROWS]
+                self._multiply_counts(some, self.centres, self._firing_bits(some), K, lo)
+
+            parallel_map(fill, range(0, len(rows), _TASK_ROWS), uses_blas=True)
+            yield slice(first, first + len(rows)), K[: len(rows)]
+
+    def _multiply_counts(self, rows: Rows, centres: Rows, bits: np.ndarray, K: np.ndarray, lo: int) -> None:
+        """Compute the rows of K from ``lo`` on: inner products times counts."""
+        from fireset.kernels.fire_sets import count_shared_bits
+
+        own = K[lo : lo + len(rows)]
+        count_shared_bits(bits, self._bits, own.dtype.type(self._factor), own, 0, len(self._bits))
+        own *= rows @ centres.T
+
+    def _firing_bits(self, rows: Rows) -> np.ndarray:
+        """Return one bit for each row and neuron, (n, words), uint64: whether the neuron is active for the row."""
+        from fireset.kernels.fire_sets import WORDS_AT_ONCE, pack_above
+        from fireset.kernels.firing import refine_near_threshold
+
+        W, threshold = self._weights, self._threshold
+        bits = np.zeros((len(rows), -(-len(W) // (64 * WORDS_AT_ONCE)) * WORDS_AT_ONCE), np.uint64)
+        bands = deciding_band(W.shape[1], W.dtype, self._weight_norms, float(row_norms(rows).max(initial=0.0)))
+        refines = bool(bands.max() >= 0)
+        for lo in range(0, len(W), _TILE_NEURONS):
+            tile = slice(lo, min(lo + _TILE_NEURONS, len(W)))
+            count = tile.stop - lo
+            H = np.full((len(rows), -(-count // 64) * 64), -np.inf, W.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is computed again
+                H[:, :count] = rows @ W[tile].T
+            if refines:
+                by_neuron = np.ascontiguousarray(H[:, :count].T)
+                refine_near_threshold(by_neuron, W[tile], kernel_rows(rows), np.full(count, threshold), bands[tile])
+                H[:, :count] = by_neuron.T
+            pack_above(H, threshold, bits, lo // 64)
+        return bits

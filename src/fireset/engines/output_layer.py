@@ -1,0 +1,116 @@
+"""Products with the Jacobian of the output layer, from the activations of the active pairs."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fireset._util.parallel import parallel_map, ranges
+from fireset.engines.common_counts import first_of_twins
+from fireset.engines.tangent import ActiveByNeuron, OutputLayer
+from fireset.kernels.fire_sets import (
+    add_weighted_lists,
+    listed_activations,
+    output_gradients,
+    output_jacobian_product,
+    output_tangent_product,
+)
+from fireset.sparse_rows import Rows, kernel_rows
+
+if TYPE_CHECKING:
+    from fireset.network import ShiftedReLUNetwork
+
+_KERNEL_TASKS = 4  # with a (k, k) matrix each; a fixed number, so that sums do not depend on the threads
+_NEURONS_PER_TILE = 1024  # whose activations for k rows are multiplied at a time
+_COLUMNS_PER_TASK = 32  # the lists are read once for these columns of the kernel
+
+
+def output_layer_bytes(network: "ShiftedReLUNetwork", active_pairs: float) -> float:
+    """Return the memory of a ``ListedOutputLayer``: a row and an activation for each active pair."""
+    return (4.0 + network.dtype.itemsize) * active_pairs
+
+
+class ListedOutputLayer(OutputLayer):
+    """Store the activation of each active pair. A product costs two passes over them, O(c · active pairs).
+
+    Neurons with equal weights, which an antisymmetric start has, are stored once.
+
+    Parameters
+    ----------
+    active : ActiveByNeuron
+        The active pairs at the current weights.
+    """
+
+    def __init__(self, network: "ShiftedReLUNetwork", X: Rows, active: ActiveByNeuron):
+        self._network, self._X = network, X
+        half = network.width // 2
+        self._copies = 1  # of every stored neuron
+        if np.array_equal(network.weights[:half], network.weights[half:]):
+            active, self._copies = first_of_twins(active)
+        self._weights = network.weights[: network.width // self._copies]
+        values = np.empty(len(active.samples), network.dtype)
+        self._lists = active.indptr, active.samples, values
+        self._spans = ranges(len(self._weights))
+        rows, threshold = kernel_rows(X), network.dtype.type(network.threshold)
+        parallel_map(lambda span: listed_activations(rows, self._weights, threshold, *self._lists, *span), self._spans)
+
+    def gradient(self, residual: np.ndarray) -> np.ndarray:
+        scaled = (residual / self._network.divisor).astype(self._network.dtype)
+        gradients = np.empty((len(self._weights), residual.shape[1]), self._network.dtype)
+        parallel_map(lambda span: output_gradients(*self._lists, scaled, gradients, *span), self._spans)
+        return np.concatenate([gradients] * self._copies)
+
+    def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
+        own = directions.reshape(self._copies, len(self._weights), -1).sum(axis=0, dtype=self._network.dtype)
+        return self._summed(output_jacobian_product, own) / self._network.divisor
+
+    def tangent_product(self, direction: np.ndarray) -> np.ndarray:
+        product = self._summed(output_tangent_product, direction.astype(self._network.dtype))
+        return product * (self._copies / self._network.squared_divisor)
+
+    def _summed(self, kernel, argument: np.ndarray) -> np.ndarray:
+        """Return the sum over all ranges of neurons of what ``kernel`` adds; (n, c), float64."""
+
+        def span_product(span: tuple[int, int]) -> np.ndarray:
+            product = np.zeros((len(self._X), argument.shape[1]), self._network.dtype)
+            kernel(*self._lists, argument, product, *span)
+            return product
+
+        return np.asarray(np.sum(parallel_map(span_product, self._spans), axis=0, dtype=np.float64))
+
+    def diagonal(self) -> np.ndarray:
+        _, samples, values = self._lists
+        squares = np.bincount(samples, np.square(values, dtype=np.float64), minlength=len(self._X))
+        return squares * (self._copies / self._network.squared_divisor)
+
+    def columns(self, rows: Rows) -> np.ndarray:
+        """Cost: for each given row, the active pairs of the neurons that are active for it."""
+        found = np.zeros((len(rows), len(self._X)), self._network.dtype)
+
+        def compute(lo: int) -> None:
+            chosen = slice(lo, lo + _COLUMNS_PER_TASK)
+            add_weighted_lists(*self._lists, self._activations(slice(None), rows[chosen]), found[chosen])
+
+        parallel_map(compute, range(0, len(rows), _COLUMNS_PER_TASK), uses_blas=True)
+        return self._scaled(found)
+
+    def kernel(self, rows: Rows) -> np.ndarray:
+        """Cost m k² for k rows, by matrix products of the activations of all pairs, a tile of neurons at a time."""
+
+        def add(first: int) -> np.ndarray:
+            total = np.zeros((len(rows), len(rows)), self._network.dtype)
+            for lo in range(first * _NEURONS_PER_TILE, len(self._weights), _KERNEL_TASKS * _NEURONS_PER_TILE):
+                activations = self._activations(slice(lo, lo + _NEURONS_PER_TILE), rows)
+                total += activations.T @ activations
+            return total
+
+        return self._scaled(np.sum(parallel_map(add, range(_KERNEL_TASKS), uses_blas=True), axis=0))
+
+    def _activations(self, neurons: slice, rows: Rows) -> np.ndarray:
+        """Return the activations of some neurons for given rows, (m, k)."""
+        activations = self._weights[neurons] @ rows.T
+        activations -= self._network.dtype.type(self._network.threshold)
+        return np.maximum(activations, 0, out=activations)
+
+    def _scaled(self, table: np.ndarray) -> np.ndarray:
+        table *= table.dtype.type(self._copies / self._network.squared_divisor)
+        return table

@@ -1,0 +1,219 @@
+"""Gauss–Newton on centres against the restricted problem solved densely in float64."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+
+from fireset import ShiftedReLUNetwork, train
+from fireset._util.errors import InputError
+from fireset.engines.centre_kernel import CentreKernel
+from fireset.training.checkpoint import Checkpoints
+from fireset.training.losses import get_loss
+from fireset.training.solvers import GaussNewton, NystromGaussNewton
+from fireset.training.stopping import StopReason
+
+
+def _rows(n, d=5, seed=0, dtype=np.float64):
+    X = np.random.default_rng(seed).standard_normal((n, d))
+    return (X / np.linalg.norm(X, axis=1)[:, None]).astype(dtype)
+
+
+def _network(outputs=1, width=400, d=5, dtype="float64", start="antisymmetric", scale=1000.0):
+    return ShiftedReLUNetwork.initialize(
+        width, d, outputs, threshold=0.5, start=start, output_scale=scale, dtype=dtype, seed=3
+    )
+
+
+def _jacobian(network, X):
+    """∂u/∂W of one output as a dense matrix, (n, m·d)."""
+    active = network.fire_sets(X).toarray() * network.output_weights[:, 0] / network.divisor
+    return (active[:, :, None] * np.asarray(X)[:, None, :]).reshape(len(X), -1)
+
+
+def _reference(network, X, centres, y, weight, ridge, loss):
+    """Outputs of the linearized network at the minimum over the span of the centres' gradients."""
+    J = _jacobian(network, X)
+    basis = np.linalg.qr(J[centres].T)[0]
+    A = J @ basis
+    if loss == "squared_error":
+        return A @ np.linalg.solve(A.T @ (weight[:, None] * A) + ridge * np.eye(A.shape[1]), A.T @ (weight * y))
+    loss = get_loss(loss)
+    size = np.linalg.norm(A, 2)  # L-BFGS needs coordinates of order 1
+    A, ridge = A / size, ridge / size**2
+
+    def objective(theta):
+        u = (A @ theta)[:, None]
+        value = loss.value(u, y[:, None], weight) + 0.5 * ridge * theta @ theta
+        return value, A.T @ loss.residual(u, y[:, None], weight)[:, 0] + ridge * theta
+
+    found = minimize(
+        objective, np.zeros(A.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 5000, "gtol": 1e-9}
+    )
+    return A @ found.x
+
+
+@pytest.mark.parametrize("start", ["antisymmetric", "paper"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_kernel_is_that_of_the_network(start, dtype, sparse):
+    network, X = _network(start=start, dtype=dtype, width=402), _rows(4500, dtype=dtype)
+    fires = network.fire_sets(X).toarray().astype(float)
+    expected = (fires @ fires[:37].T) * (X.astype(float) @ X[:37].T.astype(float)) / network.squared_divisor
+    rows = network.check_rows(csr_array(X)) if sparse else X
+    kernel = CentreKernel(network, rows[:37])
+    found = np.vstack([K.copy() for _, K in kernel.blocks(rows)]) * kernel.unit
+    assert np.abs(found - expected).max() <= 1e-6 * expected.max()
+    assert np.abs(kernel.matrix * kernel.unit - expected[:37]).max() <= 1e-6 * expected.max()
+    assert kernel.twins == (start == "antisymmetric")
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 0.5])
+def test_bits_beyond_the_last_neuron_are_not_counted(threshold):
+    network = ShiftedReLUNetwork.initialize(70, 3, threshold=threshold, seed=1, dtype="float64")
+    X = _rows(9, 3)
+    kernel = CentreKernel(network, X)
+    counts = network.fire_sets(X).toarray().sum(axis=1)
+    assert np.allclose(kernel.matrix.diagonal() * kernel.unit * network.squared_divisor, counts)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "log_loss", "poisson"])
+def test_fit_is_the_optimum_over_the_span(loss):
+    X, network, ridge = _rows(300), _network(scale=1e5), 1e9  # a tenth of the diagonal of the kernel
+    rng = np.random.default_rng(0)
+    signal = np.sin(3 * X[:, 0]) + X[:, 1]
+    y = {"squared_error": signal, "log_loss": (signal > 0) * 1.0, "poisson": rng.poisson(np.exp(signal))}[loss] * 1.0
+    weight = rng.integers(0, 3, len(X)) * 1.0
+    solver = NystromGaussNewton(ridge=ridge, tol=1e-9, centres=40)
+    initial = network.copy()
+    result = train(network, X, y, solver=solver, loss=loss, sample_weight=weight, tol=1e-9)
+    expected = _reference(initial, X, solver._centres, y, weight, ridge, loss)
+    assert result.stop_reason in (StopReason.TOL, StopReason.STALLED)
+    assert solver.n_centres == 40
+    assert (weight[solver._centres] > 0).all()
+    assert np.abs(network.predict(X)[:, 0] - expected).max() <= 1e-3 * np.abs(expected).max()
+    displacement = (network.weights - initial.weights).reshape(-1)
+    span = _jacobian(initial, X[solver._centres])
+    outside = displacement - span.T @ np.linalg.lstsq(span.T, displacement, rcond=None)[0]
+    assert np.linalg.norm(outside) <= 1e-8 * np.linalg.norm(displacement)
+
+
+def test_all_rows_as_centres_give_the_fit_of_gauss_newton():
+    X = _rows(150)
+    y = np.stack([np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
+    outputs = []
+    for solver in (NystromGaussNewton(ridge=1e5, tol=1e-6), GaussNewton(ridge=1e5, tol=1e-6)):
+        network = _network(outputs=2, width=2000)
+        result = train(network, X, y, solver=solver, tol=1e-6)
+        assert result.stop_reason is StopReason.TOL
+        outputs.append((network.predict(X), result.loss))
+    assert outputs[0][1] == pytest.approx(outputs[1][1], rel=1e-4)
+    assert np.abs(outputs[0][0] - outputs[1][0]).max() <= 0.02
+
+
+def test_reported_loss_is_that_of_the_returned_weights():
+    X, network = _rows(500, dtype=np.float32), _network(dtype="float32")
+    initial, y = network.weights.copy(), np.sin(3 * X[:, 0])
+    result = train(network, X, y, solver="nystrom", tol=3e-2)
+    error = 0.5 * ((network.predict(X)[:, 0] - y) ** 2).sum()
+    penalty = 0.5 * result.details["ridge"] * float(((network.weights - initial).astype(float) ** 2).sum())
+    assert result.loss == pytest.approx(error + penalty, rel=1e-4)
+    assert result.stop_reason is StopReason.TOL
+    assert result.details["passes"] == 1  # the estimate at the centres replaces a second pass
+    assert result.history[0].loss == pytest.approx(0.5 * float(y @ y))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    copies=st.integers(1, 4),
+    constant=st.booleans(),
+    outputs=st.integers(1, 3),
+    centres=st.integers(1, 40),
+    loss=st.sampled_from(["squared_error", "log_loss", "huber", "absolute_error"]),
+    dtype=st.sampled_from(["float32", "float64"]),
+    seed=st.integers(0, 5),
+)
+def test_hard_rows(n, copies, constant, outputs, centres, loss, dtype, seed):
+    """Copies of rows, constant columns, zero weights, several outputs: the loss does not grow."""
+    rng = np.random.default_rng(seed)
+    X = np.repeat(_rows(n, seed=seed), copies, axis=0)
+    if constant:
+        X[:, 1:3] = 0.0
+        X[:, 0] = np.where(X[:, 0] == 0, 1.0, X[:, 0])
+        X /= np.linalg.norm(X, axis=1)[:, None]
+    y = (
+        rng.standard_normal((len(X), outputs))
+        if loss != "log_loss"
+        else np.eye(max(outputs, 2))[rng.integers(0, max(outputs, 2), len(X))][:, -outputs:]
+    )
+    weight = rng.integers(0, 2, len(X)) * 1.0
+    weight[0] = 1.0
+    network = _network(outputs=outputs, width=64, dtype=dtype)
+    solver = NystromGaussNewton(tol=1e-3, centres=centres)
+    result = train(network, X, y, solver=solver, loss=loss, sample_weight=weight, tol=1e-3, max_iter=60)
+    assert solver.n_centres <= min(centres, n, np.count_nonzero(weight))
+    assert result.loss <= result.history[0].loss * (1 + 1e-6)
+    assert np.isfinite(network.weights).all()
+
+
+def test_no_active_neuron():
+    network = ShiftedReLUNetwork.initialize(10, 3, threshold=8.0, start="antisymmetric", output_scale=1000.0)
+    result = train(network, _rows(20, 3), np.ones(20), solver="nystrom", tol=1e-3)
+    assert result.details["centres"] == 0
+    assert result.loss == pytest.approx(10.0)
+
+
+def test_fit_does_not_depend_on_threads(monkeypatch):
+    found = []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        network, X = _network(dtype="float32"), _rows(5000, dtype=np.float32)
+        train(network, X, X[:, 0], solver=NystromGaussNewton(centres=100), tol=1e-3)
+        found.append(network.weights)
+    assert np.array_equal(*found)
+
+
+def test_resumed_run_ends_with_the_same_weights(tmp_path):
+    X = _rows(400)
+    y = (X[:, 0] + 0.3 * X[:, 1] > 0) * 1.0
+
+    def fit(folder, max_iter, resume=False):
+        network = _network()
+        solver = NystromGaussNewton(ridge=1e4, tol=1e-7, centres=50)
+        checkpoint = Checkpoints(folder, every=1, resume=resume)
+        result = train(
+            network, X, y, solver=solver, loss="log_loss", tol=1e-7, max_iter=max_iter, checkpoint=checkpoint
+        )
+        return network, result
+
+    whole, result = fit(tmp_path / "whole", 50)
+    assert len(result.history) > 3
+    fit(tmp_path / "cut", 2)
+    resumed, again = fit(tmp_path / "cut", 50, resume=True)
+    assert again.resumed_at is not None
+    assert np.array_equal(whole.weights, resumed.weights)
+
+
+def test_memory_limit_is_an_error_with_a_remedy():
+    with pytest.raises(InputError, match="memory"):
+        train(_network(), _rows(100), np.ones(100), solver="nystrom", memory="1M")
+
+
+def test_memory_does_not_depend_on_active_pairs():
+    solver, network = NystromGaussNewton(), _network(width=20_000)
+    assert solver.extra_bytes(network, 10**7) == solver.extra_bytes(network, 10**6) < 1e9
+
+
+def test_callback_keeps_the_best_network():
+    X, network = _rows(300), _network()
+    result = train(network, X, X[:, 0], solver="nystrom", callbacks=[lambda progress: progress.record.iteration == 1])
+    assert result.stop_reason is StopReason.CALLBACK
+    assert result.loss < 0.2 * result.history[0].loss
+
+
+def test_centres_must_be_a_positive_number():
+    with pytest.raises(InputError, match="centres"):
+        NystromGaussNewton(centres=0)
