@@ -497,6 +497,7 @@ class TestGaussNewton:
         whole = self.network()
         for shard, result in zip(shards, results, strict=True):
             whole.weights[shard.first :][: shard.local.width] = shard.local.weights
+            whole.output_weights[shard.first :][: shard.local.width] = shard.local.output_weights
             assert result.details["ridge"] == pytest.approx(expected.details["ridge"], rel=1e-12)
             assert more or result.details["products"] == expected.details["products"]
             assert np.array_equal(result.history.column("loss"), results[0].history.column("loss"))
@@ -516,6 +517,16 @@ class TestGaussNewton:
 
     def test_sparse_rows(self):
         self.compare((2, 2), sparse=True, within=1e-7)
+
+    @pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2, 2)])
+    @pytest.mark.parametrize("loss", ["squared_error", "log_loss"])
+    def test_trained_outputs(self, shape, loss):
+        self.compare(shape, loss=loss, trained_outputs=2.0, within=1e-7)
+
+    def test_trained_outputs_with_a_partial_factor(self, monkeypatch):
+        monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", 10)
+        monkeypatch.setattr(linear_solver, "_MAX_CHOLESKY_ROWS", 10)
+        self.compare((2, 2), rows=301, trained_outputs=2.0, tol=1e-9, within=1e-6)
 
     def test_shares_of_one_row(self):
         self.compare((1, 3), rows=4, within=1e-7)

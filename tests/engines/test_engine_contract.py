@@ -206,6 +206,7 @@ def test_output_layer_is_that_of_the_activations(name, case):
     if engine.exact:  # else columns also count pairs that the engine does not find
         some = np.arange(0, len(problem.X), 2)
         np.testing.assert_allclose(layer.columns(engine.X[some]), J[some] @ J.T, **close)
+        np.testing.assert_allclose(np.tril(layer.whole_kernel()), np.tril(J @ J.T), **close)
         np.testing.assert_allclose(layer.kernel(engine.X[some]), J[some] @ J[some].T, **close)
 
 

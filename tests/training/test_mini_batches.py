@@ -159,9 +159,36 @@ class TestTrainedOutputs:
         assert np.array_equal(one.output_weights, before.output_weights)
         assert np.array_equal(one.weights, before.weights)
 
-    def test_not_with_checkpoints(self, tmp_path):
-        with pytest.raises(InputError, match="with trained_outputs cannot be resumed"):
-            train(network(), X, Y, trained_outputs=True, checkpoint=Checkpoints(tmp_path))
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"momentum": 0.9},
+            {"momentum": 0.0, "validation": (X[:5], Y[:5] + 3.0)},
+            {"solver": "gauss-newton", "ridge": 1e-3},
+            {"solver": "gauss-newton", "ridge": 1e-6, "loss": "absolute_error"},
+        ],
+    )
+    def test_a_resumed_run_ends_with_the_same_bits(self, tmp_path, settings):
+        options = {"engine": "data", "trained_outputs": True, "tol": 0, **settings}
+        whole, parts = network(), network()
+        every = Checkpoints(tmp_path / "whole", every=2)
+        expected = train(whole, X, Y, max_iter=9, checkpoint=every, **options)
+        train(parts, X, Y, max_iter=4, checkpoint=Checkpoints(tmp_path / "parts", every=2), **options)
+        again = network()
+        resume = Checkpoints(tmp_path / "parts", every=2, resume=True)
+        found = train(again, X, Y, max_iter=9, checkpoint=resume, **options)
+        assert len(found.history) == len(expected.history)
+        assert found.history.column("loss").tolist() == expected.history.column("loss").tolist()
+        assert np.array_equal(again.output_weights, whole.output_weights)
+        assert np.array_equal(again.weights, whole.weights)
+        assert not again.has_sign_outputs
+
+    def test_a_checkpoint_of_another_scale_is_refused(self, tmp_path):
+        options = {"solver": "gauss-newton", "ridge": 1e-3, "max_iter": 3, "tol": 0}
+        train(network(), X, Y, trained_outputs=0.5, checkpoint=Checkpoints(tmp_path, every=1), **options)
+        resume = Checkpoints(tmp_path, every=1, resume=True)
+        with pytest.raises(InputError, match=r"trained_outputs"):
+            train(network(), X, Y, trained_outputs=2.0, checkpoint=resume, **options)
 
 
 def test_partial_fit_reuses_the_lists_of_known_rows():

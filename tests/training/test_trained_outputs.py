@@ -125,7 +125,7 @@ def test_the_kernels_are_those_of_both_layers():
     engine.start(one, X)
     hidden, output = layer_kernels(one, X)
     expected = hidden + S**2 * output
-    outputs = preconditioners.ScaledOutputLayer(engine.output_layer(), S**2)
+    outputs = preconditioners.ScaledOutputLayer(engine.output_layer(), S**2, 1.5**2)
     np.testing.assert_allclose(
         np.tril(preconditioners.tangent_kernel(engine, outputs)), np.tril(expected), atol=1e-9 * expected.max()
     )

@@ -182,10 +182,7 @@ class RowShardEngine(_ShardedEngine):
         return _RowShardOutputLayer(self.inner.output_layer(), self._group)
 
     def common_counts(self, dtype=np.float64) -> np.ndarray:  # noqa: ARG002
-        raise InputError(
-            f"common_counts needs all rows on every worker, got a grid with {self._group.size} parts of the rows; use "
-            "common_count_columns, or a grid with one part."
-        )
+        raise _needs_all_rows("common_counts", "common_count_columns", self._group)
 
     def common_count_columns(self) -> "RowShardCountColumns":
         neuron_group = self.inner.neuron_group if isinstance(self.inner, NeuronShardEngine) else SINGLE_PROCESS
@@ -237,6 +234,9 @@ class _SummedOutputLayer(OutputLayer):
     def columns(self, rows: Rows) -> np.ndarray:
         return self._summed(self._inner.columns(rows))
 
+    def whole_kernel(self) -> np.ndarray:
+        return self._summed(self._inner.whole_kernel())
+
     def kernel(self, rows: Rows) -> np.ndarray:
         return self._summed(self._inner.kernel(rows))
 
@@ -268,6 +268,9 @@ class _RowShardOutputLayer(OutputLayer):
 
     def columns(self, rows: Rows) -> np.ndarray:
         return self._inner.columns(rows)
+
+    def whole_kernel(self) -> np.ndarray:
+        raise _needs_all_rows("whole_kernel", "columns", self._group)
 
     def kernel(self, rows: Rows) -> np.ndarray:
         return self._inner.kernel(rows)
@@ -301,6 +304,13 @@ class RowShardCountColumns(CommonCountColumns):
 
     def _bits(self, samples: np.ndarray) -> np.ndarray:
         return self._shares.select(self._columns.bits, samples)
+
+
+def _needs_all_rows(method: str, instead: str, group: ProcessGroup) -> InputError:
+    return InputError(
+        f"{method} needs all rows on every worker, got a grid with {group.size} parts of the rows; use {instead}, or a "
+        "grid with one part."
+    )
 
 
 def _sum_in_place(table: np.ndarray, group: ProcessGroup) -> np.ndarray:

@@ -87,12 +87,13 @@ class NetworkShard:
         return self.group.all_reduce_exact(self.local.predict(X) * self.scale)[0]
 
     def gather_into(self, network: "ShiftedReLUNetwork | NetworkShard") -> None:
-        """Copy the weights of all workers' neurons into ``network``."""
+        """Copy the weights and output weights of all workers' neurons into ``network``."""
         if isinstance(network, NetworkShard) or self.group.size == 1:
             return
         for rank in range(self.group.size):
             lo, hi = self.group.neuron_range(rank, network.width)
             self.group.broadcast(network.weights[lo:hi], source=rank)
+            self.group.broadcast(network.output_weights[lo:hi], source=rank)
 
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
         """Write a model of several files: each worker writes its shard next to ``path``; ``path`` lists them.

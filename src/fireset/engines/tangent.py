@@ -72,6 +72,10 @@ class OutputLayer(ABC):
         """Return the kernel H_A between given rows (k, d) and the rows of the engine: (k, n), in their precision."""
 
     @abstractmethod
+    def whole_kernel(self) -> np.ndarray:
+        """Return H_A, (n, n), in the network's precision; only the lower triangle is valid."""
+
+    @abstractmethod
     def kernel(self, rows: Rows) -> np.ndarray:
         """Return the kernel H_A between given rows (k, d) and themselves: (k, k), in their precision."""
 

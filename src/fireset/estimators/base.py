@@ -73,6 +73,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     ridge: float | str
     start: str
     output_scale: float | str
+    trained_outputs: bool | float | str
     learning_rate: float | str
     momentum: float
     nesterov: bool
@@ -113,6 +114,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
         GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # checks these three
+        given = self.trained_outputs
+        if given != "auto" and not (isinstance(given, bool) or (is_number(given) and float(given) >= 0)):
+            raise InputError(f"`trained_outputs` must be 'auto', a bool or a number of at least 0, got {given!r}.")
         self._check_solver()
         if not isinstance(self.engine, str | Engine):
             raise InputError(f"`engine` must be a name or an Engine, got {self.engine!r}.")
@@ -133,7 +137,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             if not isinstance(self.solver, str) or (self.solver != "auto" and self.solver not in SOLVERS):
                 raise InputError(f"solver must be one of auto, {', '.join(SOLVERS)}; got {self.solver!r}")
             return
-        for name in ("learning_rate", "ridge", "batch_size"):
+        for name in ("learning_rate", "ridge", "batch_size", "trained_outputs"):
             if getattr(self, name) not in ("auto", None):
                 raise InputError(
                     f"`{name}` must be left at its default with a solver object, got {getattr(self, name)!r}; "
@@ -206,7 +210,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             threshold=choose_threshold(width, threshold),
             bias=self.bias,
             column_scales=self._given_scales(X.shape[1]),
-            output_layer_scale=0.0,
+            output_layer_scale=self._output_layer_scale(),
             classes=is_classifier(self),
             fewest_rows=MIN_ROWS if choose else np.inf,
         )
@@ -253,6 +257,12 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if start == "paper" or fixed_rate:
             return 1.0
         return self._solver_class().default_output_scale
+
+    def _output_layer_scale(self) -> float | str:
+        """Return the scale s of the output layer, or "auto" where it is to be chosen."""
+        if self.trained_outputs != "auto":
+            return float(self.trained_outputs)
+        return "auto" if self._solver_class().chooses_output_scale and not isinstance(self.solver, Solver) else 0.0
 
     def _choose_settings(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, **given) -> TableSettings:
         return choose_settings(Z, targets, weight, **given)
@@ -345,6 +355,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 batch_size=self.batch_size,
                 shuffle_seed=shuffle_seed,
                 ridge=self.ridge,
+                trained_outputs=self.settings_.output_layer_scale,
                 max_iter=self.max_iter,
                 tol=self._tolerance(),
                 sample_weight=weight,

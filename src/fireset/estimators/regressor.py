@@ -45,6 +45,10 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     output_scale : "auto" or float, default="auto"
         κ, between 1e-6 and 1e6: outputs are multiplied by it, and weights move 1/κ as far. "auto" is 1000 for
         "gauss-newton" and 10 for "gradient", and 1 with ``start="paper"`` or a fixed learning rate.
+    trained_outputs : "auto", bool or float, default="auto"
+        Scale s of the training of the output weights, relative to that of the first layer; 0 or False keeps them at ±1,
+        True is 1. The tangent kernel is H_W + s² H_A, and H_A is smoother. "auto" chooses by leave-one-out with the
+        kernel of infinite width for solver="gauss-newton", and is False for other solvers.
     learning_rate : "auto", "theory" or float, default="auto"
         Step size of "gradient". "auto" starts from 1/λ_max of the kernel and halves it when the loss grows.
     momentum : float, default=0.9
@@ -136,6 +140,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         ridge="auto",
         start="auto",
         output_scale="auto",
+        trained_outputs: bool | float | str = "auto",
         learning_rate="auto",
         momentum=0.9,
         nesterov=True,
@@ -162,6 +167,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self.ridge = ridge
         self.start = start
         self.output_scale = output_scale
+        self.trained_outputs = trained_outputs
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.nesterov = nesterov

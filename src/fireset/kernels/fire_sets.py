@@ -169,19 +169,28 @@ def output_jacobian_product(indptr, samples, values, directions, product, lo, hi
 
 
 @vectorized
-def add_weighted_lists(indptr, samples, values, coefficients, table):
-    """Add Σ_r ``coefficients[r, k]`` σ_ri to ``table[k, i]``; coefficients (m, k), table (k, n).
+def add_weighted_lists(indptr, samples, values, neurons, coefficients, table):
+    """Add Σ_q ``coefficients[q, k]`` σ_ri, r = ``neurons[q]``, to ``table[k, i]``; coefficients (q, k), table (k, n).
 
     Coefficients of 0 cost little: for activations of k rows the cost is Σ_r (active ones of them) · (active rows).
     """
-    for r in range(coefficients.shape[0]):
-        begin, end = indptr[r], indptr[r + 1]
+    for q in range(neurons.shape[0]):
+        begin, end = indptr[neurons[q]], indptr[neurons[q] + 1]
         for k in range(coefficients.shape[1]):
-            factor = coefficients[r, k]
+            factor = coefficients[q, k]
             if factor != 0 and end > begin:
                 row = table[k]
                 for p in range(begin, end):
                     row[np.uint64(samples[p])] += factor * values[p]
+
+
+@vectorized
+def spread_lists(indptr, samples, values, neurons, table):
+    """Write σ_ri for r = ``neurons[q]`` to ``table[q, i]``, which is 0 elsewhere; table (q, n)."""
+    for q in range(neurons.shape[0]):
+        row = table[q]
+        for p in range(indptr[neurons[q]], indptr[neurons[q] + 1]):
+            row[np.uint64(samples[p])] = values[p]
 
 
 # Lists by row and lists by neuron

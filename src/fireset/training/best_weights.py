@@ -39,8 +39,18 @@ class Snapshot:
 
     def changed_neurons(self) -> np.ndarray:
         """Return the indices of neurons whose weights in the copy differ from those of the network, as bits."""
-        bits = f"u{self.weights.itemsize}"  # −0 differs from 0, and NaN equals itself
-        return np.flatnonzero((self.weights.view(bits) != self._network.weights.view(bits)).any(axis=1))
+        return _different_rows(self.weights, self._network.weights)
+
+    def changed_outputs(self) -> np.ndarray:
+        """Return the indices of neurons whose output weights in the copy differ, as bits."""
+        if self.output_weights is None:
+            return np.empty(0, np.int64)
+        return _different_rows(self.output_weights, self._network.output_weights)
+
+
+def _different_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    bits = f"u{first.itemsize}"  # −0 differs from 0, and NaN equals itself
+    return np.flatnonzero((first.view(bits) != second.view(bits)).any(axis=1))
 
 
 class BestWeights:
@@ -90,10 +100,19 @@ class BestWeights:
         neurons = self._copy.changed_neurons()
         return neurons, self._copy.weights[neurons]
 
-    def resume(self, best: Iteration, neurons: np.ndarray, rows: np.ndarray) -> None:
-        """Set the copy to iteration ``best``: the weights of the network, with ``rows`` for ``neurons``."""
+    def output_difference(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the neurons whose output weights in the copy differ from those of the network, and these weights."""
+        neurons, outputs = self._copy.changed_outputs(), self._copy.output_weights
+        return neurons, self._network.output_weights[:0] if outputs is None else outputs[neurons]
+
+    def resume(
+        self, best: Iteration, weights: tuple[np.ndarray, np.ndarray], outputs: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        """Set the copy to iteration ``best``: the network, except for the given neurons and their rows."""
         self._copy.take(best)
-        self._copy.weights[neurons] = rows
+        self._copy.weights[weights[0]] = weights[1]
+        if self._copy.output_weights is not None:
+            self._copy.output_weights[outputs[0]] = outputs[1]
 
     @contextmanager
     def restored_on_error(self) -> Iterator[None]:

@@ -1,9 +1,9 @@
 """Checkpoints: writing the state of a run, and resuming from it with the same bits.
 
-A checkpoint contains the weights that moved since training began, the state of the solver for each neuron, the best
-weights where they differ, the rest of the solver's state, the history, and fingerprints of data and settings.
-Weights that never moved are drawn again; indexes and candidate lists are built again. A run may be resumed by another
-number of workers. The files are described in ``checkpoint_files.py``.
+A checkpoint contains the weights and output weights that moved since training began, the state of the solver for each
+neuron, the best weights where they differ, the rest of the solver's state, the history, and fingerprints of data and
+settings. Weights that never moved are drawn again; indexes and candidate lists are built again. A run may be resumed by
+another number of workers. The files are described in ``checkpoint_files.py``.
 """
 
 import os
@@ -21,7 +21,15 @@ from fireset._util.errors import InputError
 from fireset._util.files import file_digest, write_model
 from fireset._util.folder_lock import FolderLock
 from fireset.distributed.process_group import ProcessGroup
-from fireset.training.checkpoint_files import CheckpointFolder, read_history, read_index, read_shard, write_index
+from fireset.training.checkpoint_files import (
+    OUTPUT_ARRAYS,
+    WEIGHT_ARRAYS,
+    CheckpointFolder,
+    read_history,
+    read_index,
+    read_shard,
+    write_index,
+)
 from fireset.training.history import History
 from fireset.training.run import Run
 from fireset.training.run_identity import INITIAL_WEIGHTS, RunIdentity, combined_hash, row_hashes
@@ -74,6 +82,7 @@ class RunCheckpoints:
         self._requested, self._run = requested, run
         self._group = group = run.group
         self._initial_hashes = row_hashes(run.network.weights)
+        self._initial_output_hashes = row_hashes(run.network.output_weights)
         rows, inputs = run.problem.n_rows, run.problem.X.shape[1]
         initial_weights = combined_hash(self._initial_hashes, run.shard.first, run.shard.group)
         self._identity = RunIdentity(
@@ -128,20 +137,25 @@ class RunCheckpoints:
     def _write_shard(self, path: Path) -> None:
         if self._group.rank == 0:
             self._folder.lock()  # it was released if the run had ended and continues
-        network, first, state = self._run.network, self._run.shard.first, self._run.solver.neuron_state
-        if state is None:
-            state = np.empty((0, network.n_features), network.dtype)
-        moved = np.flatnonzero(row_hashes(network.weights) != self._initial_hashes)
-        with_state = np.flatnonzero(state.any(axis=1))
-        best_differs, best_weights = self._run.best.difference()
-        arrays = {
-            "moved": moved + first,
-            "weights": network.weights[moved],
-            "with_state": with_state + first,
-            "neuron_state": state[with_state],
-            "best_differs": best_differs + first,
-            "best_weights": best_weights,
-        }
+        network, solver, best = self._run.network, self._run.solver, self._run.best
+        parts = (
+            (WEIGHT_ARRAYS, network.weights, self._initial_hashes, solver.neuron_state, best.difference()),
+            (
+                OUTPUT_ARRAYS,
+                network.output_weights,
+                self._initial_output_hashes,
+                solver.output_state,
+                best.output_difference(),
+            ),
+        )
+        arrays: dict[str, np.ndarray] = {}
+        for names, rows, hashes, state, best_rows in parts:
+            moved = np.flatnonzero(row_hashes(rows) != hashes)
+            state = np.empty((0, rows.shape[1]), rows.dtype) if state is None else state
+            with_state = np.flatnonzero(state.any(axis=1))
+            found = (moved, rows[moved]), (with_state, state[with_state]), best_rows
+            for (numbers, values), (own, own_rows) in zip(names.items(), found, strict=True):
+                arrays |= {numbers: own + self._run.shard.first, values: own_rows}
         write_model(path, arrays, {})
 
     def _write_index(self, digests: list[bytes]) -> None:
@@ -223,26 +237,24 @@ class RunCheckpoints:
         """Set the state of the run to that of a checkpoint."""
         run, network = self._run, self._run.network
         run.history[:] = history
-        state = np.zeros_like(network.weights) if any(len(arrays["with_state"]) for arrays in shards) else None
-        for arrays in shards:
-            here, rows = self._own_rows(arrays, "moved", "weights")
-            network.weights[here] = rows
-            if state is not None:
-                here, rows = self._own_rows(arrays, "with_state", "neuron_state")
-                state[here] = rows
-        best = [self._own_rows(arrays, "best_differs", "best_weights") for arrays in shards]
-        run.best.resume(
-            history[description["best"]],
-            np.concatenate([here for here, _ in best]),
-            np.concatenate([rows for _, rows in best]),
-        )
-        run.solver.resume(run, description, state)
+        states, best = [], []
+        for names, target in ((WEIGHT_ARRAYS, network.weights), (OUTPUT_ARRAYS, network.output_weights)):
+            moved, with_state, differ = (self._own_rows(shards, *pair) for pair in names.items())
+            target[moved[0]] = moved[1]
+            states.append(None)
+            if any(len(arrays[list(names)[1]]) for arrays in shards):
+                states[-1] = np.zeros_like(target)
+                states[-1][with_state[0]] = with_state[1]
+            best.append(differ)
+        run.best.resume(history[description["best"]], *best)
+        run.solver.resume(run, description, states[0])
+        run.solver.resume_outputs(states[1])
 
-    def _own_rows(self, arrays: dict[str, np.ndarray], numbers: str, rows: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the local indices of this worker's neurons in a shard, and their rows."""
-        here = arrays[numbers] - self._run.shard.first
+    def _own_rows(self, shards: list[dict[str, np.ndarray]], numbers: str, rows: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the local indices of this worker's neurons in all shards, and their rows."""
+        here = np.concatenate([arrays[numbers] for arrays in shards]) - self._run.shard.first
         mine = (here >= 0) & (here < self._run.network.width)
-        return here[mine], arrays[rows][mine]
+        return here[mine], np.concatenate([arrays[rows] for arrays in shards])[mine]
 
 
 def _error_message(attempt: Callable[[], None]) -> str:

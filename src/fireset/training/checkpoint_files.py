@@ -29,8 +29,13 @@ _FILE_NAME = re.compile(r"\.?checkpoint-(\d{8})\..*(safetensors|part)")  # also 
 _INTEGER_FIELDS = [f.name for f in fields(Iteration) if f.type in (int, int | None)]
 _OPTIONAL_FIELDS = [f.name for f in fields(Iteration) if f.type in (int | None, float | None)]
 
-# Arrays of a shard: indices of neurons in the whole network, and a row for each of them.
-SHARD_ARRAYS = {"moved": "weights", "with_state": "neuron_state", "best_differs": "best_weights"}
+# Arrays of a shard: indices of neurons in the whole network, and a row for each of them, of weights or output weights.
+WEIGHT_ARRAYS = {"moved": "weights", "with_state": "neuron_state", "best_differs": "best_weights"}
+OUTPUT_ARRAYS = {
+    "outputs_moved": "output_weights",
+    "with_output_state": "output_state",
+    "best_outputs_differ": "best_output_weights",
+}
 
 
 class CheckpointFolder:
@@ -131,7 +136,8 @@ def read_shard(path: Path, digest: Any, lo: int, hi: int, network: ShiftedReLUNe
     arrays, _ = read_model(path)
     if file_digest(path).hex() != digest:
         raise InputError(f"{path} is damaged: its checksum differs")
-    for numbers, rows in SHARD_ARRAYS.items():
+    columns = dict.fromkeys(WEIGHT_ARRAYS, network.n_features) | dict.fromkeys(OUTPUT_ARRAYS, network.n_outputs)
+    for numbers, rows in {**WEIGHT_ARRAYS, **OUTPUT_ARRAYS}.items():
         ids, values = arrays.get(numbers), arrays.get(rows)
         if (
             ids is None
@@ -141,7 +147,7 @@ def read_shard(path: Path, digest: Any, lo: int, hi: int, network: ShiftedReLUNe
             or (np.diff(ids) <= 0).any()
             or (len(ids) and not (lo <= ids[0] and ids[-1] < hi))
             or values.dtype != network.dtype
-            or values.shape != (len(ids), network.n_features)
+            or values.shape != (len(ids), columns[numbers])
             or not np.isfinite(values).all()
         ):
             raise InputError(f"{path} is damaged: {rows} are not those of neurons {lo} to {hi - 1}")

@@ -71,9 +71,8 @@ def _check_engine(engine: Engine, solver: Solver, shard: NetworkShard) -> None:
     workers = shard.grid.all_workers.size
     if solver.batch_size and not engine.supports_batches:
         raise InputError(f"`engine` must be 'rows', 'dense' or 'auto' with batch_size, got {engine.name!r}.")
-    for name, used in (("batch_size", solver.batch_size), ("trained_outputs", solver.trains_outputs)):
-        if used and workers > 1:
-            raise InputError(f"`{name}` needs a single process, got {workers} workers.")
+    if solver.batch_size and workers > 1:
+        raise InputError(f"`batch_size` needs a single process, got {workers} workers.")
     if shard.grid.same_neurons.size > 1 and not solver.shares_rows:
         raise InputError(
             f"solver {solver.name!r} needs all rows on every worker, got a grid of {shard.grid}; use "

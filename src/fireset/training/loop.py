@@ -233,8 +233,6 @@ class Trainer:
 
     def _start(self, checkpoint: Checkpoints | None) -> None:
         """Load a checkpoint if there is one; then start the engine and the solver."""
-        if checkpoint is not None and self._solver.trains_outputs:
-            raise InputError("a run with trained_outputs cannot be resumed; leave checkpoint out")
         self._solver.remember_start(self._network)
         self._checkpoints = RunCheckpoints(checkpoint, self._run, self._settings()) if checkpoint else None
         with self._checkpoints.released_on_error() if self._checkpoints else nullcontext():

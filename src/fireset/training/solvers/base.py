@@ -4,7 +4,7 @@ The order of calls::
 
     solver.remember_start(network)
     solver.start(run)                        # once, after the preprocessing of the engine
-    solver.resume(run, state, neuron_state)  # instead of start, from a checkpoint
+    solver.resume(run, state, neuron_state)  # instead of start, from a checkpoint; then resume_outputs
     for each iteration:
         progress = …                         # the loop: forward pass, loss, residual, record, callbacks, stopping
         solver.step(progress)                # move the weights by way of the engine
@@ -52,6 +52,8 @@ class Solver(ABC):
     uses_tangent_products : bool
         Whether it multiplies by the tangent kernel instead of calling ``engine.step``; the kernels of the other kind
         are not compiled.
+    chooses_output_scale : bool
+        Whether ``trained_outputs`` may be any scale, which the estimators then choose by leave-one-out.
     forward_only : bool
         Whether it calls no method of the engine but ``forward``. "auto" is then an engine without preprocessing.
     converged : bool
@@ -73,6 +75,7 @@ class Solver(ABC):
     trains_outputs: bool = False
     shares_rows: bool = False
     uses_tangent_products: ClassVar[bool] = False
+    chooses_output_scale: ClassVar[bool] = False
     forward_only: ClassVar[bool] = False
     converged: bool = False
     stalled: bool = False
@@ -161,6 +164,14 @@ class Solver(ABC):
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
         """Raise InputError if ``state``, read from an untrusted file, is invalid before this iteration."""
+
+    @property
+    def output_state(self) -> np.ndarray | None:
+        """The state for each neuron's output weights, (m, c), or None."""
+        return None
+
+    def resume_outputs(self, output_state: np.ndarray | None) -> None:
+        """Continue from a checked ``output_state``, after ``resume``."""
 
     def resume(self, run: "Run", state: Mapping[str, Any], neuron_state: np.ndarray | None) -> None:  # noqa: ARG002
         """Continue from a checked ``state`` and ``neuron_state``. The engine is started afterwards."""

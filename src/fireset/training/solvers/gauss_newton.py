@@ -140,6 +140,7 @@ class GaussNewton(Solver):
     runs_to_max_iter = False
     default_output_scale = 1000.0
     uses_tangent_products = True
+    chooses_output_scale = True
     steady_since = None
     shares_rows = True
 
@@ -503,12 +504,13 @@ class GaussNewton(Solver):
             "damping": self._damping,
             "trusted": float(self._trusted),
             "reached_limit": float(self._linear.reached_limit),
+            "separate_outputs": float(self._linear.separate_outputs),
             "predicted_reduction": trial.predicted_reduction if trial else 0.0,
             "trial_start": trial.record.iteration if trial else -1,
         }
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
-        for name in ("ridge", "damping", "trusted", "reached_limit", "predicted_reduction"):
+        for name in ("ridge", "damping", "trusted", "reached_limit", "separate_outputs", "predicted_reduction"):
             value = state.get(name)
             if not (isinstance(value, float) and isfinite(value) and value >= 0):
                 raise InputError(f"`{name}` is {str(value)[:40]!r}")
@@ -521,12 +523,22 @@ class GaussNewton(Solver):
         self._ridge, self._damping = state["ridge"], state["damping"]
         self._trusted = bool(state["trusted"])
         self._linear.reached_limit = bool(state["reached_limit"])
+        self._linear.separate_outputs = bool(state["separate_outputs"])
         if state["trial_start"] >= 0:
-            start = Snapshot(run.network, run.history[state["trial_start"]])
+            start = Snapshot(run.network, run.history[state["trial_start"]], with_outputs=self.trains_outputs)
             if neuron_state is not None:
                 moved = neuron_state.any(axis=1)
                 start.weights[moved] = neuron_state[moved]
             self._trial = _TrialStep(start, state["predicted_reduction"])
+
+    @property
+    def output_state(self) -> np.ndarray | None:
+        """The output weights before the last step."""
+        return None if self._trial is None else self._trial.start.output_weights
+
+    def resume_outputs(self, output_state: np.ndarray | None) -> None:
+        if self._trial is not None and self._trial.start.output_weights is not None and output_state is not None:
+            np.copyto(self._trial.start.output_weights, output_state)
 
     def drop_caches(self) -> None:
         self._linear.drop_caches()

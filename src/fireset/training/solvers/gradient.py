@@ -70,7 +70,8 @@ class GradientDescent(Solver):
             output += float(np.square(tile.activations, dtype=np.float64).sum())
             squares = np.square(network.output_weights[tile.neurons], dtype=np.float64).mean(axis=1)
             hidden += float(squares @ (tile.activations > 0) @ np.square(row_norms(X[tile.samples])))
-        return hidden / (hidden + output) if hidden > 0 else 1.0
+        sums = self.run.shard.group.all_reduce_exact(np.array(self.run.problem.total(hidden, output)))[0]
+        return float(sums[0] / sums.sum()) if sums[0] > 0 else 1.0
 
     def step(self, progress: Progress) -> None:
         if self.adaptive and loss_grew(self.run.history):
@@ -135,6 +136,7 @@ class GradientDescent(Solver):
             "learning_rate": self._step_size.requested,
             "momentum": self._rule.momentum,
             "nesterov": self._rule.nesterov,
+            **({"trained_outputs": True} if self.trains_outputs else {}),
         }
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:  # noqa: ARG002
@@ -146,6 +148,14 @@ class GradientDescent(Solver):
     def neuron_state(self) -> np.ndarray | None:
         """The velocity."""
         return self._rule.velocity
+
+    @property
+    def output_state(self) -> np.ndarray | None:
+        """The velocity of the output weights."""
+        return self._output_rule.velocity
+
+    def resume_outputs(self, output_state: np.ndarray | None) -> None:
+        self._output_rule.velocity = output_state if self._output_rule.momentum else None
 
     def state(self) -> dict[str, float]:
         return {"rate": self._rule.rate, "steady_since": self.steady_since or 0}

@@ -95,6 +95,8 @@ class LinearSolver:
         δ = R z of the last system, where the next one starts.
     reached_limit : bool
         Whether the last system stopped at ``MAX_PRODUCTS``.
+    separate_outputs : bool
+        Whether each output has a preconditioner of its own.
     """
 
     def __init__(self, run: Run, output_factor: float = 0.0):
@@ -102,7 +104,7 @@ class LinearSolver:
         self._outputs: ScaledOutputLayer | None = None
         self.dual: np.ndarray | None = None
         self.reached_limit = False
-        self._separate_outputs = run.loss.outputs_per_target > 1
+        self.separate_outputs = run.loss.outputs_per_target > 1
         self._preconditioner: Preconditioner | None = None
         self._preconditioner_roots = np.empty((0, 0))
         self._kernel: np.ndarray | None = None
@@ -127,7 +129,10 @@ class LinearSolver:
     def output_layer(self) -> ScaledOutputLayer | None:
         """Return the output layer at the current weights; None if it is not trained."""
         if self._outputs is None and self._output_factor:
-            self._outputs = ScaledOutputLayer(self._run.engine.output_layer(), self._output_factor)
+            squares = np.square(self._run.network.output_weights, dtype=np.float64)
+            total, count = self._run.shard.group.all_reduce_exact(np.array([squares.sum(), squares.size]))[0]
+            layer = self._run.engine.output_layer()
+            self._outputs = ScaledOutputLayer(layer, self._output_factor, float(total / count))
         return self._outputs
 
     def system(self, roots: np.ndarray, shift: float) -> KernelSystem:
@@ -148,8 +153,8 @@ class LinearSolver:
             self._preconditioner = self._kernel = None  # a new partial factor would be no better than the old one
         few_rows = self._run.problem.n_rows <= _FULL_CHOLESKY_ROWS
         several = self._run.network.n_outputs > 1 and few_rows  # else they need much memory
-        if self.reached_limit and several and not self._separate_outputs:
-            self._separate_outputs, self._preconditioner = True, None
+        if self.reached_limit and several and not self.separate_outputs:
+            self.separate_outputs, self._preconditioner = True, None
         return solution
 
     def kernel_block(self, rows: np.ndarray) -> np.ndarray:
@@ -186,7 +191,7 @@ class LinearSolver:
             rank = min(_MAX_PIVOTS, n)
             return PartialCholeskyPreconditioner(self._kernel_columns(), row_roots, shift, rank, group, shares)
 
-        made = OutputPreconditioner([factor(column) for column in roots.T]) if self._separate_outputs else factor(mean)
+        made = OutputPreconditioner([factor(column) for column in roots.T]) if self.separate_outputs else factor(mean)
         self._columns = None
         return made if group.size == 1 else SharedPreconditioner(made, group)
 
@@ -197,7 +202,7 @@ class LinearSolver:
     def _kernel_fits(self) -> bool:
         """Return whether all workers can and should factor the whole kernel."""
         network, n = self._run.network, self._run.problem.n_rows
-        factors = network.n_outputs if self._separate_outputs else 1
+        factors = network.n_outputs if self.separate_outputs else 1
         return self._run.group.all_true(kernel_fits(n, network, free_bytes(self._run.memory), factors))
 
     def _whole_kernel(self) -> np.ndarray:

@@ -66,6 +66,7 @@ class NystromGaussNewton(GaussNewton):
     name = "nystrom"
     label = "Gauss–Newton on centres"
     forward_only = True
+    chooses_output_scale = False
     shares_rows = False
 
     def __init__(self, ridge: float | str = "auto", tol: float = 1e-3, centres: int = CENTRES):

@@ -35,10 +35,11 @@ class Preconditioner(Protocol):
 
 
 class ScaledOutputLayer(NamedTuple):
-    """The Jacobian of the output layer, and the factor s² of its kernel."""
+    """The Jacobian of the output layer, the factor s² of its kernel, and the mean square of the output weights."""
 
     layer: OutputLayer
     factor: float
+    mean_square: float = 1.0  # over all workers
 
     def times(self, kernel_part: np.ndarray) -> np.ndarray:
         """Multiply a part of the kernel by s² in place, in its precision."""
@@ -51,15 +52,15 @@ def tangent_kernel(engine: Engine, outputs: ScaledOutputLayer | None = None, dty
 
     With ``outputs`` the kernel of the output layer is added.
     """
-    kernel = _times_inner_products(engine.common_counts(dtype), engine.X, _hidden_scale(engine))
+    kernel = _times_inner_products(engine.common_counts(dtype), engine.X, _hidden_scale(engine, outputs))
     if outputs is not None:
-        kernel += outputs.times(outputs.layer.columns(engine.X))
+        kernel += outputs.times(outputs.layer.whole_kernel())
     return kernel
 
 
-def _hidden_scale(engine: Engine) -> float:
+def _hidden_scale(engine: Engine, outputs: ScaledOutputLayer | None) -> float:
     """Return the factor of the common counts: κ²/m times the mean square of the output weights, which is 1 for ±1."""
-    return engine.tangent_scale * float(np.mean(np.square(engine.network.output_weights, dtype=np.float64)))
+    return engine.tangent_scale * (1.0 if outputs is None else outputs.mean_square)
 
 
 def _times_inner_products(counts: np.ndarray, X: Rows, scale: float) -> np.ndarray:
@@ -308,7 +309,7 @@ class KernelColumns:
         self._columns = engine.common_count_columns()
         self._full_X: Rows = engine.X
         self._X: Rows = engine.X.astype(np.float32, copy=False)
-        self._scale = _hidden_scale(engine)
+        self._scale = _hidden_scale(engine, outputs)
         self._shares, self._outputs = shares, outputs
 
     def diagonal(self) -> np.ndarray:
