@@ -67,6 +67,7 @@ _NEGLIGIBLE_DAMPING = 0.1  # times the ridge: below, it is set to 0 instead of b
 
 # Convergence
 _NEGLIGIBLE_REDUCTION = 1e-3  # of ``tol`` of the objective: smaller damped steps are not made
+_EXPECTED_LOSS_SHARE = 0.1  # of the loss that leave-one-out expects for other rows, which ``tol`` refers to at least
 _SLOW_ITERATIONS = 5  # successful ones with an average reduction below ``tol`` end training
 
 _MIN_TRAINED_OUTPUTS = 1e-6  # beyond this and its inverse, a step of one layer is rounded away in float32
@@ -116,7 +117,8 @@ class GaussNewton(Solver):
         λ. "auto" chooses it by leave-one-out on up to 800 rows (``choose_ridge``).
     tol : float
         Stop when the predicted reduction of a step is below this fraction of the objective, or when the average of the
-        last five successful steps is.
+        last five successful steps is. If the ridge was chosen by leave-one-out, the fraction is that of the objective
+        or of a tenth of the loss that leave-one-out expects for other rows, whichever is larger.
     trained_outputs : bool or float
         s: the scale of the steps of the output weights relative to those of the weights. 0 or False keeps the output
         weights, True is 1.
@@ -273,7 +275,7 @@ class GaussNewton(Solver):
         reduction = self._objective(trial.record) - point.objective
         self._trusted = reduction >= _GOOD_TRUST_RATIO * trial.predicted_reduction
         error = abs(reduction - trial.predicted_reduction)
-        self._model_accurate = error <= _MODEL_TOLERANCE * self._tol * point.objective
+        self._model_accurate = error <= _MODEL_TOLERANCE * self._least_reduction(point.objective)
         if not reduction >= _MIN_TRUST_RATIO * trial.predicted_reduction:  # also for NaN
             self._raise_damping()
         if not reduction > 0:
@@ -318,7 +320,7 @@ class GaussNewton(Solver):
 
     def _move(self, point: _Point) -> None:
         """Compute a step and make it, unless its predicted reduction is below ``tol`` of the objective."""
-        least = self._tol * point.objective
+        least = self._least_reduction(point.objective)
         reused = self._linear.has_history
         proposal = self._propose(point)
         if proposal.predicted_reduction <= least and reused and not self._model_accurate:
@@ -344,10 +346,17 @@ class GaussNewton(Solver):
 
     # Convergence
 
+    def _least_reduction(self, objective: float) -> float:
+        """Return the reduction of the objective below which a step is not worthwhile."""
+        expected = 0.0
+        if self.leave_one_out_error is not None and len(self.run.history):
+            expected = min(self.leave_one_out_error, 1.0) * self._objective(self.run.history[0])
+        return self._tol * max(objective, _EXPECTED_LOSS_SHARE * expected)
+
     def _solve_strictly(self, proposal: _Proposal, point: _Point) -> _Proposal:
         """Solve again until a bound shows that the predicted reduction is small, or it is not small."""
         for _ in range(_MAX_STRICT_SOLVES):
-            if proposal.solved or proposal.predicted_reduction > self._tol * point.objective:
+            if proposal.solved or proposal.predicted_reduction > self._least_reduction(point.objective):
                 break
             proposal = self._propose(point, strict=True)
         return proposal
@@ -362,7 +371,7 @@ class GaussNewton(Solver):
         proposal = self._solve_strictly(self._propose(point, strict=True), point)
         self._damping, self._linear.dual = damping, dual
         self._linear.drop_preconditioner()
-        return proposal.solved and proposal.predicted_reduction <= self._tol * point.objective
+        return proposal.solved and proposal.predicted_reduction <= self._least_reduction(point.objective)
 
     def _is_slow(self) -> bool:
         """Return whether the average reduction of the last successful steps is below ``tol`` of the objective."""
@@ -370,8 +379,9 @@ class GaussNewton(Solver):
         successes = losses[losses <= np.minimum.accumulate(losses)]
         if not self._tol or len(successes) <= _SLOW_ITERATIONS:
             return False
-        reduction = successes[-1 - _SLOW_ITERATIONS] - successes[-1]
-        return bool(reduction <= _SLOW_ITERATIONS * self._tol * successes[-1])
+        unit = self.run.problem.weight_unit
+        reduction = (successes[-1 - _SLOW_ITERATIONS] - successes[-1]) / unit
+        return bool(reduction <= _SLOW_ITERATIONS * self._least_reduction(successes[-1] / unit))
 
     def _stop_without_step(self, objective: float) -> None:
         """Stop because no step reduces the objective: converged if it is rounding of the first one, else stalled."""
@@ -447,7 +457,7 @@ class GaussNewton(Solver):
             rr, ry, value = sums  # r·r, r·y, and twice the objective of the system
             excess = 0.5 * max(rr - shift * (ry if yAy is None else ry * (ry / yAy)), 0.0)
             now = constant + 0.5 * value
-            small = excess <= _LINEAR_SOLVE_TOLERANCE * self._tol * max(now, _MIN_OBJECTIVE * objective)
+            small = excess <= _LINEAR_SOLVE_TOLERANCE * self._least_reduction(max(now, _MIN_OBJECTIVE * objective))
             if yAy is None:
                 loose = not self._trusted and excess <= _LOOSE_SOLVE_TOLERANCE * (objective - now)
                 return not strict and (small or loose)
@@ -505,12 +515,13 @@ class GaussNewton(Solver):
             "trusted": float(self._trusted),
             "reached_limit": float(self._linear.reached_limit),
             "separate_outputs": float(self._linear.separate_outputs),
+            "leave_one_out_error": min(self.leave_one_out_error or 0.0, 1.0),  # 0 if it is unknown
             "predicted_reduction": trial.predicted_reduction if trial else 0.0,
             "trial_start": trial.record.iteration if trial else -1,
         }
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
-        for name in ("ridge", "damping", "trusted", "reached_limit", "separate_outputs", "predicted_reduction"):
+        for name in set(self.state()) - {"trial_start"}:
             value = state.get(name)
             if not (isinstance(value, float) and isfinite(value) and value >= 0):
                 raise InputError(f"`{name}` is {str(value)[:40]!r}")
@@ -521,6 +532,7 @@ class GaussNewton(Solver):
     def resume(self, run: Run, state: Mapping[str, Any], neuron_state: np.ndarray | None) -> None:
         self._reset(run)
         self._ridge, self._damping = state["ridge"], state["damping"]
+        self.leave_one_out_error = state["leave_one_out_error"] or None
         self._trusted = bool(state["trusted"])
         self._linear.reached_limit = bool(state["reached_limit"])
         self._linear.separate_outputs = bool(state["separate_outputs"])
