@@ -1,6 +1,7 @@
 """Classification."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.calibration import Calibration
+from fireset.estimators.class_mixing import ClassMixing
 from fireset.tables.target import ClassLabels
 from fireset.training.losses import Loss, check_task, get_loss
 
@@ -104,6 +106,8 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         The labels, sorted.
     offset_ : array
         Mean of the codes of the classes, which is added to the outputs.
+    mixing_ : ClassMixing or None
+        Linear map of the scores that finds classes which least squares masks, if it clearly helps.
     calibration_ : Calibration
         How outputs of squared error become probabilities; learned from leave-one-out outputs.
     encoder_ : TableEncoder
@@ -268,7 +272,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         return self
 
     def decision_function(self, X) -> np.ndarray:
-        """Return the outputs of the network plus ``offset_``.
+        """Return the scores of the classes: the outputs of the network plus ``offset_``, mapped by ``mixing_``.
 
         Parameters
         ----------
@@ -279,11 +283,11 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         array
             (n,) for two classes, positive for the second; else (n, classes).
         """
-        outputs = self._outputs(X) + self.offset_
-        return outputs[:, 0] if len(self.classes_) == 2 else outputs
+        scores = self._scores(self._outputs(X))
+        return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X) -> np.ndarray:
-        """Predict the label with the largest output.
+        """Predict the label with the largest score.
 
         Parameters
         ----------
@@ -323,14 +327,18 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         outputs = self._outputs(X)
         return self._labels(outputs), self._probabilities(outputs)
 
-    def _labels(self, outputs: np.ndarray) -> np.ndarray:
+    def _scores(self, outputs: np.ndarray) -> np.ndarray:
         scores = outputs + self.offset_
+        return scores if self.mixing_ is None else self.mixing_(scores)
+
+    def _labels(self, outputs: np.ndarray) -> np.ndarray:
+        scores = self._scores(outputs)
         return self.classes_[(scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)]
 
     def _probabilities(self, outputs: np.ndarray) -> np.ndarray:
         loss = get_loss(self.loss)
         if loss.calibrates_classes:
-            return self.calibration_(outputs + self.offset_)
+            return self.calibration_(self._scores(outputs))
         p = loss.probabilities(outputs)
         return np.hstack([1 - p, p]) if p.shape[1] == 1 else p
 
@@ -387,15 +395,25 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         if whole and get_loss(self.loss).calibrates_classes:
             self.offset_ = centre
         rows = self._begin(X, targets - centre, weight, choose=whole, memory=memory)
-        self.calibration_ = self._calibrate(codes, weight)
+        self._calibrate(codes, weight)
         return rows
 
-    def _calibrate(self, codes: np.ndarray, weight: np.ndarray) -> Calibration:
+    def _calibrate(self, codes: np.ndarray, weight: np.ndarray) -> None:
+        """Learn ``calibration_`` and ``mixing_`` from the leave-one-out predictions of the settings."""
         settings = self.settings_
+        self.mixing_: ClassMixing | None = None
+        self.calibration_ = Calibration()
         if not get_loss(self.loss).calibrates_classes or settings.left_out is None or settings.chosen_rows is None:
-            return Calibration()
+            return
         rows = settings.chosen_rows
-        return Calibration.learn(settings.left_out + self.offset_, codes[rows], weight[rows])
+        out_of_sample = settings.left_out + self.offset_, codes[rows], weight[rows]
+        self.calibration_ = Calibration.learn(*out_of_sample)
+        found = ClassMixing.learn(*out_of_sample, self.calibration_)
+        if found is not None:
+            self.mixing_, gain = found
+            self.calibration_ = Calibration(slope=1.0, power=0.0, doubt=self.calibration_.doubt)
+            if settings.forecast is not None:
+                self.settings_ = replace(settings, forecast=min(1.0, settings.forecast + gain))
 
     def _codes(self, y) -> np.ndarray:
         codes = np.searchsorted(self.classes_, y)

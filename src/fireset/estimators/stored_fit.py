@@ -11,6 +11,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.estimators.batch_steps import BatchRate
 from fireset.estimators.calibration import Calibration
+from fireset.estimators.class_mixing import ClassMixing
 from fireset.estimators.classifier import ShiftedReLUClassifier
 from fireset.estimators.regressor import ShiftedReLURegressor
 from fireset.estimators.stored_parameters import restored_parameters, stored_parameters
@@ -54,6 +55,8 @@ def store(estimator: Estimator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if isinstance(estimator, ShiftedReLUClassifier):
         description |= {"classes": estimator.classes_.tolist(), "calibration": estimator.calibration_.to_dict()}
         arrays["offset"] = estimator.offset_
+        if estimator.mixing_ is not None:
+            arrays |= {"mixing": estimator.mixing_.matrix, "mixing_intercept": estimator.mixing_.intercept}
     else:
         description["targets"] = len(estimator.target_mean_) if estimator._many_targets else None
         arrays |= {"target_mean": estimator.target_mean_, "target_scale": estimator.target_scale_}
@@ -87,6 +90,7 @@ def restore(
         raise InputError(f"a network of {network.n_outputs} outputs does not go with {outputs} targets")
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.offset_ = _numbers(arrays["offset"], outputs)
+        estimator.mixing_ = _mixing(arrays, outputs)
     estimator.network_ = network
     estimator.sphere_ = sphere
     estimator.encoder_ = encoder
@@ -294,6 +298,15 @@ def _calibration(numbers: dict) -> Calibration:
     if not (0 < found.slope < np.inf and 0 <= found.power < np.inf and 0 < found.floor < 1 and 0 <= found.doubt < 1):
         raise InputError(f"calibration must be positive numbers, got {quoted(numbers)}")
     return found
+
+
+def _mixing(arrays: dict[str, np.ndarray], outputs: int) -> ClassMixing | None:
+    if "mixing" not in arrays:
+        return None
+    matrix, intercept = arrays["mixing"], arrays["mixing_intercept"]
+    if outputs < 3 or matrix.shape != (outputs, outputs):
+        raise InputError(f"mixing must have shape {(outputs, outputs)}, got {matrix.shape}")
+    return ClassMixing(_numbers(matrix.ravel(), outputs**2).reshape(outputs, outputs), _numbers(intercept, outputs))
 
 
 def _labels(classes: Any) -> np.ndarray:

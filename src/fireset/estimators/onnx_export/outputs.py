@@ -30,7 +30,7 @@ def add_predictions(graph: Graph, u: str, estimator: "ShiftedReLURegressor") -> 
 def add_classes(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> None:
     """Add the outputs "label", (rows,), and "probabilities", (rows, classes)."""
     labels, dtype = _labels(estimator.classes_)
-    scores = graph.add("Add", u, graph.constant("offset", estimator.offset_), name="scores")
+    scores = _add_scores(graph, u, estimator)
     if len(labels) == 2:
         above = graph.add("Greater", scores, graph.constant("middle", 0.0), name="is_second")
         code = graph.cast(graph.flat(above, "flat_is_second"), np.int64, "code")
@@ -38,15 +38,25 @@ def add_classes(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> Non
         code = graph.add("ArgMax", scores, name="code", axis=1, keepdims=0)
     label = graph.add("Gather", graph.constant("classes", labels, dtype), code, name="class")
     loss = get_loss(estimator.loss)
-    p = _calibrated(graph, u, estimator) if loss.calibrates_classes else loss.add_probabilities(graph, u, len(labels))
+    calibrates = loss.calibrates_classes
+    p = _calibrated(graph, scores, estimator) if calibrates else loss.add_probabilities(graph, u, len(labels))
     graph.output(label, "label", dtype, None)
     graph.output(p, "probabilities", np.float64, len(labels))
 
 
-def _calibrated(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
+def _add_scores(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> str:
+    """Add nodes for the scores of the classes: outputs plus offset, mapped by ``ClassMixing``."""
+    scores = graph.add("Add", u, graph.constant("offset", estimator.offset_), name="scores")
+    mixing = estimator.mixing_
+    if mixing is None:
+        return scores
+    matrix, intercept = graph.constant("mixing", mixing.matrix), graph.constant("intercept", mixing.intercept)
+    return graph.add("Gemm", scores, matrix, intercept, name="mixed_scores")
+
+
+def _calibrated(graph: Graph, s: str, estimator: "ShiftedReLUClassifier") -> str:
     """Add nodes for ``Calibration``: (1 − δ) softmax(α s + β log max((1 + s)/2, ε)) + δ/c."""
     calibration = estimator.calibration_
-    s = graph.add("Add", u, graph.constant("score_offset", estimator.offset_), name="s")
     if len(estimator.classes_) == 2:
         s = graph.joined([graph.add("Neg", s, name="s_of_first"), s], "s_of_both")
     one, half = graph.constant("one", 1.0), graph.constant("half", 0.5)
