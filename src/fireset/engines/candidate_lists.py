@@ -11,10 +11,12 @@ import numpy as np
 
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.cost import BYTES_PER_SLOT
-from fireset.kernels.candidates import ListArrays, copy_lists
+from fireset.kernels.candidates import ListArrays, clear_lists, copy_lists, count_candidates, place_lists
+from fireset.kernels.fire_sets import transpose
 
 SPARE_PER_SLOT = 8  # candidates that every slot can hold beyond its list, plus
 USED_PER_SPARE = 8  # one more for every so many candidates of the list
+_MAX_SORTED_SHARE = 8  # of the width: more neurons are found by reading all counts faster than by sorting
 _USED_PER_TAIL = 16  # one free place at the end of the array for every so many places in slots
 
 
@@ -48,22 +50,34 @@ class CandidateLists:
         self.active_starts = np.zeros(width, np.int64)
         self.active_counts = np.zeros(width, np.int32)
         self._active: dict[tuple[int, int], np.ndarray] = {}
+        self._listed: np.ndarray | None = None  # neurons with a list, after ``list_completely``
         self.used = 0
         self._allocate(0, dtype)
 
-    @classmethod
-    def without_references(cls, indptr: np.ndarray, samples: np.ndarray, dtype) -> "CandidateLists":
-        """Create lists that every pass tests completely: ``samples[indptr[r]:indptr[r+1]]`` for neuron r.
+    def list_completely(self, indptr: np.ndarray, neurons: np.ndarray) -> np.ndarray:
+        """Replace all lists by row i for every neuron in ``neurons[indptr[i]:indptr[i+1]]``; passes test all of them.
 
-        They cannot grow.
+        Return the neurons with a list, ascending. They cannot grow. Cost O(candidates before and now), and O(m) once.
         """
-        lists = cls(len(indptr) - 1, dtype)
-        lists.starts[:] = indptr[:-1]
-        lists.counts[:] = np.diff(indptr)
-        lists.prefix_lengths[:] = lists.counts
-        lists.next_references[:] = -np.inf
-        lists.samples = samples.astype(np.int32, copy=False)
-        return lists
+        self.clear_complete_lists()
+        width = len(self.counts)
+        listed = np.empty(min(len(neurons), width), np.int64)
+        count = count_candidates(neurons, self.counts, listed)
+        listed = np.sort(listed[:count]) if count * _MAX_SORTED_SHARE < width else np.flatnonzero(self.counts)
+        place_lists(listed, self.counts, self.starts, self.prefix_lengths, self.active_starts)
+        self.samples = np.empty(len(neurons), np.int32)
+        transpose(indptr, neurons, self.active_starts, self.samples)  # advances them; a pass writes them again
+        self._listed = listed
+        return listed
+
+    def clear_complete_lists(self) -> None:
+        """Remove all lists and free their memory. Cost O(neurons with a list), and O(m) the first time."""
+        if self._listed is None:
+            self._listed = np.arange(len(self.counts))
+            self.next_references[:] = -np.inf
+        clear_lists(self._listed, self.counts, self.prefix_lengths, self.active_counts)
+        self._listed = self._listed[:0]
+        self._allocate(0, self.references.dtype)
 
     def _allocate(self, capacity: int, dtype) -> None:
         self.samples = np.empty(capacity, np.int32)
@@ -160,9 +174,13 @@ class CandidateLists:
         """Return the active rows of the neurons of a range, packed, as the last forward pass wrote them."""
         return self._active[span]
 
-    def active_buffer(self, span: tuple[int, int]) -> np.ndarray:
-        """Return the buffer that the forward pass writes active rows to: all candidates of the range and one more."""
-        needed = int(self.counts[slice(*span)].sum(dtype=np.int64)) + 1
+    def active_buffer(self, span: tuple[int, int], neurons: np.ndarray) -> np.ndarray:
+        """Return the buffer of a range that a forward pass over ``neurons`` writes active rows to.
+
+        It has space for all their candidates and one more.
+        """
+        is_whole = len(neurons) == span[1] - span[0]
+        needed = int(self.counts[slice(*span) if is_whole else neurons].sum(dtype=np.int64)) + 1
         if span not in self._active or len(self._active[span]) < needed:
             self._active[span] = np.empty(needed + needed // 4, np.int32)  # pages take memory only once written
         return self._active[span]

@@ -12,7 +12,8 @@ Deviations from the listing:
 2. The gradient has the sign of u − y; the listing's M = X diag(y − u) ascends.
 3. The distance to w_r^ref is bounded by the path length Σ‖Δw_r‖: it is free and needs no second copy of W.
 4. A neuron is also queried again once its near misses have cost about as much as a query.
-5. Every pass checks all certificates and audits some neurons, in turn, against all rows. Violations raise.
+5. Every pass checks the certificates of all live neurons and audits some neurons, live or not, in turn, against all
+   rows. Violations raise.
 """
 
 from collections.abc import Callable, Iterator
@@ -214,6 +215,7 @@ class DataSearchEngine(ListEngine):
         and the number of neurons laid out.
         """
         chunks = self._passes.chunks
+        self._passes.make_all_live()
         for chunk in chunks:
             chunk.lists.clear()
         for batch in self._batches(np.arange(self.network.width // times)):
@@ -232,11 +234,15 @@ class DataSearchEngine(ListEngine):
     # Refreshes
 
     def _update_lists(self) -> None:
-        due = self._moved[~(self._drifts[self._moved] <= self._radii[self._moved])]
+        live = self._passes.live
+        drifts = self._drifts[live]
+        is_due = ~(drifts <= self._radii[live])
         if self._adaptive:
-            costly = np.flatnonzero(self._near_misses > len(self.X) // 2)
-            due = np.union1d(due, costly) if len(costly) else due
-        self._refresh(due)
+            is_due |= self._near_misses[live] > len(self.X) // 2
+        # A neuron at rest whose drift reaches none of its candidates has nothing to test until it moves.
+        is_live = is_due | (self._speeds[live] != 0.0) | self._passes.have_candidates(live, drifts)
+        self._passes.live = live[is_live]
+        self._refresh(live[is_due])
 
     def _desired_radii(self, neurons: np.ndarray) -> np.ndarray:
         if not self._adaptive:
