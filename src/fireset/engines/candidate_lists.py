@@ -7,8 +7,11 @@ radii if necessary. With a fixed radius ``grow_by_copying`` copies them to large
 searched that did not move, and the larger of the two arrays exists twice while it is copied.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
+from fireset._util.aligned import aligned_zeros
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.cost import BYTES_PER_SLOT
 from fireset.kernels.candidates import ListArrays, clear_lists, copy_lists, count_candidates, place_lists
@@ -35,6 +38,30 @@ def list_bytes(candidates: float, slots: int, dtype: np.dtype) -> float:
     return total_capacity(candidates, slots) * (4 + dtype.itemsize) + BYTES_PER_SLOT * slots
 
 
+class NeuronState(NamedTuple):
+    """Numbers of every neuron that do not depend on the chunk of rows, (m,) each; ``ListEngine`` explains them."""
+
+    radii: np.ndarray
+    drifts: np.ndarray
+    speeds: np.ndarray
+    near_misses: np.ndarray
+    bands: np.ndarray
+
+
+def _records(width: int, dtype: np.dtype) -> np.ndarray:
+    """Allocate zeros for everything that passes read and write of a neuron besides its weights, one record per neuron.
+
+    In float32 a record is one cache line. With an array for each field, a pass over live neurons that are far apart
+    would load a cache line for each of them.
+    """
+    fields = {name: np.float64 for name in ("radii", "drifts", "speeds")}
+    fields |= {"start": np.int64, "active_start": np.int64}
+    fields |= {name: np.int32 for name in ("count", "prefix_length", "active_count", "near_misses")}
+    fields |= {"next_reference": dtype, "bands": dtype}
+    record = np.dtype(list(fields.items()))
+    return aligned_zeros(1, width * record.itemsize, np.uint8)[0, : width * record.itemsize].view(record)
+
+
 class CandidateLists:
     """The candidate lists of all neurons over some rows, in the layout of ``fireset.kernels.candidates``.
 
@@ -42,13 +69,13 @@ class CandidateLists:
     """
 
     def __init__(self, width: int, dtype):
-        self.starts = np.zeros(width, np.int64)
+        records = _records(width, np.dtype(dtype))
+        self.starts, self.counts = records["start"], records["count"]
+        self.prefix_lengths, self.next_references = records["prefix_length"], records["next_reference"]
+        self.active_starts, self.active_counts = records["active_start"], records["active_count"]
+        self.next_references[:] = np.inf
+        self.neuron_state = NeuronState(*(records[name] for name in NeuronState._fields))
         self.capacities = np.zeros(width, np.int32)
-        self.counts = np.zeros(width, np.int32)
-        self.prefix_lengths = np.zeros(width, np.int32)
-        self.next_references = np.full(width, np.inf, dtype)
-        self.active_starts = np.zeros(width, np.int64)
-        self.active_counts = np.zeros(width, np.int32)
         self._active: dict[tuple[int, int], np.ndarray] = {}
         self._listed: np.ndarray | None = None  # neurons with a list, after ``list_completely``
         self.used = 0
@@ -144,7 +171,7 @@ class CandidateLists:
 
         self.samples = copied(self.samples)
         self.references = copied(self.references)
-        self.starts = new_starts
+        self.starts[:] = new_starts
 
     def clear(self) -> None:
         """Discard all lists; keep the memory for the next ones, which need about as much."""

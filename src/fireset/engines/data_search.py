@@ -33,7 +33,7 @@ from fireset.engines.list_passes import aligned_row_bytes, chunk_ranges, pass_by
 from fireset.fire_sets import list_offsets
 from fireset.hsr import HalfSpaceIndex, Report, build, check_kind, choose
 from fireset.hsr.scan import ScanIndex
-from fireset.kernels.candidates import fill
+from fireset.kernels.candidates import Certificates, fill
 from fireset.sparse_rows import Rows, SparseRows, entries_per_row
 
 _FIRST_RADIUS = 0.3  # doubles the lists at the paper's thresholds; the speeds that determine later radii are unknown
@@ -234,15 +234,9 @@ class DataSearchEngine(ListEngine):
     # Refreshes
 
     def _update_lists(self) -> None:
-        live = self._passes.live
-        drifts = self._drifts[live]
-        is_due = ~(drifts <= self._radii[live])
-        if self._adaptive:
-            is_due |= self._near_misses[live] > len(self.X) // 2
-        # A neuron at rest whose drift reaches none of its candidates has nothing to test until it moves.
-        is_live = is_due | (self._speeds[live] != 0.0) | self._passes.have_candidates(live, drifts)
-        self._passes.live = live[is_live]
-        self._refresh(live[is_due])
+        most = len(self.X) // 2 if self._adaptive else np.iinfo(np.int32).max
+        certificates = Certificates(self._radii, self._drifts, self._bands)
+        self._refresh(self._passes.prune_live(certificates, self._speeds, self._near_misses, most))
 
     def _desired_radii(self, neurons: np.ndarray) -> np.ndarray:
         if not self._adaptive:

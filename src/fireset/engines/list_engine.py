@@ -69,13 +69,10 @@ class ListEngine(FireSetEngine):
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
         self._terms = max_terms(X)  # of an inner product, which its rounding error depends on
         self._audit = ListAudit(network, X, self._passes, self._sample_norm)
-        self._radii = np.zeros(m)
-        self._drifts = np.zeros(m)
-        self._speeds = np.zeros(m)
+        state = self._passes.chunks[0].lists.neuron_state
+        self._radii, self._drifts, self._speeds, self._near_misses, self._bands = state
         self._known_velocity: np.ndarray | None = None  # its rows are 0 for all neurons of speed 0
         self._moved = np.arange(m)
-        self._near_misses = np.zeros(m, np.int32)
-        self._bands = np.zeros(m, network.dtype)
         self._forward_done = False
         self._diverged = False  # whether a weight is not finite: passes then return NaN
         self._first_lists()
@@ -149,15 +146,11 @@ class ListEngine(FireSetEngine):
     def _add_drift(self) -> None:
         """Add ``_speeds`` to the drifts after the weights have moved by at most that, and update the lists."""
         self._forward_done = False
-        live = self._passes.live
-        self._moved = live[self._speeds[live] != 0.0]
-        speeds = self._speeds[self._moved]
-        if not np.isfinite(speeds).all():
+        moved = self._passes.add_drifts(self._speeds, self._sample_norm * (1 + 1e-9), self._drifts)
+        if moved is None:
             self._diverged = True
             return
-        # The factors cover the rounding of the product and of the sum, however small the step is relative to it.
-        drifts = self._drifts[self._moved] + speeds * (self._sample_norm * (1 + 1e-9))
-        self._drifts[self._moved] = drifts * (1 + 4.5e-16)
+        self._moved = moved
         self._update_lists()
 
     def tangent_operator(self) -> TangentOperator:

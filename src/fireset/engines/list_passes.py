@@ -18,11 +18,13 @@ from fireset.fire_sets import list_offsets
 from fireset.hsr.scan import SPARSE_TILE_PAIRS
 from fireset.kernels.candidates import (
     Certificates,
+    add_drifts,
     add_gradients,
     add_output_gradients,
     backward,
     copy_active,
     forward,
+    mark_neurons,
     spread_linear,
     take_steps,
     tangent,
@@ -119,22 +121,43 @@ class ListPasses:
         self._live = neurons
         spans = ranges(self._network.width)
         cuts = np.searchsorted(neurons, [span[1] for span in spans])
-        self._ranges = [
-            LiveRange(span, part) for span, part in zip(spans, np.split(neurons, cuts[:-1]), strict=True)
-        ]
+        self._ranges = [LiveRange(span, part) for span, part in zip(spans, np.split(neurons, cuts[:-1]), strict=True)]
 
     def make_all_live(self) -> None:
         """Let the passes process all neurons."""
         self.live = np.arange(self._network.width)
 
-    def have_candidates(self, neurons: np.ndarray, drifts: np.ndarray) -> np.ndarray:
-        """Return for each of these neurons whether the next forward pass tests a candidate, given their drifts."""
-        lowest = self._network.dtype.type(self._network.threshold) - drifts  # as in the kernel
-        has_some = np.zeros(len(neurons), bool)
-        for chunk in self.chunks:
-            has_some |= chunk.lists.prefix_lengths[neurons] > 0
-            has_some |= chunk.lists.next_references[neurons] > lowest
-        return has_some
+    def add_drifts(self, speeds: np.ndarray, factor: float, drifts: np.ndarray) -> np.ndarray | None:
+        """Add ``factor`` · speed to the drifts, and return the neurons with a speed; None if a speed is not finite."""
+
+        def range_drifts(part: LiveRange) -> np.ndarray | None:
+            moved = np.empty(len(part.neurons), np.int64)
+            count = add_drifts(part.neurons, speeds, factor, drifts, moved)
+            return moved[:count] if count >= 0 else None
+
+        parts = parallel_map(range_drifts, self._ranges)
+        finite = [part for part in parts if part is not None]
+        return np.concatenate(finite) if len(finite) == len(parts) else None
+
+    def prune_live(self, certificates: Certificates, speeds, near_misses, max_near_misses: int) -> np.ndarray:
+        """Remove neurons that have nothing to test and are at rest; return the neurons that need a new list.
+
+        These are still live: their drift exceeds the radius, or they had more than ``max_near_misses``.
+        """
+        threshold = self._network.dtype.type(self._network.threshold)
+
+        def mark(part: LiveRange) -> tuple[np.ndarray, np.ndarray]:
+            is_due, is_live = np.zeros((2, len(part.neurons)), bool)
+            counts = speeds, near_misses, max_near_misses
+            for chunk in self.chunks:
+                arrays = chunk.lists.arrays(), certificates
+                mark_neurons(part.neurons, threshold, *arrays, *counts, is_due, is_live)
+            return part.neurons[is_due], part.neurons[is_live]
+
+        due, live = (np.concatenate(parts) for parts in zip(*parallel_map(mark, self._ranges), strict=True))
+        if len(live) < len(self._live):
+            self.live = live
+        return due
 
     def release(self) -> None:
         """Free the memory of lists and sums."""

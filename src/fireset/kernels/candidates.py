@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import inlined, vectorized
+from fireset.kernels.compiling import inlined, strict, vectorized
 from fireset.kernels.firing import decide
+from fireset.kernels.prefetching import AHEAD, prefetch
 from fireset.kernels.rows import add_to_rows, lanes_of
 from fireset.kernels.sparse_rows import add_listed_rows, list_dots, neuron_weights, row_dot
 from fireset.kernels.steps import take_step
@@ -47,6 +48,16 @@ class Certificates(NamedTuple):
 LEVELS = 32  # distinct reference values between b − radius and b
 
 
+@inlined
+def _prefetch_neuron(neurons, k, state, W, output_weights):
+    """Prefetch what passes read of the neuron ``AHEAD`` places after k: its ``state``, weights and output weights."""
+    r = neurons[min(k + AHEAD, neurons.size - 1)]
+    prefetch(state, r)
+    prefetch(W, r)
+    prefetch(W, r + 1)  # the second cache line of a short row
+    prefetch(output_weights, r)
+
+
 @vectorized
 def forward(rows, W, output_weights, threshold, lists, certificates, active, sums, neurons):
     """Add a_rc σ_b(⟨w_r, x_i⟩) of ``neurons`` to ``sums``, and write the active pairs to ``active``.
@@ -70,7 +81,10 @@ def forward(rows, W, output_weights, threshold, lists, certificates, active, sum
     tested = 0
     place = np.uint64(0)  # in ``active``; for a signed index numba adds a check whether it is negative
     violated = -1
-    for r in neurons:
+    for position in range(neurons.size):
+        _prefetch_neuron(neurons, position, starts, W, output_weights)
+        prefetch(samples, starts[neurons[min(position + AHEAD // 2, neurons.size - 1)]])
+        r = neurons[position]
         count = counts[r]
         if not drifts[r] <= radii[r] and violated < 0:
             violated = r
@@ -134,7 +148,9 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
     coefficients = np.empty(rows.shape[0] + lanes_of(output_weights), W.dtype)
     padded_ids = np.empty(lanes_of(output_weights), np.int32)
     has_velocity = V.shape[0] > 0
-    for r in neurons:
+    for position in range(neurons.size):
+        _prefetch_neuron(neurons, position, active_counts, W, output_weights)
+        r = neurons[position]
         count = active_counts[r]
         tested = prefix_lengths[r]
         if tested > count:
@@ -162,8 +178,7 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
 
 @vectorized
 def add_gradients(rows, output_weights, residual, lists, active, near_misses, gradients, neurons):
-    """Add the part of one block of samples in G_r, r = ``neurons[k]``, to ``gradients[k]``: first half of ``backward``.
-    """
+    """Add the part of one block of samples in G_r, r = ``neurons[k]``, to ``gradients[k]``: first half of ``backward``."""
     prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
     output_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], output_weights.dtype)
     coefficients = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
@@ -203,6 +218,46 @@ def take_steps(W, V, gradients, active_counts, rule, speeds, neurons):
             speeds[r] = 0.0
         else:
             speeds[r] = take_step(W, V, r, gradients[k], rate, momentum, nesterov)
+
+
+@strict
+def add_drifts(neurons, speeds, factor, drifts, moved):
+    """Add ``factor`` · speed to the drifts of ``neurons``, and write those with a speed, in order, to ``moved``.
+
+    The drift is rounded up. Returns the number of moved neurons, −1 if a speed is not finite. Cost O(neurons).
+    """
+    count = 0
+    is_finite = True
+    for position in range(neurons.size):
+        prefetch(speeds, neurons[min(position + AHEAD, neurons.size - 1)])
+        r = neurons[position]
+        speed = speeds[r]
+        if speed != 0.0:
+            moved[count] = r
+            count += 1
+            is_finite &= speed < np.inf  # False for NaN
+            # The factor covers the rounding of the product and of the sum, however small the step is relative to it.
+            drifts[r] = (drifts[r] + speed * factor) * (1.0 + 4.5e-16)
+    return count if is_finite else -1
+
+
+@strict
+def mark_neurons(neurons, threshold, lists, certificates, speeds, near_misses, max_near_misses, is_due, is_live):
+    """Set ``is_due[k]`` if ``neurons[k]`` needs a new list, and ``is_live[k]`` if it must be processed by passes.
+
+    A list is due if the drift exceeds the radius or there were more than ``max_near_misses``. A neuron at rest whose
+    drift reaches none of its candidates has nothing to test until it moves. Flags that are set stay set. Cost
+    O(neurons).
+    """
+    prefix_lengths, next_references = lists.prefix_lengths, lists.next_references
+    radii, drifts = certificates.radii, certificates.drifts
+    for k in range(neurons.size):
+        prefetch(prefix_lengths, neurons[min(k + AHEAD, neurons.size - 1)])
+        r = neurons[k]
+        drift = drifts[r]
+        due = not drift <= radii[r] or near_misses[r] > max_near_misses
+        is_due[k] |= due
+        is_live[k] |= due or speeds[r] != 0.0 or prefix_lengths[r] > 0 or next_references[r] > threshold - drift
 
 
 @vectorized
