@@ -54,9 +54,9 @@ def _records(width: int, dtype: np.dtype) -> np.ndarray:
     In float32 a record is one cache line. With an array for each field, a pass over live neurons that are far apart
     would load a cache line for each of them.
     """
-    fields = {name: np.float64 for name in ("radii", "drifts", "speeds")}
+    fields = dict.fromkeys(("radii", "drifts", "speeds"), np.float64)
     fields |= {"start": np.int64, "active_start": np.int64}
-    fields |= {name: np.int32 for name in ("count", "prefix_length", "active_count", "near_misses")}
+    fields |= dict.fromkeys(("count", "prefix_length", "active_count", "near_misses"), np.int32)
     fields |= {"next_reference": dtype, "bands": dtype}
     record = np.dtype(list(fields.items()))
     return aligned_zeros(1, width * record.itemsize, np.uint8)[0, : width * record.itemsize].view(record)
@@ -78,6 +78,7 @@ class CandidateLists:
         self.capacities = np.zeros(width, np.int32)
         self._active: dict[tuple[int, int], np.ndarray] = {}
         self._listed: np.ndarray | None = None  # neurons with a list, after ``list_completely``
+        self._scratch: tuple[np.ndarray, np.ndarray] | None = None
         self.used = 0
         self._allocate(0, dtype)
 
@@ -88,12 +89,15 @@ class CandidateLists:
         """
         self.clear_complete_lists()
         width = len(self.counts)
+        if self._scratch is None:  # contiguous: candidates are counted in any order, and records would fill the caches
+            self._scratch = np.zeros(width, np.int32), np.empty(width, np.int64)
+        counted, places = self._scratch
         listed = np.empty(min(len(neurons), width), np.int64)
-        count = count_candidates(neurons, self.counts, listed)
-        listed = np.sort(listed[:count]) if count * _MAX_SORTED_SHARE < width else np.flatnonzero(self.counts)
-        place_lists(listed, self.counts, self.starts, self.prefix_lengths, self.active_starts)
+        count = count_candidates(neurons, counted, listed)
+        listed = np.sort(listed[:count]) if count * _MAX_SORTED_SHARE < width else np.flatnonzero(counted)
+        place_lists(listed, counted, places, self.starts, self.counts, self.prefix_lengths)
         self.samples = np.empty(len(neurons), np.int32)
-        transpose(indptr, neurons, self.active_starts, self.samples)  # advances them; a pass writes them again
+        transpose(indptr, neurons, places, self.samples)
         self._listed = listed
         return listed
 

@@ -178,7 +178,7 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
 
 @vectorized
 def add_gradients(rows, output_weights, residual, lists, active, near_misses, gradients, neurons):
-    """Add the part of one block of samples in G_r, r = ``neurons[k]``, to ``gradients[k]``: first half of ``backward``."""
+    """Add the part of one block of samples in G_r to ``gradients[k]``, r = ``neurons[k]``: half of ``backward``."""
     prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
     output_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], output_weights.dtype)
     coefficients = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
@@ -413,14 +413,19 @@ def count_candidates(ids, counts, listed):
 
 
 @vectorized
-def place_lists(neurons, counts, starts, prefix_lengths, places):
-    """Lay out the lists of ``neurons`` one after the other, to be tested completely; ``places[r]`` is their start."""
+def place_lists(neurons, counted, places, starts, counts, prefix_lengths):
+    """Lay out lists of ``counted[r]`` candidates for ``neurons``, one after the other, to be tested completely.
+
+    ``places[r]`` receives the start of the list as well, and ``counted[r]`` is set to 0. Cost O(neurons).
+    """
     end = np.int64(0)
     for r in neurons:
         starts[r] = end
         places[r] = end
-        prefix_lengths[r] = counts[r]
-        end += counts[r]
+        counts[r] = counted[r]
+        prefix_lengths[r] = counted[r]
+        end += counted[r]
+        counted[r] = 0
 
 
 @vectorized
