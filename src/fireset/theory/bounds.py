@@ -206,6 +206,16 @@ def initial_error_bound(n: int, threshold: float, failure: float, max_target: fl
     return n * (1.0 + threshold * threshold) * max(size, log(n / failure) ** 2)
 
 
+def initial_error_limit(targets: np.ndarray, failure: float) -> float:
+    """‖err(0)‖ ≤ (Σ_i (|y_i| + s)²)^½ with probability 1 − ρ, s = √(2 ln(2n/ρ)), for one output and b ≥ 0.
+
+    ``initial_error_bound`` has the proof and the paper's form, which is larger: it bounds all |y_i| by the largest one
+    and has the factor 1 + b².
+    """
+    sizes = np.abs(np.asarray(targets, np.float64)).ravel() + sqrt(2.0 * log(2.0 * targets.size / failure))
+    return float(np.sqrt(np.sum(sizes * sizes)))
+
+
 def iterations(n: int, smallest: float, accuracy: float) -> float:
     """Lemma "convergence": number of iterations T = λ⁻² n² ln(n/ε)."""
     return n / smallest * (n / smallest) * log(n / accuracy) if smallest > 0 else inf
