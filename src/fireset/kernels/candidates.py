@@ -18,7 +18,7 @@ import numpy as np
 
 from fireset.kernels.compiling import inlined, strict, vectorized
 from fireset.kernels.firing import decide
-from fireset.kernels.prefetching import AHEAD, prefetch
+from fireset.kernels.prefetching import AHEAD, prefetch, prefetch_end
 from fireset.kernels.rows import add_to_rows, lanes_of
 from fireset.kernels.sparse_rows import add_listed_rows, list_dots, neuron_weights, row_dot
 from fireset.kernels.steps import take_step
@@ -54,7 +54,7 @@ def _prefetch_neuron(neurons, k, state, W, output_weights):
     r = neurons[min(k + AHEAD, neurons.size - 1)]
     prefetch(state, r)
     prefetch(W, r)
-    prefetch(W, r + 1)  # the second cache line of a short row
+    prefetch_end(W, r)  # a short row has at most two cache lines; the processor recognizes those of long ones
     prefetch(output_weights, r)
 
 

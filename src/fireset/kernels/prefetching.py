@@ -13,27 +13,35 @@ from fireset.kernels.masks import intrinsic
 AHEAD = 12  # neurons; the memory accesses of so many overlap
 
 
-@intrinsic
-def prefetch(typing_context, array, index):  # noqa: ARG001 - numba's form of an intrinsic
-    """Start to load the cache line of ``array[index]``, for a matrix of the beginning of the row. Changes nothing.
+def _prefetch(*, end: bool):
+    """Create ``prefetch``, or with ``end`` ``prefetch_end``."""
 
-    ``index`` is not checked: an address outside the array is ignored by the processor.
-    """
-    if not isinstance(array, types.Array):
-        return None
+    @intrinsic
+    def hint(typing_context, array, index):  # noqa: ARG001 - numba's form of an intrinsic
+        if not isinstance(array, types.Array):
+            return None
 
-    def generate(context, builder, signature, arguments):
-        array_type, index_type = signature.args
-        data = context.make_array(array_type)(context, builder, arguments[0])
-        stride = cgutils.unpack_tuple(builder, data.strides)[0]
-        position = context.cast(builder, arguments[1], index_type, types.intp)
-        address = builder.add(builder.ptrtoint(data.data, stride.type), builder.mul(position, stride))
-        pointer = builder.inttoptr(address, cgutils.voidptr_t)
-        number = ir.IntType(32)
-        hint = builder.module.declare_intrinsic(
-            "llvm.prefetch", (cgutils.voidptr_t,), ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] + [number] * 3)
-        )
-        builder.call(hint, [pointer, number(0), number(3), number(1)])  # for reading, keep in all caches, data
-        return context.get_dummy_value()
+        def generate(context, builder, signature, arguments):
+            array_type, index_type = signature.args
+            data = context.make_array(array_type)(context, builder, arguments[0])
+            stride = cgutils.unpack_tuple(builder, data.strides)[0]
+            position = context.cast(builder, arguments[1], index_type, types.intp)
+            address = builder.add(builder.ptrtoint(data.data, stride.type), builder.mul(position, stride))
+            if end:
+                address = builder.add(address, builder.sub(stride, stride.type(1)))
+            pointer = builder.inttoptr(address, cgutils.voidptr_t)
+            number = ir.IntType(32)
+            prefetching = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] + [number] * 3)
+            function = builder.module.declare_intrinsic("llvm.prefetch", (cgutils.voidptr_t,), prefetching)
+            builder.call(function, [pointer, number(0), number(3), number(1)])  # for reading, into all caches, data
+            return context.get_dummy_value()
 
-    return types.void(array, index), generate
+        return types.void(array, index), generate
+
+    return hint
+
+
+# Start to load the first or the last cache line of ``array[index]``: a number, a row or a record. Nothing else happens;
+# ``index`` is not checked, because the processor ignores addresses outside the memory of the process.
+prefetch = _prefetch(end=False)
+prefetch_end = _prefetch(end=True)
