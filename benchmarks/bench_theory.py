@@ -2,9 +2,10 @@
 
     python benchmarks/bench_theory.py [--quick] [--only PART]
 
-Parts: limit (distance of trained networks from H^cts regression, by width), large (δ, H^cts, λ and kernel regression
-of 20,000 rows: seconds and memory), certificate (its processor time beside that of the training it watches). Results
-and a figure go to benchmarks/results/.
+Parts: costs (an iteration of Algorithms 1 and 2 beside the running-time lemmas), widths (what α costs in width),
+covered (a run that the theorem covers at the paper's threshold), limit (distance of trained networks from H^cts
+regression, by width), large (δ, H^cts, λ and kernel regression of 20,000 rows: seconds and memory), certificate (its
+processor time beside that of the training it watches). Results and a figure go to benchmarks/results/.
 """
 
 import json
@@ -21,6 +22,14 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import datasets  # noqa: E402 - after the thread counts
 import numpy as np  # noqa: E402
 from bench_step import exponent  # noqa: E402
+from paper_costs import (  # noqa: E402
+    costs_markdown,
+    covered_markdown,
+    run_costs,
+    run_covered,
+    run_widths,
+    widths_markdown,
+)
 from parts import RESULTS, run_parts  # noqa: E402
 
 from fireset import ShiftedReLUNetwork, train  # noqa: E402
@@ -105,6 +114,9 @@ def run_certificate(quick: bool) -> list[dict]:
 
 def to_markdown(results: dict) -> str:
     lines = [f"# Theory beside practice, {results['date']}", "", results["machine"], ""]
+    for part, write in (("costs", costs_markdown), ("widths", widths_markdown), ("covered", covered_markdown)):
+        if results.get(part):
+            lines += write(results[part])
     if results.get("limit"):
         limit = results["limit"]
         lines += [
@@ -165,7 +177,14 @@ def draw(results: dict, path: Path) -> None:
 if __name__ == "__main__":
     run_parts(
         "theory",
-        {"limit": run_limit, "large": run_large, "certificate": run_certificate},
+        {
+            "costs": run_costs,
+            "widths": run_widths,
+            "covered": run_covered,
+            "limit": run_limit,
+            "large": run_large,
+            "certificate": run_certificate,
+        },
         to_markdown,
     )
     written = RESULTS / "theory.json"

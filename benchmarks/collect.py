@@ -19,6 +19,7 @@ PARTS = {
     "predict": "make bench-predict",
     "sums": "make bench-sums",
     "index": "make bench-index",
+    "theory": "make bench-theory",
 }
 
 

@@ -222,6 +222,22 @@ def test_tables_and_sections_have_the_same_words():
     assert [section.heading for section in theory_sections(found)[1:]] == [heading for heading, _ in tables]
 
 
+def test_the_least_widths_are_shown_where_the_threshold_rises_with_the_width(works):
+    write_table(numbers_table(12))
+    found = json.loads(works(*THEORY, "--json", "--quiet"))
+    assert found["least_width_at_zero"] < found["sufficient_width"] < found["least_width"]
+    assert "with b = √(0.4 ln m) of that width" in works(*THEORY)
+    fixed = json.loads(works(*THEORY, "--json", "--quiet", "--threshold", "1"))
+    assert "least_width" not in fixed
+
+
+def test_training_with_the_width_of_the_theorem_is_refused_with_the_number(refused):
+    write_table(numbers_table(20))
+    train = ("train", "table.csv", "--target", "y", "-q", "--width", "theory")
+    assert re.search(r"width='theory' needs \d.*e\+\d+ neurons", refused(*train, "--certify"))
+    assert "start must be 'paper'" in refused(*train)
+
+
 def test_train_with_a_certificate(works):
     write_table(numbers_table())
     train = ("train", "table.csv", "--target", "y", "--width", "300", "--max-iter", "8", "-q", "--certify")

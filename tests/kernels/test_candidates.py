@@ -52,7 +52,7 @@ def run_forward(lists, lo=0, hi=M):
     neurons = lists["W"], lists["output_weights"], dtype.type(THRESHOLD)
     certificates = Certificates(**{name: lists[name] for name in Certificates._fields})
     counted = forward(
-        aligned_rows(lists["X"]), *neurons, list_arrays(lists), certificates, lists["active"], sums, lo, hi
+        aligned_rows(lists["X"]), *neurons, list_arrays(lists), certificates, lists["active"], sums, np.arange(lo, hi)
     )
     return sums.reshape(N, -1)[:, :outputs], counted
 
@@ -122,7 +122,7 @@ def test_backward_equals_numpy(dtype, outputs, momentum, nesterov):
     kind = np.dtype(dtype).type
     backward(
         aligned_rows(X), W, V, output_weights, aligned_outputs(residual), list_arrays(lists), lists["active"],
-        (kind(0.1), kind(momentum), nesterov), speeds, misses, 0, M,
+        (kind(0.1), kind(momentum), nesterov), speeds, misses, np.arange(M),
     )  # fmt: skip
     tolerance = 1e-5 if dtype == "float32" else 1e-13
     np.testing.assert_allclose(W, before - 0.1 * direction, rtol=0, atol=tolerance)
@@ -178,10 +178,10 @@ def test_tangent_equals_numpy(dtype, outputs):
     expected = (mask * (linear @ X.T)).T @ output_weights
     rows, arrays = aligned_rows(lists["X"]), (list_arrays(lists), lists["active"])
     fused, halves = (aligned_outputs(np.zeros((N, outputs), dtype)) for _ in range(2))
-    tangent(rows, lists["output_weights"], aligned_outputs(v), *arrays, fused, 0, M)
+    tangent(rows, lists["output_weights"], aligned_outputs(v), *arrays, fused, np.arange(M))
     padded = np.zeros((M, rows.shape[1]), dtype)
     padded[:, :D] = linear
-    spread_linear(rows, lists["output_weights"], padded, *arrays, halves, 0, M)
+    spread_linear(rows, lists["output_weights"], padded, *arrays, halves, np.arange(M))
     for found in (fused, halves):
         found = found.reshape(N, -1)[:, :outputs]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if dtype == "float32" else 1e-12)
@@ -208,7 +208,6 @@ def test_speed_is_measured_on_the_stored_weights():
             (rate, 0.0, False),
             speeds,
             np.zeros(M, np.int32),
-            0,
-            M,
+            np.arange(M),
         )
         assert (speeds >= np.linalg.norm(W - before, axis=1)).all()

@@ -30,7 +30,11 @@ def train(
     ] = None,
     task: options.Task = "auto",
     width: Annotated[
-        str, typer.Option(help="Number of neurons, such as 10000 or 1e4; auto chooses by the size of the table.")
+        str,
+        typer.Option(
+            help="Number of neurons, such as 10000 or 1e4; auto chooses by the size of the table; theory, with "
+            "--certify, is the least width that the theorem covers."
+        ),
     ] = "auto",
     engine: options.Engine = "auto",
     loss: Annotated[
@@ -144,7 +148,7 @@ def train(
     if certify and "momentum" not in given_options(context):
         momentum = 0.0  # the claims are about plain gradient descent
     settings: dict[str, Any] = {
-        "width": whole_number_or_word("width", width, ("auto",)),
+        "width": whole_number_or_word("width", width, ("auto", "theory")),
         "engine": engine,
         "max_iter": max_iter,
         "tol": number_or_word("tol", tol, ("auto",)),

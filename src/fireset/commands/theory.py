@@ -17,7 +17,7 @@ from fireset.estimators import PAPER, ShiftedReLUClassifier, estimator_for
 from fireset.reporting import check_report, write_page
 from fireset.reporting.figures import Figure, Section, Series, Table
 from fireset.tables.problem import TableProblem
-from fireset.theory import KernelRegression, bounds, measure_separation, shifted_ntk
+from fireset.theory import KernelRegression, bounds, least_width, measure_separation, shifted_ntk
 from fireset.theory.claims import json_safe
 from fireset.theory.separation import Separation
 from fireset.theory.spectrum import ShiftedCholesky, Spectrum, check_memory, extreme_eigenvalues
@@ -25,6 +25,7 @@ from fireset.theory.spectrum import ShiftedCholesky, Spectrum, check_memory, ext
 FAILURE_PROBABILITY = 0.01  # ρ
 ACCURACY = 0.01  # ε in T; in practice, the share of ‖err(0)‖ that remains
 ALPHA = 0.2  # of the corollary; b = √(0.4 ln m)
+_MAX_ROWS_LEAST_WIDTH = 400  # for more rows its eigenvalue problems would take minutes
 _MAX_ROWS_ALL_EIGENVALUES = 1500  # for more rows only the extreme eigenvalues are computed
 
 
@@ -84,6 +85,7 @@ def theory_table(
     summary: dict[str, Any] = {"task": problem.task, "merged_rows": distinct.merged}
     summary |= _data_summary(rows, network, separation, spectrum, initial_error)
     summary |= _theorem_summary(n, b, separation, spectrum, initial_error)
+    summary |= _least_widths(rows, targets, spectrum, settings["threshold"], initial_error)
     summary |= _practice_summary(rows, network, spectrum, initial_error)
     summary |= _forecast(problem, train_rows, settings["random_state"])
     if n <= _MAX_ROWS_ALL_EIGENVALUES:
@@ -151,6 +153,19 @@ def _theorem_summary(
         "lemma_width": bounds.width_lemma(n, smallest, b, FAILURE_PROBABILITY),
         "corollary_width": bounds.width_corollary(n, separation.distance, FAILURE_PROBABILITY, ALPHA),
         "sufficient_width": bounds.sufficient_width(n, smallest, b, initial_error, FAILURE_PROBABILITY),
+    }
+
+
+def _least_widths(
+    rows: np.ndarray, targets: np.ndarray, spectrum: Spectrum, threshold: float | str, initial_error: float
+) -> dict[str, float]:
+    """Return the least sufficient widths with a threshold that rises with the width, and with threshold 0."""
+    if threshold != "paper" or spectrum.singular or targets.shape[1] != 1 or len(rows) > _MAX_ROWS_LEAST_WIDTH:
+        return {}
+    settings = {"least_width": {"alpha": ALPHA}, "least_width_at_zero": {"threshold": 0.0}}
+    return {
+        name: least_width(rows, targets, failure=FAILURE_PROBABILITY, error=initial_error, **options).width
+        for name, options in settings.items()
     }
 
 
@@ -242,6 +257,14 @@ def theory_tables(found: Theory) -> list[tuple[str, Table]]:
         ),
         ("m", _number(s["theorem_width"]), "neurons, so that D < R: 2304 λ⁻⁴ n³ ‖err(0)‖²"),
         ("", _number(s["sufficient_width"]), "for every assumption of the convergence lemma, at this threshold"),
+        *(
+            [
+                ("", _number(s["least_width"]), "for every assumption, with b = √(0.4 ln m) of that width"),
+                ("", _number(s["least_width_at_zero"]), "for every assumption, with threshold 0 (α = 1)"),
+            ]
+            if "least_width" in s
+            else []
+        ),
         ("", _number(s["lemma_width"]), f"the convergence lemma, constant 1, ρ = {FAILURE_PROBABILITY:g}"),
         ("", _number(s["theorem_kernel_width"]), "for λ_min(H^dis) ≥ 3λ/4 alone"),
         ("", _number(s["corollary_width"]), f"the corollary, α = {ALPHA:g}, constant 1"),

@@ -7,14 +7,19 @@ radii if necessary. With a fixed radius ``grow_by_copying`` copies them to large
 searched that did not move, and the larger of the two arrays exists twice while it is copied.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
+from fireset._util.aligned import aligned_zeros
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.cost import BYTES_PER_SLOT
-from fireset.kernels.candidates import ListArrays, copy_lists
+from fireset.kernels.candidates import ListArrays, clear_lists, copy_lists, count_candidates, place_lists
+from fireset.kernels.fire_sets import transpose
 
 SPARE_PER_SLOT = 8  # candidates that every slot can hold beyond its list, plus
 USED_PER_SPARE = 8  # one more for every so many candidates of the list
+_MAX_SORTED_SHARE = 8  # of the width: more neurons are found by reading all counts faster than by sorting
 _USED_PER_TAIL = 16  # one free place at the end of the array for every so many places in slots
 
 
@@ -33,6 +38,30 @@ def list_bytes(candidates: float, slots: int, dtype: np.dtype) -> float:
     return total_capacity(candidates, slots) * (4 + dtype.itemsize) + BYTES_PER_SLOT * slots
 
 
+class NeuronState(NamedTuple):
+    """Numbers of every neuron that do not depend on the chunk of rows, (m,) each; ``ListEngine`` explains them."""
+
+    radii: np.ndarray
+    drifts: np.ndarray
+    speeds: np.ndarray
+    near_misses: np.ndarray
+    bands: np.ndarray
+
+
+def _records(width: int, dtype: np.dtype) -> np.ndarray:
+    """Allocate zeros for everything that passes read and write of a neuron besides its weights, one record per neuron.
+
+    In float32 a record is one cache line. With an array for each field, a pass over live neurons that are far apart
+    would load a cache line for each of them.
+    """
+    fields = dict.fromkeys(("radii", "drifts", "speeds"), np.float64)
+    fields |= {"start": np.int64, "active_start": np.int64}
+    fields |= dict.fromkeys(("count", "prefix_length", "active_count", "near_misses"), np.int32)
+    fields |= {"next_reference": dtype, "bands": dtype}
+    record = np.dtype(list(fields.items()))
+    return aligned_zeros(1, width * record.itemsize, np.uint8)[0, : width * record.itemsize].view(record)
+
+
 class CandidateLists:
     """The candidate lists of all neurons over some rows, in the layout of ``fireset.kernels.candidates``.
 
@@ -40,30 +69,46 @@ class CandidateLists:
     """
 
     def __init__(self, width: int, dtype):
-        self.starts = np.zeros(width, np.int64)
+        records = _records(width, np.dtype(dtype))
+        self.starts, self.counts = records["start"], records["count"]
+        self.prefix_lengths, self.next_references = records["prefix_length"], records["next_reference"]
+        self.active_starts, self.active_counts = records["active_start"], records["active_count"]
+        self.next_references[:] = np.inf
+        self.neuron_state = NeuronState(*(records[name] for name in NeuronState._fields))
         self.capacities = np.zeros(width, np.int32)
-        self.counts = np.zeros(width, np.int32)
-        self.prefix_lengths = np.zeros(width, np.int32)
-        self.next_references = np.full(width, np.inf, dtype)
-        self.active_starts = np.zeros(width, np.int64)
-        self.active_counts = np.zeros(width, np.int32)
         self._active: dict[tuple[int, int], np.ndarray] = {}
+        self._listed: np.ndarray | None = None  # neurons with a list, after ``list_completely``
+        self._scratch: tuple[np.ndarray, np.ndarray] | None = None
         self.used = 0
         self._allocate(0, dtype)
 
-    @classmethod
-    def without_references(cls, indptr: np.ndarray, samples: np.ndarray, dtype) -> "CandidateLists":
-        """Create lists that every pass tests completely: ``samples[indptr[r]:indptr[r+1]]`` for neuron r.
+    def list_completely(self, indptr: np.ndarray, neurons: np.ndarray) -> np.ndarray:
+        """Replace all lists by row i for every neuron in ``neurons[indptr[i]:indptr[i+1]]``; passes test all of them.
 
-        They cannot grow.
+        Return the neurons with a list, ascending. They cannot grow. Cost O(candidates before and now), and O(m) once.
         """
-        lists = cls(len(indptr) - 1, dtype)
-        lists.starts[:] = indptr[:-1]
-        lists.counts[:] = np.diff(indptr)
-        lists.prefix_lengths[:] = lists.counts
-        lists.next_references[:] = -np.inf
-        lists.samples = samples.astype(np.int32, copy=False)
-        return lists
+        self.clear_complete_lists()
+        width = len(self.counts)
+        if self._scratch is None:  # contiguous: candidates are counted in any order, and records would fill the caches
+            self._scratch = np.zeros(width, np.int32), np.empty(width, np.int64)
+        counted, places = self._scratch
+        listed = np.empty(min(len(neurons), width), np.int64)
+        count = count_candidates(neurons, counted, listed)
+        listed = np.sort(listed[:count]) if count * _MAX_SORTED_SHARE < width else np.flatnonzero(counted)
+        place_lists(listed, counted, places, self.starts, self.counts, self.prefix_lengths)
+        self.samples = np.empty(len(neurons), np.int32)
+        transpose(indptr, neurons, places, self.samples)
+        self._listed = listed
+        return listed
+
+    def clear_complete_lists(self) -> None:
+        """Remove all lists and free their memory. Cost O(neurons with a list), and O(m) the first time."""
+        if self._listed is None:
+            self._listed = np.arange(len(self.counts))
+            self.next_references[:] = -np.inf
+        clear_lists(self._listed, self.counts, self.prefix_lengths, self.active_counts)
+        self._listed = self._listed[:0]
+        self._allocate(0, self.references.dtype)
 
     def _allocate(self, capacity: int, dtype) -> None:
         self.samples = np.empty(capacity, np.int32)
@@ -130,7 +175,7 @@ class CandidateLists:
 
         self.samples = copied(self.samples)
         self.references = copied(self.references)
-        self.starts = new_starts
+        self.starts[:] = new_starts
 
     def clear(self) -> None:
         """Discard all lists; keep the memory for the next ones, which need about as much."""
@@ -160,9 +205,13 @@ class CandidateLists:
         """Return the active rows of the neurons of a range, packed, as the last forward pass wrote them."""
         return self._active[span]
 
-    def active_buffer(self, span: tuple[int, int]) -> np.ndarray:
-        """Return the buffer that the forward pass writes active rows to: all candidates of the range and one more."""
-        needed = int(self.counts[slice(*span)].sum(dtype=np.int64)) + 1
+    def active_buffer(self, span: tuple[int, int], neurons: np.ndarray) -> np.ndarray:
+        """Return the buffer of a range that a forward pass over ``neurons`` writes active rows to.
+
+        It has space for all their candidates and one more.
+        """
+        is_whole = len(neurons) == span[1] - span[0]
+        needed = int(self.counts[slice(*span) if is_whole else neurons].sum(dtype=np.int64)) + 1
         if span not in self._active or len(self._active[span]) < needed:
             self._active[span] = np.empty(needed + needed // 4, np.int32)  # pages take memory only once written
         return self._active[span]

@@ -122,7 +122,8 @@ class CorrelationEngine(FireSetEngine):
             span, samples = task
             before = network.weights[slice(*span)].copy()
             moving = network.weights, velocity, network.output_weights
-            backward(self._rows, *moving, residual, lists, samples, arguments, self._speeds, near_misses, *span)
+            written = self._speeds, near_misses, np.arange(*span)
+            backward(self._rows, *moving, residual, lists, samples, arguments, *written)
             moved[slice(*span)] = (network.weights[slice(*span)] != before).any(axis=1)
 
         parallel_map(step_span, zip(ranges(network.width), active.samples, strict=True))

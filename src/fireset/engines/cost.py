@@ -33,8 +33,8 @@ NS_PER_INDEX_MOVE, NS_PER_NEAR_MISS = 2000.0, 10.0  # engine "weights"
 NS_PER_COMMON_PAIR, NS_PER_COMMON_BIT = 1.0, 0.1 / 64
 
 # Memory
-BYTES_PER_SLOT = 40  # start, length, capacity and active prefix of a candidate list
-BYTES_PER_LISTED_NEURON = 160  # certificates and temporaries of a pass
+BYTES_PER_SLOT = 76  # the record of a neuron in one chunk (its list, and its certificate) and the capacity of its slot
+BYTES_PER_LISTED_NEURON = 130  # temporaries of a pass
 MAX_TREE_BUFFER_BYTES = 128e6  # kept by a partition tree for its answers
 RETAINED_REPORT_BYTES = 8e6  # reported pairs that the allocator retains
 BYTES_PER_BOUNDARY_ENTRY = 12  # engine "sums": a node or leaf that the boundary of a neuron cuts

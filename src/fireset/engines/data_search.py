@@ -12,7 +12,8 @@ Deviations from the listing:
 2. The gradient has the sign of u − y; the listing's M = X diag(y − u) ascends.
 3. The distance to w_r^ref is bounded by the path length Σ‖Δw_r‖: it is free and needs no second copy of W.
 4. A neuron is also queried again once its near misses have cost about as much as a query.
-5. Every pass checks all certificates and audits some neurons, in turn, against all rows. Violations raise.
+5. Every pass checks the certificates of all live neurons and audits some neurons, live or not, in turn, against all
+   rows. Violations raise.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from fireset.engines.list_passes import aligned_row_bytes, chunk_ranges, pass_by
 from fireset.fire_sets import list_offsets
 from fireset.hsr import HalfSpaceIndex, Report, build, check_kind, choose
 from fireset.hsr.scan import ScanIndex
-from fireset.kernels.candidates import fill
+from fireset.kernels.candidates import Certificates, fill
 from fireset.sparse_rows import Rows, SparseRows, entries_per_row
 
 _FIRST_RADIUS = 0.3  # doubles the lists at the paper's thresholds; the speeds that determine later radii are unknown
@@ -214,6 +215,7 @@ class DataSearchEngine(ListEngine):
         and the number of neurons laid out.
         """
         chunks = self._passes.chunks
+        self._passes.make_all_live()
         for chunk in chunks:
             chunk.lists.clear()
         for batch in self._batches(np.arange(self.network.width // times)):
@@ -232,11 +234,9 @@ class DataSearchEngine(ListEngine):
     # Refreshes
 
     def _update_lists(self) -> None:
-        due = self._moved[~(self._drifts[self._moved] <= self._radii[self._moved])]
-        if self._adaptive:
-            costly = np.flatnonzero(self._near_misses > len(self.X) // 2)
-            due = np.union1d(due, costly) if len(costly) else due
-        self._refresh(due)
+        most = len(self.X) // 2 if self._adaptive else np.iinfo(np.int32).max
+        certificates = Certificates(self._radii, self._drifts, self._bands)
+        self._refresh(self._passes.prune_live(certificates, self._speeds, self._near_misses, most))
 
     def _desired_radii(self, neurons: np.ndarray) -> np.ndarray:
         if not self._adaptive:

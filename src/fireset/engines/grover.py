@@ -117,7 +117,7 @@ class QuantumDataEngine(GroverEngine):
         self._search_for(np.arange(m))
 
     def _update_lists(self) -> None:
-        self._search_for(np.flatnonzero(self._speeds > 0))
+        self._search_for(self._moved)
 
     def _search_for(self, moved: np.ndarray) -> None:
         """Search S̃_r for the neurons that moved, keep all others, and transpose to S."""

@@ -43,6 +43,10 @@ class ListEngine(FireSetEngine):
     of inner products; ``_speeds`` are bounds on the last ‖Δw_r‖; ``_near_misses`` counts tested pairs that were not
     active since the list was made; ``_bands`` are the half-widths around b in which ``deciding_dot`` decides.
     ``_moved`` are the neurons that the last step moved, ascending.
+
+    A neuron is *live* while it has candidates to test or may move: its speed is not 0. Under plain gradient descent a
+    neuron without active rows is at rest, so that most neurons are not live if there are few rows. An iteration reads
+    and writes the numbers of live neurons only. With momentum a neuron stays live until its velocity is 0.
     """
 
     _passes: ListPasses
@@ -65,12 +69,10 @@ class ListEngine(FireSetEngine):
         self._sample_norm = float(row_norms(X).max(initial=0.0)) * (1 + 1e-12)
         self._terms = max_terms(X)  # of an inner product, which its rounding error depends on
         self._audit = ListAudit(network, X, self._passes, self._sample_norm)
-        self._radii = np.zeros(m)
-        self._drifts = np.zeros(m)
-        self._speeds = np.full(m, np.inf)  # unknown, so no neuron may be skipped
+        state = self._passes.chunks[0].lists.neuron_state
+        self._radii, self._drifts, self._speeds, self._near_misses, self._bands = state
+        self._known_velocity: np.ndarray | None = None  # its rows are 0 for all neurons of speed 0
         self._moved = np.arange(m)
-        self._near_misses = np.zeros(m, np.int32)
-        self._bands = np.zeros(m, network.dtype)
         self._forward_done = False
         self._diverged = False  # whether a weight is not finite: passes then return NaN
         self._first_lists()
@@ -78,6 +80,11 @@ class ListEngine(FireSetEngine):
     def release(self) -> None:
         """Free the memory of lists and sums; call ``start`` before any other method."""
         self._passes.release()
+
+    @property
+    def live_neurons(self) -> np.ndarray:
+        """The neurons that the next pass processes, ascending. All others have no active rows and are at rest."""
+        return self._passes.live
 
     def forward(self) -> np.ndarray:
         if self._diverged:
@@ -116,27 +123,34 @@ class ListEngine(FireSetEngine):
 
     def step(self, residual: np.ndarray, rule: StepRule) -> None:
         self._ensure_forward()
+        if rule.momentum and rule.velocity is not None and rule.velocity is not self._known_velocity:
+            # Any neuron may have a velocity.
+            self._passes.make_all_live()
+            self._speeds[self._speeds == 0.0] = _UNKNOWN_SPEED
         self._passes.step(residual, rule, self._speeds, self._near_misses)
+        self._known_velocity = rule.velocity if rule.momentum else None
         self._add_drift()
 
     def weights_moved(self, neurons: np.ndarray, distances: np.ndarray) -> None:
+        live = self._passes.live
         if self._forward_done:  # ``step`` counts near misses in the same way
-            self._near_misses += self._passes.near_misses()
-        self._speeds[:] = _UNKNOWN_SPEED
-        self._speeds[neurons] = np.maximum(distances, _UNKNOWN_SPEED)
+            self._near_misses[live] += self._passes.near_misses()
+        is_live = np.zeros(self.network.width, bool)
+        is_live[live] = is_live[neurons] = True
+        self._passes.live = np.flatnonzero(is_live)
+        self._speeds[live] = 0.0
+        self._speeds[neurons] = distances
+        self._known_velocity = None
         self._add_drift()
 
     def _add_drift(self) -> None:
         """Add ``_speeds`` to the drifts after the weights have moved by at most that, and update the lists."""
         self._forward_done = False
-        self._moved = np.flatnonzero(self._speeds)
-        speeds = self._speeds[self._moved]
-        if not np.isfinite(speeds).all():
+        moved = self._passes.add_drifts(self._speeds, self._sample_norm * (1 + 1e-9), self._drifts)
+        if moved is None:
             self._diverged = True
             return
-        # The factors cover the rounding of the product and of the sum, however small the step is relative to it.
-        drifts = self._drifts[self._moved] + speeds * (self._sample_norm * (1 + 1e-9))
-        self._drifts[self._moved] = drifts * (1 + 4.5e-16)
+        self._moved = moved
         self._update_lists()
 
     def tangent_operator(self) -> TangentOperator:

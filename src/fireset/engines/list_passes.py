@@ -1,4 +1,8 @@
-"""Forward and backward passes over candidate lists, chunk by chunk of the rows, neuron by neuron, on all cores."""
+"""Forward and backward passes over candidate lists, chunk by chunk of the rows, neuron by neuron, on all cores.
+
+A pass processes the live neurons only. Most neurons of a wide network have nothing to test if there are few rows; a
+pass over all of them would cost O(m), whatever the lists save.
+"""
 
 from typing import Any, NamedTuple
 
@@ -10,19 +14,22 @@ from fireset.engines.candidate_lists import CandidateLists
 from fireset.engines.cost import BYTES_PER_LISTED_NEURON
 from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.engines.tangent import ActiveByNeuron, TangentOperator
-from fireset.fire_sets import list_offsets, transpose_lists
+from fireset.fire_sets import list_offsets
 from fireset.hsr.scan import SPARSE_TILE_PAIRS
 from fireset.kernels.candidates import (
     Certificates,
+    add_drifts,
     add_gradients,
     add_output_gradients,
     backward,
     copy_active,
     forward,
+    mark_neurons,
     spread_linear,
     take_steps,
     tangent,
 )
+from fireset.kernels.sorting import merge_ascending
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows, SparseRows, kernel_rows
 
@@ -58,12 +65,25 @@ def pass_bytes(network: ShiftedReLUNetwork, n_samples: int, *, sparse: bool) -> 
     return rows + sums + BYTES_PER_LISTED_NEURON * network.width
 
 
+def union_ascending(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the union of two ascending arrays of distinct neurons, ascending. Cost O(neurons)."""
+    merged = np.empty(len(left) + len(right), np.int64)
+    return merged[: merge_ascending(left, right, merged)]
+
+
 class RowChunk(NamedTuple):
     """Some rows, and the candidate lists of all neurons over them."""
 
     samples: slice
     rows: Any  # in the layout of ``aligned_rows``, or ``RowArrays``
     lists: CandidateLists
+
+
+class LiveRange(NamedTuple):
+    """A range of neurons, which one task processes, and the live neurons in it, ascending."""
+
+    span: tuple[int, int]
+    neurons: np.ndarray
 
 
 class PassCounts(NamedTuple):
@@ -77,7 +97,8 @@ class PassCounts(NamedTuple):
 class ListPasses:
     """The passes of a network over the candidate lists of ``chunks``.
 
-    All methods but ``forward`` use the active pairs of the last forward pass.
+    All methods but ``forward`` use the active pairs of the last forward pass. Sums do not depend on which neurons are
+    live: ranges are those of all neurons, and a neuron that is not live adds nothing.
     """
 
     def __init__(self, network: ShiftedReLUNetwork, X: Rows, *, chunked: bool):
@@ -88,36 +109,91 @@ class ListPasses:
             for lo, hi in (chunk_ranges(rows.nbytes, len(X)) if chunked else [(0, len(X))])
         ]
         self._sums: dict[tuple[int, int], np.ndarray] = {}
+        self.make_all_live()
+
+    @property
+    def live(self) -> np.ndarray:
+        """The neurons that the passes process, ascending. All others have nothing to test and no active pairs."""
+        return self._live
+
+    @live.setter
+    def live(self, neurons: np.ndarray) -> None:
+        self._live = neurons
+        spans = ranges(self._network.width)
+        cuts = np.searchsorted(neurons, [span[1] for span in spans])
+        self._ranges = [LiveRange(span, part) for span, part in zip(spans, np.split(neurons, cuts[:-1]), strict=True)]
+
+    def make_all_live(self) -> None:
+        """Let the passes process all neurons."""
+        self.live = np.arange(self._network.width)
+
+    def add_drifts(self, speeds: np.ndarray, factor: float, drifts: np.ndarray) -> np.ndarray | None:
+        """Add ``factor`` · speed to the drifts, and return the neurons with a speed; None if a speed is not finite."""
+
+        def range_drifts(part: LiveRange) -> np.ndarray | None:
+            moved = np.empty(len(part.neurons), np.int64)
+            count = add_drifts(part.neurons, speeds, factor, drifts, moved)
+            return moved[:count] if count >= 0 else None
+
+        parts = parallel_map(range_drifts, self._ranges)
+        finite = [part for part in parts if part is not None]
+        return np.concatenate(finite) if len(finite) == len(parts) else None
+
+    def prune_live(self, certificates: Certificates, speeds, near_misses, max_near_misses: int) -> np.ndarray:
+        """Remove neurons that have nothing to test and are at rest; return the neurons that need a new list.
+
+        These are still live: their drift exceeds the radius, or they had more than ``max_near_misses``.
+        """
+        threshold = self._network.dtype.type(self._network.threshold)
+
+        def mark(part: LiveRange) -> tuple[np.ndarray, np.ndarray]:
+            is_due, is_live = np.zeros((2, len(part.neurons)), bool)
+            counts = speeds, near_misses, max_near_misses
+            for chunk in self.chunks:
+                arrays = chunk.lists.arrays(), certificates
+                mark_neurons(part.neurons, threshold, *arrays, *counts, is_due, is_live)
+            return part.neurons[is_due], part.neurons[is_live]
+
+        due, live = (np.concatenate(parts) for parts in zip(*parallel_map(mark, self._ranges), strict=True))
+        if len(live) < len(self._live):
+            self.live = live
+        return due
 
     def release(self) -> None:
         """Free the memory of lists and sums."""
         self.chunks, self._sums = [], {}
 
-    def use_complete_lists(self, indptr: np.ndarray, neurons: np.ndarray) -> None:
-        """Replace all lists by the pairs (i, ``neurons[indptr[i]:indptr[i+1]]``); passes test all of them."""
-        for k, chunk in enumerate(self.chunks):
-            own = indptr[chunk.samples.start : chunk.samples.stop + 1]
-            by_neuron = transpose_lists(own - own[0], neurons[own[0] : own[-1]], self._network.width)
-            self.chunks[k] = chunk._replace(lists=CandidateLists.without_references(*by_neuron, self._network.dtype))
+    def use_complete_lists(self, indptr: np.ndarray, neurons: np.ndarray) -> np.ndarray:
+        """Replace all lists by the pairs (i, ``neurons[indptr[i]:indptr[i+1]]``); passes test all of them.
 
-    def use_empty_lists(self) -> None:
-        """Replace all lists by empty ones and free their memory."""
-        self.use_complete_lists(np.zeros(self._n_samples + 1, np.int64), np.empty(0, np.int32))
+        Return the neurons with a list, ascending. They are not made live.
+        """
+        listed = np.empty(0, np.int64)
+        for chunk in self.chunks:
+            own = indptr[chunk.samples.start : chunk.samples.stop + 1]
+            more = chunk.lists.list_completely(own - own[0], neurons[own[0] : own[-1]])
+            listed = union_ascending(listed, more) if len(listed) else more
+        return listed
+
+    def clear_complete_lists(self) -> None:
+        """Remove all lists and free their memory."""
+        for chunk in self.chunks:
+            chunk.lists.clear_complete_lists()
 
     def forward(self, certificates: Certificates) -> tuple[np.ndarray, PassCounts]:
         """Return the predictions, (n, c), float64, and what the pass counted; record the active pairs."""
         network = self._network
-        neurons = network.weights, network.output_weights, network.dtype.type(network.threshold)
+        weights = network.weights, network.output_weights, network.dtype.type(network.threshold)
 
-        def span_sum(span: tuple[int, int]):
-            sums = self._zero_sums(span)
-            counted = [
-                forward(rows, *neurons, lists.arrays(), certificates, lists.active_buffer(span), sums[samples], *span)
-                for samples, rows, lists in self.chunks
-            ]
+        def range_sum(part: LiveRange):
+            sums = self._zero_sums(part.span)
+            counted = []
+            for samples, rows, lists in self.chunks:
+                written = lists.active_buffer(*part), sums[samples]
+                counted.append(forward(rows, *weights, lists.arrays(), certificates, *written, part.neurons))
             return sums, np.array(counted)
 
-        parts = parallel_map(span_sum, ranges(network.width))
+        parts = parallel_map(range_sum, self._ranges)
         tested, active = (sum(int(counted[:, k].sum()) for _, counted in parts) for k in (0, 1))
         violated = next((int(counted[:, 2].max()) for _, counted in parts if counted[:, 2].max() >= 0), -1)
         return self._total([sums for sums, _ in parts]) / network.divisor, PassCounts(tested, active, violated)
@@ -144,38 +220,40 @@ class ListPasses:
         return aligned_outputs((residual / self._network.divisor).astype(self._network.dtype))
 
     def near_misses(self) -> np.ndarray:
-        """Return for every neuron how many pairs were tested and not active, (m,)."""
-        return np.sum([lists.prefix_lengths - lists.active_counts for _, _, lists in self.chunks], axis=0)
+        """Return for every live neuron how many pairs were tested and not active."""
+        live = self._live
+        return np.sum([lists.prefix_lengths[live] - lists.active_counts[live] for _, _, lists in self.chunks], axis=0)
 
     def gradient(self, residual: np.ndarray) -> NeuronGradients:
         """Return ∂L/∂W of the neurons that are active for any row."""
         network = self._network
-        rows = np.zeros_like(network.weights)
-        active_counts, uncounted = np.zeros(network.width, np.int64), np.zeros(network.width, np.int32)
+        uncounted = np.zeros(network.width, np.int32)
         residual = self._scaled(residual)
 
-        def span_gradient(span: tuple[int, int]) -> None:
-            gradients = self._span_gradients(span, residual, active_counts, uncounted)
-            rows[slice(*span)] = gradients[:, : network.n_features]
+        def range_gradient(part: LiveRange) -> NeuronGradients:
+            gradients, active_counts = self._range_gradients(part, residual, uncounted)
+            active = active_counts > 0
+            return NeuronGradients(part.neurons[active], gradients[active, : network.n_features])
 
-        parallel_map(span_gradient, ranges(network.width))
-        neurons = np.flatnonzero(active_counts)
-        return NeuronGradients(neurons, rows[neurons])
+        parts = parallel_map(range_gradient, self._ranges)
+        return NeuronGradients(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _span_gradients(
-        self, span: tuple[int, int], residual: np.ndarray, active_counts: np.ndarray, near_misses: np.ndarray
-    ) -> np.ndarray:
-        """Return ∂L/∂w_r of the neurons of a range, aligned as the rows are.
+    def _range_gradients(
+        self, part: LiveRange, residual: np.ndarray, near_misses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ∂L/∂w_r of the live neurons of a range, aligned as the rows are, and their numbers of active rows.
 
-        The number of active rows and of near misses of each neuron is added to the last two arguments.
+        The number of near misses of each neuron is added to ``near_misses`` (m,).
         """
-        gradients = np.zeros((span[1] - span[0], self.chunks[0].rows.shape[1]), self._network.dtype)
+        neurons = part.neurons
+        gradients = np.zeros((len(neurons), self.chunks[0].rows.shape[1]), self._network.dtype)
+        active_counts = np.zeros(len(neurons), np.int64)
         output_weights = self._network.output_weights
         for samples, rows, lists in self.chunks:
-            own = lists.arrays(), lists.active(span)
-            add_gradients(rows, output_weights, residual[samples], *own, near_misses, gradients, *span)
-            active_counts[slice(*span)] += lists.active_counts[slice(*span)]
-        return gradients
+            own = lists.arrays(), lists.active(part.span)
+            add_gradients(rows, output_weights, residual[samples], *own, near_misses, gradients, neurons)
+            active_counts += lists.active_counts[neurons]
+        return gradients, active_counts
 
     def step(self, residual: np.ndarray, rule: StepRule, speeds: np.ndarray, near_misses: np.ndarray) -> None:
         """Update the weights. Write upper bounds on ‖Δw_r‖ to ``speeds`` and add near misses to ``near_misses``."""
@@ -184,55 +262,55 @@ class ListPasses:
         moving = network.weights, rule.velocity_of(network.weights)
         arguments = rule.kernel_arguments(network.dtype)
 
-        def step_span(span: tuple[int, int]) -> None:
+        def step_range(part: LiveRange) -> None:
             _, rows, lists = self.chunks[0]
-            own = lists.arrays(), lists.active(span)
-            backward(rows, *moving, network.output_weights, residual, *own, arguments, speeds, near_misses, *span)
+            own = lists.arrays(), lists.active(part.span)
+            written = speeds, near_misses, part.neurons
+            backward(rows, *moving, network.output_weights, residual, *own, arguments, *written)
 
-        def step_span_in_chunks(span: tuple[int, int]) -> None:
-            active_counts = np.zeros(network.width, np.int64)
-            gradients = self._span_gradients(span, residual, active_counts, near_misses)
-            take_steps(*moving, gradients, active_counts[slice(*span)], arguments, speeds, *span)
+        def step_range_in_chunks(part: LiveRange) -> None:
+            gradients, active_counts = self._range_gradients(part, residual, near_misses)
+            take_steps(*moving, gradients, active_counts, arguments, speeds, part.neurons)
 
-        parallel_map(step_span if len(self.chunks) == 1 else step_span_in_chunks, ranges(network.width))
+        parallel_map(step_range if len(self.chunks) == 1 else step_range_in_chunks, self._ranges)
 
     def output_gradient(self, residual: np.ndarray) -> np.ndarray:
         """Return ∂L/∂A, (m, c)."""
         network = self._network
         gradient = np.zeros_like(network.output_weights)
         scaled = (residual / network.divisor).astype(network.dtype)
-        neurons = network.weights, network.dtype.type(network.threshold)
+        weights = network.weights, network.dtype.type(network.threshold)
 
-        def add(span: tuple[int, int]) -> None:
+        def add(part: LiveRange) -> None:
             for samples, rows, lists in self.chunks:
-                own = lists.arrays(), lists.active(span)
-                add_output_gradients(rows, *neurons, scaled[samples], *own, gradient, *span)
+                own = lists.arrays(), lists.active(part.span)
+                add_output_gradients(rows, *weights, scaled[samples], *own, gradient, part.neurons)
 
-        parallel_map(add, ranges(network.width))
+        parallel_map(add, self._ranges)
         return gradient
 
     def tangent_operator(self) -> TangentOperator:
         """Return the map v ↦ H v; valid until the next forward pass."""
         network = self._network
-        spans, factor = ranges(network.width), 1.0
+        parts, factor = self._ranges, 1.0
         if self._has_twins():
             # Neuron r + m/2 contributes the same as neuron r: its sign enters twice and cancels.
-            spans, factor = spans[: len(spans) // 2], 2.0
+            parts, factor = parts[: len(parts) // 2], 2.0
 
         def product(direction: np.ndarray) -> np.ndarray:
             direction = aligned_outputs(direction.astype(network.dtype))
             uncounted = np.zeros(network.width, np.int32)  # only steps count near misses
 
-            def span_product(span: tuple[int, int]) -> np.ndarray:
+            def range_product(part: LiveRange) -> np.ndarray:
                 if len(self.chunks) > 1:
-                    linear = self._span_gradients(span, direction, np.zeros(network.width, np.int64), uncounted)
-                    return self._spread(span, linear)
-                sums = self._zero_sums(span)
+                    return self._spread(part, self._range_gradients(part, direction, uncounted)[0])
+                sums = self._zero_sums(part.span)
                 _, rows, lists = self.chunks[0]
-                tangent(rows, network.output_weights, direction, lists.arrays(), lists.active(span), sums, *span)
+                own = lists.arrays(), lists.active(part.span)
+                tangent(rows, network.output_weights, direction, *own, sums, part.neurons)
                 return sums
 
-            return self._total(parallel_map(span_product, spans)) * (factor / network.squared_divisor)
+            return self._total(parallel_map(range_product, parts)) * (factor / network.squared_divisor)
 
         return product
 
@@ -249,19 +327,19 @@ class ListPasses:
         """Return ∂u/∂W V for V (m, d); (n, c), float64."""
         network = self._network
 
-        def span_product(span: tuple[int, int]) -> np.ndarray:
-            linear = np.zeros((span[1] - span[0], self.chunks[0].rows.shape[1]), network.dtype)
-            linear[:, : network.n_features] = directions[slice(*span)]
-            return self._spread(span, linear)
+        def range_product(part: LiveRange) -> np.ndarray:
+            linear = np.zeros((len(part.neurons), self.chunks[0].rows.shape[1]), network.dtype)
+            linear[:, : network.n_features] = directions[part.neurons]
+            return self._spread(part, linear)
 
-        return self._total(parallel_map(span_product, ranges(network.width))) / network.divisor
+        return self._total(parallel_map(range_product, self._ranges)) / network.divisor
 
-    def _spread(self, span: tuple[int, int], linear: np.ndarray) -> np.ndarray:
-        """Return Σ_r a_r ⟨linear_r, x_i⟩ over the active pairs of a range."""
-        sums = self._zero_sums(span)
+    def _spread(self, part: LiveRange, linear: np.ndarray) -> np.ndarray:
+        """Return Σ_r a_r ⟨linear_r, x_i⟩ over the active pairs of a range; ``linear`` has its live neurons."""
+        sums = self._zero_sums(part.span)
         for samples, rows, lists in self.chunks:
-            own = lists.arrays(), lists.active(span)
-            spread_linear(rows, self._network.output_weights, linear, *own, sums[samples], *span)
+            own = lists.arrays(), lists.active(part.span)
+            spread_linear(rows, self._network.output_weights, linear, *own, sums[samples], part.neurons)
         return sums
 
     def active_by_neuron(self) -> ActiveByNeuron:
@@ -269,11 +347,11 @@ class ListPasses:
         indptr = list_offsets(np.sum([chunk.lists.active_counts for chunk in self.chunks], axis=0))
         active, offsets = np.empty(indptr[-1], np.int32), indptr[:-1].copy()
 
-        def copy_span(span: tuple[int, int]) -> None:
+        def copy_range(part: LiveRange) -> None:
             for samples, _, lists in self.chunks:
-                copy_active(lists.arrays(), lists.active(span), samples.start, offsets, active, *span)
+                copy_active(lists.arrays(), lists.active(part.span), samples.start, offsets, active, part.neurons)
 
-        parallel_map(copy_span, ranges(self._network.width))
+        parallel_map(copy_range, self._ranges)
         return ActiveByNeuron(indptr, active, self._n_samples)
 
     def active_pairs_of(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

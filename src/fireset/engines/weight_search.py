@@ -29,7 +29,7 @@ from fireset._util.gaussian import density, threshold_for, upper_tail
 from fireset._util.rounding import deciding_band, dot_slack, row_norms
 from fireset.engines.cost import MAX_TREE_BUFFER_BYTES, NS_PER_INDEX_MOVE, NS_PER_NEAR_MISS, RETAINED_REPORT_BYTES
 from fireset.engines.list_engine import ListEngine, check_radius
-from fireset.engines.list_passes import pass_bytes
+from fireset.engines.list_passes import pass_bytes, union_ascending
 from fireset.hsr import build, check_kind, choose
 
 _EXPECTED_ITERATIONS = 50  # of a run, to choose an index
@@ -88,20 +88,24 @@ class WeightSearchEngine(ListEngine):
         self.work.points_indexed += self.network.width
         self._radius = 0.0 if self._given_radius == "auto" else float(self._given_radius)
         self._mean_speed = -1.0
-        self._weight_norms = np.zeros(self.network.width)
+        self._max_norm = 0.0  # upper bound on ‖w_r‖ of all neurons
+        self._displaced = np.empty(0, np.int64)  # neurons that moved since their position in the index, ascending
         self._search()
 
     def _update_lists(self) -> None:
         if self._given_radius == "auto":
             self._radius = self._balanced_radius()
-        due = np.flatnonzero(self._drifts > self._radius)
+        self._displaced = union_ascending(self._displaced, self._moved)
+        is_due = self._drifts[self._displaced] > self._radius
+        due, self._displaced = self._displaced[is_due], self._displaced[~is_due]
         self._index.move(due, self.network.weights[due])
         self._drifts[due] = 0.0
         self.work.refreshes += len(due)
         self._search()
 
     def _balanced_radius(self) -> float:
-        mean, kept = float(self._speeds.mean()) * self._sample_norm, _SPEED_SMOOTHING
+        mean = float(self._speeds[self._moved].sum()) / self.network.width * self._sample_norm
+        kept = _SPEED_SMOOTHING
         self._mean_speed = mean if self._mean_speed < 0 else kept * self._mean_speed + (1 - kept) * mean
         near = max(density(self.network.threshold), 1e-6)
         best = sqrt(NS_PER_INDEX_MOVE / NS_PER_NEAR_MISS * self._mean_speed / (max(1, len(self.X)) * near))
@@ -111,14 +115,16 @@ class WeightSearchEngine(ListEngine):
         """Query S_i for all rows, and make the lists of the neurons from them."""
         network, X = self.network, self.X
         norms = row_norms(network.weights[self._moved])  # at the start, of all neurons; the others are unchanged
-        self._weight_norms[self._moved] = norms
+        self._max_norm = max(self._max_norm, float(norms.max(initial=0.0)))
         self._bands[self._moved] = deciding_band(network.n_features, network.dtype, norms, self._sample_norm)
-        max_norm = self._weight_norms.max() + self._radius / max(self._sample_norm, 1e-300)
+        max_norm = self._max_norm + self._radius / max(self._sample_norm, 1e-300)
         slack = dot_slack(network.n_features, network.dtype, max_norm, self._sample_norm)
         # Without a radius the index contains the current weights and decides pairs as the forward pass does.
         margin = self._radius + 2 * slack if self._radius > 0 else 0.0
-        self._passes.use_empty_lists()  # frees the previous lists
+        self._passes.clear_complete_lists()  # frees the previous lists
         thresholds = np.full(len(X), network.threshold - margin)
         found = self._search_index(self._index, X, thresholds, with_values=False)
-        self._radii[:] = self._radius
-        self._passes.use_complete_lists(found.indptr, found.ids)
+        listed = self._passes.use_complete_lists(found.indptr, found.ids)
+        # A neuron that left all lists stays live for one more step, which sets its speed to 0.
+        self._passes.live = union_ascending(listed, self._moved[self._speeds[self._moved] != 0.0])
+        self._radii[self._passes.live] = self._radius

@@ -26,7 +26,13 @@ from fireset.engines.registry import create, engine_class
 from fireset.estimators.batch_steps import BatchDescent, BatchRate
 from fireset.estimators.fit_checks import check_finite, warn_if_inactive, warn_if_worse_than_constant
 from fireset.estimators.table_input import TableInput
-from fireset.estimators.width import THRESHOLD, choose_width
+from fireset.estimators.width import (
+    PAPER_WIDTH,
+    THRESHOLD,
+    check_theory_settings,
+    choose_width,
+    theory_width,
+)
 from fireset.network import ShiftedReLUNetwork, choose_threshold
 from fireset.sparse_rows import is_sparse
 from fireset.tables.column_map import ColumnMap
@@ -197,7 +203,12 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             compile_in_background(self.dtype, several_outputs=outputs > 1)
         threshold = THRESHOLD if self.threshold == "auto" else self.threshold
         start = "antisymmetric" if self.start == "auto" else self.start
-        width = self._width_for_start(self.width_for(X.shape[0], X.shape[1], outputs), start)
+        by_theory = self.width == "theory"
+        if by_theory:
+            check_theory_settings(start, self._scale_for_start(start), self.loss, outputs, X)
+        # The settings are chosen before the width of the theorem is known, which depends on them.
+        width = PAPER_WIDTH if by_theory else self.width_for(X.shape[0], X.shape[1], outputs)
+        width = self._width_for_start(width, start)
         if is_whole_number(width):  # other values are refused by the network
             shard = -(-width // current_grid().same_rows.size)
             check_weights(shard, X.shape[1] + 1, self.dtype, momentum=self.momentum > 0, limit=memory)
@@ -217,6 +228,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         chosen = self.settings_
         columns, Z = replace(columns, pieces=chosen.pieces), append_pieces(Z, chosen.pieces)
         self.sphere_ = SphereMap.learn(columns, Z, weight, chosen.bias, chosen.metric)
+        rows = self.sphere_.map_standardized(Z)
+        if by_theory:
+            width = theory_width(rows, targets, threshold)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
             columns.n_outputs + 1,
@@ -229,7 +243,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         )
         self.n_iter_ = 0
         self._batch_rate = None
-        return self.sphere_.map_standardized(Z)
+        return rows
 
     def _show_settings(self) -> None:
         """Print the chosen settings and the expected score."""

@@ -1,4 +1,4 @@
-"""Default width of the network.
+"""Width of the network: the default, and the least one that the paper's theorem covers (``width="theory"``).
 
 Predictions of a network of finite width differ from those of the infinitely wide network by noise. The noise depends on
 the number of active neurons per row, and hardly on threshold or width themselves (figures in docs/accuracy.md). At a
@@ -6,10 +6,17 @@ threshold of 1.5, 7 % of the neurons are active. The paper's threshold needs thr
 number of active neurons.
 """
 
+from typing import Any
+
+import numpy as np
+
+from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset._util.system_memory import available_bytes
+from fireset.training.losses import Loss, SquaredError
 
 THRESHOLD = 1.5
+PAPER_WIDTH = 10_000
 _WIDTH = 20_000
 _WEIGHTS_PER_TARGET = 2.0  # the two neurons of a pair start with the same weights
 _MAX_ACTIVE_PAIRS = 1e8  # beyond, a tangent product takes seconds
@@ -30,3 +37,36 @@ def choose_width(rows: int, columns: int, outputs: int, threshold: float = THRES
     pairs = min(_MAX_ACTIVE_PAIRS, memory / _BYTES_PER_ACTIVE_PAIR)
     limit = min(_MAX_WIDTH, pairs / (rows * upper_tail(threshold)), memory / (_BYTES_PER_WEIGHT * columns))
     return 2 * round(max(_MIN_WIDTH, min(wanted, limit)) / 2)
+
+
+def check_theory_settings(start: str, output_scale: float, loss: str | Loss, outputs: int, X: Any) -> None:
+    """Check that the theorem is about a network with these settings, for ``width="theory"``."""
+    if start != "paper":
+        raise InputError(f"start must be 'paper' with width='theory', got {start!r}")
+    if output_scale != 1:
+        raise InputError(f"output_scale must be 1 with width='theory', got {output_scale!r}")
+    if loss != "squared_error" and not isinstance(loss, SquaredError):
+        raise InputError(f"loss must be 'squared_error' with width='theory', got {loss!r}")
+    if outputs != 1:
+        raise InputError(f"width='theory' is for one output, got {outputs}; give a number or 'auto'")
+    if not isinstance(X, np.ndarray):
+        raise InputError("width='theory' needs dense rows; give a number or 'auto'")
+
+
+def theory_width(rows: np.ndarray, targets: np.ndarray, threshold: float | str) -> int:
+    """Return the least width at which the convergence lemma covers these rows of norm 1 and targets, (n, 1).
+
+    If its weights do not fit into a quarter of the memory, raise an InputError with the width and with what would make
+    the largest possible width sufficient.
+    """
+    from fireset.theory.least_width import least_width, shortfall
+
+    found = least_width(rows, targets, threshold=threshold)
+    largest = int(_SHARE_OF_MEMORY * available_bytes() / (_BYTES_PER_WEIGHT * rows.shape[1]))
+    if found.width > largest:
+        raise InputError(
+            f"width='theory' needs {found.width:.3g} neurons for these {found.rows:,} rows (λ = {found.smallest:.3g} "
+            f"at b = {found.threshold:.3g}), more than the {largest:,} that fit into memory; "
+            f"{shortfall(rows, targets, largest, threshold=threshold)}. Give a number or 'auto'"
+        )
+    return int(found.width)

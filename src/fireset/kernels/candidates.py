@@ -7,17 +7,18 @@ candidate, −∞ at the end. It writes the active ones to ``active``, one packe
 ``active_counts[r]`` of them from ``active_starts[r]`` on. The backward pass reads nothing else of the lists. The loops
 over pairs have no unpredictable branches.
 
-All functions read and write the data of neurons lo … hi−1 only, so that ranges of neurons run in parallel. Groups of
-arrays are passed as named tuples and unpacked once on entry, which costs 0.7 µs a call. Passing a tuple on to an inner
-function would count references for every neuron.
+All functions read and write the data of the given ``neurons``, ascending int64, only, so that ranges of neurons run in
+parallel and neurons that are not live cost nothing. Groups of arrays are passed as named tuples and unpacked once on
+entry, which costs 0.7 µs a call. Passing a tuple on to an inner function would count references for every neuron.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import inlined, vectorized
+from fireset.kernels.compiling import inlined, strict, vectorized
 from fireset.kernels.firing import decide
+from fireset.kernels.prefetching import AHEAD, prefetch, prefetch_end
 from fireset.kernels.rows import add_to_rows, lanes_of
 from fireset.kernels.sparse_rows import add_listed_rows, list_dots, neuron_weights, row_dot
 from fireset.kernels.steps import take_step
@@ -47,9 +48,19 @@ class Certificates(NamedTuple):
 LEVELS = 32  # distinct reference values between b − radius and b
 
 
+@inlined
+def _prefetch_neuron(neurons, k, state, W, output_weights):
+    """Prefetch what passes read of the neuron ``AHEAD`` places after k: its ``state``, weights and output weights."""
+    r = neurons[min(k + AHEAD, neurons.size - 1)]
+    prefetch(state, r)
+    prefetch(W, r)
+    prefetch_end(W, r)  # a short row has at most two cache lines; the processor recognizes those of long ones
+    prefetch(output_weights, r)
+
+
 @vectorized
-def forward(rows, W, output_weights, threshold, lists, certificates, active, sums, lo, hi):
-    """Add a_rc σ_b(⟨w_r, x_i⟩) of neurons lo … hi−1 to ``sums``, and write the active pairs to ``active``.
+def forward(rows, W, output_weights, threshold, lists, certificates, active, sums, neurons):
+    """Add a_rc σ_b(⟨w_r, x_i⟩) of ``neurons`` to ``sums``, and write the active pairs to ``active``.
 
     ``rows`` are samples in the layout of ``aligned_rows``, or ``RowArrays`` of sparse samples. ``sums`` is (n,), or for
     c > 1 outputs (n, c) padded as by ``aligned_rows``. Candidates with reference ≤ b − drift cannot be active; since
@@ -70,20 +81,22 @@ def forward(rows, W, output_weights, threshold, lists, certificates, active, sum
     tested = 0
     place = np.uint64(0)  # in ``active``; for a signed index numba adds a check whether it is negative
     violated = -1
-    for r in range(lo, hi):
+    for position in range(neurons.size):
+        _prefetch_neuron(neurons, position, starts, W, output_weights)
+        prefetch(samples, starts[neurons[min(position + AHEAD // 2, neurons.size - 1)]])
+        r = neurons[position]
         count = counts[r]
         if not drifts[r] <= radii[r] and violated < 0:
             violated = r
         start = starts[r]
         k = prefix_lengths[r]
-        if count > 0:
-            lowest = threshold - drifts[r]
-            if next_references[r] > lowest:
-                while k < count and references[start + k] > lowest:
-                    k += 1
-                prefix_lengths[r] = k
-                next_references[r] = references[start + k] if k < count else -np.inf
-        if k == 0:  # most neurons if there are few rows: their weights are not read, and nothing is written
+        lowest = threshold - drifts[r]
+        if next_references[r] > lowest:
+            while k < count and references[start + k] > lowest:
+                k += 1
+            prefix_lengths[r] = k
+            next_references[r] = references[start + k] if k < count else -np.inf
+        if k == 0:  # nothing to test: the weights are not read, and nothing is written
             if active_counts[r] != 0:
                 active_counts[r] = 0
             continue
@@ -120,8 +133,8 @@ def forward(rows, W, output_weights, threshold, lists, certificates, active, sum
 
 
 @vectorized
-def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, near_misses, lo, hi):
-    """Take one gradient step with neurons lo … hi−1 on the active pairs of the last ``forward``.
+def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, near_misses, neurons):
+    """Take one gradient step with ``neurons`` on the active pairs of the last ``forward``.
 
     ``G_r = Σ_i active (Σ_c a_rc residual_ic) x_i``, then ``take_step``. ``rule`` is (rate, momentum, nesterov); V has
     no rows if momentum is off. ``rows`` and ``residual`` have the layouts of ``rows`` and ``sums`` in ``forward``.
@@ -135,7 +148,9 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
     coefficients = np.empty(rows.shape[0] + lanes_of(output_weights), W.dtype)
     padded_ids = np.empty(lanes_of(output_weights), np.int32)
     has_velocity = V.shape[0] > 0
-    for r in range(lo, hi):
+    for position in range(neurons.size):
+        _prefetch_neuron(neurons, position, active_counts, W, output_weights)
+        r = neurons[position]
         count = active_counts[r]
         tested = prefix_lengths[r]
         if tested > count:
@@ -162,17 +177,18 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
 
 
 @vectorized
-def add_gradients(rows, output_weights, residual, lists, active, near_misses, gradients, lo, hi):
-    """Add the part of one block of samples in G_r to row r − lo of ``gradients``: the first half of ``backward``."""
+def add_gradients(rows, output_weights, residual, lists, active, near_misses, gradients, neurons):
+    """Add the part of one block of samples in G_r to ``gradients[k]``, r = ``neurons[k]``: half of ``backward``."""
     prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
     output_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], output_weights.dtype)
     coefficients = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
     padded_ids = np.empty(lanes_of(output_weights), np.int32)
-    for r in range(lo, hi):
+    for k in range(neurons.size):
+        r = neurons[k]
         count = active_counts[r]
         near_misses[r] += prefix_lengths[r] - count
         if count > 0:
-            gradient = gradients[r - lo]
+            gradient = gradients[k]
             _add_gradient(
                 rows,
                 output_weights,
@@ -189,23 +205,64 @@ def add_gradients(rows, output_weights, residual, lists, active, near_misses, gr
 
 
 @vectorized
-def take_steps(W, V, gradients, active_counts, rule, speeds, lo, hi):
+def take_steps(W, V, gradients, active_counts, rule, speeds, neurons):
     """Take the steps along ``gradients`` of all blocks: the second half of ``backward``.
 
-    ``active_counts[r − lo]`` is the number of active pairs of neuron r in all blocks of samples. Cost O(d) a neuron.
+    ``active_counts[k]`` is the number of active pairs of ``neurons[k]`` in all blocks of samples. Cost O(d) a neuron.
     """
     rate, momentum, nesterov = rule
     has_velocity = V.shape[0] > 0
-    for r in range(lo, hi):
-        if active_counts[r - lo] == 0 and (not has_velocity or speeds[r] == 0.0):
+    for k in range(neurons.size):
+        r = neurons[k]
+        if active_counts[k] == 0 and (not has_velocity or speeds[r] == 0.0):
             speeds[r] = 0.0
         else:
-            speeds[r] = take_step(W, V, r, gradients[r - lo], rate, momentum, nesterov)
+            speeds[r] = take_step(W, V, r, gradients[k], rate, momentum, nesterov)
+
+
+@strict
+def add_drifts(neurons, speeds, factor, drifts, moved):
+    """Add ``factor`` · speed to the drifts of ``neurons``, and write those with a speed, in order, to ``moved``.
+
+    The drift is rounded up. Returns the number of moved neurons, −1 if a speed is not finite. Cost O(neurons).
+    """
+    count = 0
+    is_finite = True
+    for position in range(neurons.size):
+        prefetch(speeds, neurons[min(position + AHEAD, neurons.size - 1)])
+        r = neurons[position]
+        speed = speeds[r]
+        if speed != 0.0:
+            moved[count] = r
+            count += 1
+            is_finite &= speed < np.inf  # False for NaN
+            # The factor covers the rounding of the product and of the sum, however small the step is relative to it.
+            drifts[r] = (drifts[r] + speed * factor) * (1.0 + 4.5e-16)
+    return count if is_finite else -1
+
+
+@strict
+def mark_neurons(neurons, threshold, lists, certificates, speeds, near_misses, max_near_misses, is_due, is_live):
+    """Set ``is_due[k]`` if ``neurons[k]`` needs a new list, and ``is_live[k]`` if it must be processed by passes.
+
+    A list is due if the drift exceeds the radius or there were more than ``max_near_misses``. A neuron at rest whose
+    drift reaches none of its candidates has nothing to test until it moves. Flags that are set stay set. Cost
+    O(neurons).
+    """
+    prefix_lengths, next_references = lists.prefix_lengths, lists.next_references
+    radii, drifts = certificates.radii, certificates.drifts
+    for k in range(neurons.size):
+        prefetch(prefix_lengths, neurons[min(k + AHEAD, neurons.size - 1)])
+        r = neurons[k]
+        drift = drifts[r]
+        due = not drift <= radii[r] or near_misses[r] > max_near_misses
+        is_due[k] |= due
+        is_live[k] |= due or speeds[r] != 0.0 or prefix_lengths[r] > 0 or next_references[r] > threshold - drift
 
 
 @vectorized
-def tangent(rows, output_weights, direction, lists, active, sums, lo, hi):
-    """Add the part of neurons lo … hi−1 in J Jᵀ ``direction`` to ``sums``, on the active pairs of the last ``forward``.
+def tangent(rows, output_weights, direction, lists, active, sums, neurons):
+    """Add the part of ``neurons`` in J Jᵀ ``direction`` to ``sums``, on the active pairs of the last ``forward``.
 
     For each neuron t = Σ_i active (Σ_c a_rc v_ic) x_i, then a_rc ⟨t, x_i⟩ for the same samples, whose rows are still in
     the cache. Weights are not read. Layouts as in ``forward``; the factor 1/m is not applied. Cost O(d · active pairs).
@@ -215,7 +272,7 @@ def tangent(rows, output_weights, direction, lists, active, sums, lo, hi):
     output_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
     values = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
     padded_ids = np.empty(lanes_of(output_weights), np.int32)
-    for r in range(lo, hi):
+    for r in neurons:
         count = active_counts[r]
         if count > 0:
             linear[:] = 0
@@ -227,21 +284,22 @@ def tangent(rows, output_weights, direction, lists, active, sums, lo, hi):
 
 
 @vectorized
-def spread_linear(rows, output_weights, linear, lists, active, sums, lo, hi):
+def spread_linear(rows, output_weights, linear, lists, active, sums, neurons):
     """Add a_rc ⟨linear_r, x_i⟩ of the active pairs of one block of samples to ``sums``: the second half of ``tangent``.
 
-    Row r − lo of ``linear`` belongs to neuron r. Cost O(d · active pairs).
+    ``linear[k]`` belongs to ``neurons[k]``. Cost O(d · active pairs).
     """
     active_starts, active_counts = lists.active_starts, lists.active_counts
     own = np.empty(rows.shape[1], output_weights.dtype)
     output_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
     values = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
     padded_ids = np.empty(lanes_of(output_weights), np.int32)
-    for r in range(lo, hi):
+    for k in range(neurons.size):
+        r = neurons[k]
         count = active_counts[r]
         if count > 0:
             for j in range(rows.shape[1]):
-                own[j] = linear[r - lo, j]
+                own[j] = linear[k, j]
             _spread_linear(
                 rows, output_weights, r, own, active, active_starts[r], count, output_row, values, padded_ids, sums
             )
@@ -339,6 +397,47 @@ def _level(threshold, value, scale):
 
 
 @vectorized
+def count_candidates(ids, counts, listed):
+    """Add the number of occurrences of each neuron in ``ids`` to ``counts``, 0 before; return the number of neurons.
+
+    Each neuron is written to ``listed`` once, in the order of its first occurrence. Cost O(ids).
+    """
+    found = 0
+    for p in range(ids.shape[0]):
+        r = np.uint64(ids[p])
+        if counts[r] == 0:
+            listed[found] = ids[p]
+            found += 1
+        counts[r] += 1
+    return found
+
+
+@vectorized
+def place_lists(neurons, counted, places, starts, counts, prefix_lengths):
+    """Lay out lists of ``counted[r]`` candidates for ``neurons``, one after the other, to be tested completely.
+
+    ``places[r]`` receives the start of the list as well, and ``counted[r]`` is set to 0. Cost O(neurons).
+    """
+    end = np.int64(0)
+    for r in neurons:
+        starts[r] = end
+        places[r] = end
+        counts[r] = counted[r]
+        prefix_lengths[r] = counted[r]
+        end += counted[r]
+        counted[r] = 0
+
+
+@vectorized
+def clear_lists(neurons, counts, prefix_lengths, active_counts):
+    """Remove all candidates and active samples of ``neurons``."""
+    for r in neurons:
+        counts[r] = 0
+        prefix_lengths[r] = 0
+        active_counts[r] = 0
+
+
+@vectorized
 def copy_lists(starts, counts, source, new_starts, target, lo, hi):
     """Copy the lists of neurons lo … hi−1 from ``source`` to their new slots in ``target``. Cost O(candidates)."""
     for r in range(lo, hi):
@@ -348,12 +447,12 @@ def copy_lists(starts, counts, source, new_starts, target, lo, hi):
 
 
 @vectorized
-def copy_active(lists, active, first, places, out, lo, hi):
-    """Append ``first`` + i for the active samples i of neurons lo … hi−1 to ``out`` at ``places[r]``, and advance them.
+def copy_active(lists, active, first, places, out, neurons):
+    """Append ``first`` + i for the active samples i of ``neurons`` to ``out`` at ``places[r]``, and advance them.
 
     Cost O(active pairs).
     """
-    for r in range(lo, hi):
+    for r in neurons:
         begin, end = lists.active_starts[r], places[r]
         for p in range(lists.active_counts[r]):
             out[end + p] = active[begin + p] + first
@@ -361,12 +460,12 @@ def copy_active(lists, active, first, places, out, lo, hi):
 
 
 @vectorized
-def add_output_gradients(rows, W, threshold, residual, lists, active, gradients, lo, hi):
-    """Add Σ_i active (⟨w_r, x_i⟩ − b) residual_ic to row r of ``gradients`` (m, c), for neurons lo … hi−1.
+def add_output_gradients(rows, W, threshold, residual, lists, active, gradients, neurons):
+    """Add Σ_i active (⟨w_r, x_i⟩ − b) residual_ic to row r of ``gradients`` (m, c), for ``neurons``.
 
     Cost O((d + c) · active pairs).
     """
-    for r in range(lo, hi):
+    for r in neurons:
         start = lists.active_starts[r]
         for p in range(lists.active_counts[r]):
             i = active[start + p]

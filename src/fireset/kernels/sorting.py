@@ -1,4 +1,4 @@
-"""Sort the ids found by many queries: short lists by insertion sort, long ones by radix sort."""
+"""Sort the ids found by many queries: short lists by insertion sort, long ones by radix sort; merge sorted lists."""
 
 import numpy as np
 
@@ -63,3 +63,27 @@ def _sort_by_insertion(run):
             run[q] = run[q - 1]
             q -= 1
         run[q] = value
+
+
+@vectorized
+def merge_ascending(left, right, merged):
+    """Write the union of two ascending arrays without duplicates to ``merged``, ascending; return its length.
+
+    ``merged`` needs space for both. Cost O(ids).
+    """
+    p, q, count = 0, 0, 0
+    while p < left.shape[0] and q < right.shape[0]:
+        a, b = left[p], right[q]
+        merged[count] = min(a, b)
+        p += a <= b
+        q += b <= a
+        count += 1
+    while p < left.shape[0]:
+        merged[count] = left[p]
+        p += 1
+        count += 1
+    while q < right.shape[0]:
+        merged[count] = right[q]
+        q += 1
+        count += 1
+    return count

@@ -8,6 +8,7 @@ from fireset.theory.gradient_flow import FlowPath, follow_flow
 from fireset.theory.joint_firing import both_above
 from fireset.theory.kernel import dual_kernel, fire_set_kernel, shifted_ntk
 from fireset.theory.kernel_regression import KernelRegression
+from fireset.theory.least_width import RequiredWidth, least_width
 from fireset.theory.separation import Separation, measure_separation
 from fireset.theory.spectrum import Spectrum, extreme_eigenvalues, smallest_eigenvalue
 
@@ -18,6 +19,7 @@ __all__ = [
     "Claim",
     "FlowPath",
     "KernelRegression",
+    "RequiredWidth",
     "Separation",
     "Spectrum",
     "both_above",
@@ -27,6 +29,7 @@ __all__ = [
     "fire_set_kernel",
     "follow_flow",
     "largest_eigenvalue",
+    "least_width",
     "measure_separation",
     "shifted_ntk",
     "smallest_eigenvalue",

@@ -206,6 +206,16 @@ def initial_error_bound(n: int, threshold: float, failure: float, max_target: fl
     return n * (1.0 + threshold * threshold) * max(size, log(n / failure) ** 2)
 
 
+def initial_error_limit(targets: np.ndarray, failure: float) -> float:
+    """‖err(0)‖ ≤ (Σ_i (|y_i| + s)²)^½ with probability 1 − ρ, s = √(2 ln(2n/ρ)), for one output and b ≥ 0.
+
+    ``initial_error_bound`` has the proof and the paper's form, which is larger: it bounds all |y_i| by the largest one
+    and has the factor 1 + b².
+    """
+    sizes = np.abs(np.asarray(targets, np.float64)).ravel() + sqrt(2.0 * log(2.0 * targets.size / failure))
+    return float(np.sqrt(np.sum(sizes * sizes)))
+
+
 def iterations(n: int, smallest: float, accuracy: float) -> float:
     """Lemma "convergence": number of iterations T = λ⁻² n² ln(n/ε)."""
     return n / smallest * (n / smallest) * log(n / accuracy) if smallest > 0 else inf
@@ -281,21 +291,38 @@ def sufficient_error(n: int, m: int, smallest: float) -> float:
 # Costs
 
 
-def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float]:
-    """Theorems I and II, quantum corollary: operations of one iteration with k = m e^(−b²/2) active neurons per row.
+def iteration_terms(n: int, m: int, d: int, threshold: float) -> dict[str, dict[str, float]]:
+    """Lemmas on the running time of Algorithms 1 and 2: the three terms of an iteration, k = m e^(−b²/2), constants 1.
 
-    Constants that O hides are taken as 1.
-
-    "dense": n m d. "weights" (Algorithm 1): n (m^(1 − 1/⌊d/2⌋) + k) for the queries, n k log² m for the updates, n k d
-    for the gradient. "data" (Algorithm 2): n k log n and n k d. The quantum algorithms: n d √(m k).
+    "weights" (Algorithm 1): queries n (m^(1 − 1/⌊d/2⌋) + k), updates of the index n k log² m, gradient n k d. "data"
+    (Algorithm 2): queries n k log n, updates of the sets S_i n k, gradient n k d.
     """
     active = m * tail_bound(threshold)
     half = max(1, d // 2)
+    gradient = n * active * d
+    return {
+        "weights": {
+            "queries": n * (m ** (1.0 - 1.0 / half) + active),
+            "updates": n * active * log(m) ** 2,
+            "gradient": gradient,
+        },
+        "data": {"queries": n * active * log(max(n, 2)), "updates": n * active, "gradient": gradient},
+    }
+
+
+def iteration_costs(n: int, m: int, d: int, threshold: float) -> dict[str, float]:
+    """Theorems I and II, quantum corollary: operations of one iteration with k = m e^(−b²/2) active neurons per row.
+
+    Constants that O hides are taken as 1. "dense": n m d. "weights" (Algorithm 1) and "data" (Algorithm 2): the sums of
+    ``iteration_terms``, for "data" without the updates, which are less than the queries. The quantum algorithms:
+    n d √(m k).
+    """
+    terms = iteration_terms(n, m, d, threshold)
     return {
         "dense": float(n) * m * d,
-        "weights": n * (m ** (1.0 - 1.0 / half) + active) + n * active * log(m) ** 2 + n * active * d,
-        "data": n * active * log(max(n, 2)) + n * active * d,
-        "quantum": n * d * sqrt(m * active),
+        "weights": sum(terms["weights"].values()),
+        "data": terms["data"]["queries"] + terms["data"]["gradient"],
+        "quantum": n * d * sqrt(m * (m * tail_bound(threshold))),
     }
 
 

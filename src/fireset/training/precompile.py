@@ -116,9 +116,9 @@ def compile_products(dtype: str, several_outputs: bool) -> None:
 
     network = ShiftedReLUNetwork.initialize(2, 1, 1 + several_outputs, threshold=0.0, dtype=dtype)
     passes = ListPasses(network, np.ones((3, 1), network.dtype), chunked=False)
-    passes.use_empty_lists()
+    passes.clear_complete_lists()
     for span in ranges(network.width):
-        passes.chunks[0].lists.active_buffer(span)
+        passes.chunks[0].lists.active_buffer(span, np.arange(*span))
     direction = np.zeros((3, network.n_outputs))
     passes.tangent_operator()(direction)
     passes.jacobian_product(network.weights)
