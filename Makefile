@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH ?= torch==2.13.0
 # Tests at a time. Each has one thread.
 JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# Compiled tests are cached: without, each of the processes compiles them again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: demo test test-slow test-all test-hosts test-python coverage chromium hooks lint format picture circuits docs bench \
 	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-predict bench-memory bench-load bench-quantum bench-theory bench-compare bench-distributed adversary try-commands fuzz clean clean-kernels

@@ -145,7 +145,7 @@ def test_hard_cases(case, engine):
     assert_same_runs(CASES[case], sp.coo_matrix(CASES[case].X), engine, iterations=4, learning_rate=0.05)
 
 
-def wide_problem(rng, n=300, d=2000, stored=12, width=400) -> tuple[sp.csr_array, Problem]:
+def wide_problem(rng, n=120, d=2000, stored=12, width=200) -> tuple[sp.csr_array, Problem]:
     X = sp.random_array((n, d), density=stored / d, rng=rng, data_sampler=rng.standard_normal).tolil()
     X[:, -1] = 1.0
     X = sp.csr_array(X)
