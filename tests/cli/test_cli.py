@@ -339,7 +339,7 @@ FILES_AND_TARGETS += [("svm", target) for target in ("integers", "halves", "numb
 
 
 class TestThereAndBack:
-    @pytest.mark.sweep(every=6)
+    @pytest.mark.sweep(every=12)
     @pytest.mark.parametrize(("kind", "target"), FILES_AND_TARGETS)
     def test_every_file_and_target(self, works, kind, target):
         X = numbers()

@@ -48,7 +48,7 @@ def training_loss(model, X, y) -> tuple[float, float]:
 # Starts that are not zero
 
 
-@pytest.mark.sweep(every=6)
+@pytest.mark.sweep(every=12)
 @pytest.mark.parametrize("width", [3, 5, 25, 101, 333, 1001])
 @pytest.mark.parametrize("loss", REGRESSION)
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -186,7 +186,7 @@ def test_targets_out_of_range_are_refused(loss, size):
         ShiftedReLURegressor(200, loss=loss, random_state=0).fit(ROWS, TARGETS * size)
 
 
-@pytest.mark.sweep(every=6)
+@pytest.mark.sweep(every=12)
 @pytest.mark.parametrize("loss", REGRESSION)
 @pytest.mark.parametrize("size", [1e-95, 1e-20, 1e20, 1e95])
 def test_targets_of_any_other_size_are_scaled(loss, size):

@@ -115,7 +115,7 @@ def public_attributes(model) -> list[str]:
     return sorted({*own, *(name for name in properties if name.endswith("_") and not name.startswith("_"))})
 
 
-@pytest.mark.sweep(every=8)
+@pytest.mark.sweep(every=16)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", FITTED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -141,7 +141,7 @@ def test_all_that_fit_sets(name, way, tmp_path):
         assert repr(again) == repr(model)
 
 
-@pytest.mark.sweep(every=8)
+@pytest.mark.sweep(every=16)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", FITTED)
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -40,9 +40,11 @@ def expected_failures(estimator) -> dict[str, str]:
 
 
 # Widths and iterations are cut down so that the checks, of which there are some 200, take a second each at most.
-@pytest.mark.sweep(every=40)
+@pytest.mark.sweep(every=80)
 @parametrize_with_checks(
     [
+        ShiftedReLURegressor(width=300, max_iter=50, **FIXED),  # the first two run with every check in `make test`
+        ShiftedReLUClassifier(width=300, max_iter=50, **FIXED),
         ShiftedReLURegressor(width=300, max_iter=50),
         ShiftedReLURegressor(width=300, dtype="float64", max_iter=50),
         ShiftedReLUClassifier(width=300, max_iter=50),

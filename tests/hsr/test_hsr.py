@@ -100,7 +100,7 @@ def test_thresholds_at_inner_products(kind, d):
             assert index.query(normal, threshold).tolist() == above(numbered(points), normal, threshold)
 
 
-@pytest.mark.sweep(every=4)
+@pytest.mark.sweep(every=8)
 @pytest.mark.parametrize("case", hard_cases())
 def test_hard_cases_equal_brute_force(case):
     points, normals, thresholds = hard_cases()[case]

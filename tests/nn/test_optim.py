@@ -53,6 +53,7 @@ def assert_same_states(ours, theirs, atol: float = 1e-12) -> None:
             torch.testing.assert_close(one[key][name], other[key][name], rtol=0, atol=atol)
 
 
+@pytest.mark.sweep(every=5)
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize("trained_outputs", [False, True])
