@@ -10,9 +10,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH ?= torch==2.13.0
 # Tests at a time. Each has one thread.
 JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# Compiled tests are cached: without, each of the processes compiles them again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: demo test test-slow test-all test-hosts test-python coverage chromium hooks lint format picture circuits docs bench \
+.PHONY: demo test test-slow test-all test-hosts test-python coverage work-counts chromium hooks lint format picture circuits docs bench \
 	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-predict bench-memory bench-load bench-quantum bench-theory bench-compare bench-distributed adversary try-commands fuzz clean clean-kernels
 
 demo: $(VENV)/.core
@@ -36,6 +37,10 @@ test-hosts: $(VENV)/.test
 # The same with another Python, in an environment of its own: make test-python PYTHON=python3.13
 test-python:
 	$(MAKE) test PYTHON="$(PYTHON)" VENV=.venv-$$("$(PYTHON)" -c 'import platform; print(platform.python_version())')
+
+# The baseline of tests/test_work_counts.py, after a change that is meant to change the work.
+work-counts: $(VENV)/.test
+	cd tests && ../$(BIN)/python -m support.work_counts
 
 coverage: $(VENV)/.test
 	$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered

@@ -1,5 +1,6 @@
 """Shared by all tests: what is slow, Hypothesis profiles, threads, and problem makers."""
 
+import gc
 import os
 import re
 import sys
@@ -11,14 +12,14 @@ from hypothesis import HealthCheck, settings
 from fireset.__main__ import main
 from support.checks import CI
 
-# How many examples a test wants it says itself, for CI. While developing a quarter of them will do: they are drawn anew
-# in every run, so that many short runs look further than one long run; what fails is kept in .hypothesis and replayed.
+# Tests set their number of examples for CI. Elsewhere an eighth of them is run: they are drawn anew in every run, and
+# failures are kept in .hypothesis and replayed.
 _COMMON = settings(
     deadline=None,  # kernels compile on first use
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("ci", _COMMON, derandomize=True, max_examples=100)
-settings.register_profile("dev", _COMMON, max_examples=25)
+settings.register_profile("dev", _COMMON, max_examples=12)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "dev")
 settings.load_profile(PROFILE)
 
@@ -34,6 +35,12 @@ collect_ignore = [] if find_spec("torch") else ["distributed/test_distributed.py
 def pytest_report_header() -> str:
     left_out = "; without torch, the tests of several workers are left out" if collect_ignore else ""
     return f"Hypothesis profile: {PROFILE}{left_out}"
+
+
+def pytest_collection_finish() -> None:
+    # Modules and test items live until the end. Without this each full garbage collection visits them.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
@@ -76,11 +83,11 @@ def _thin(cases: list[pytest.Function]) -> None:
 
 
 def _ask_for_fewer_examples(function) -> None:
-    """A quarter of what the test's own ``@settings`` say, which go before those of a profile."""
+    """Run an eighth of the examples of the test's own ``@settings``, which go before those of a profile."""
     # Not a public name, but the one that Hypothesis' pytest plugin reads; should it go, all examples are run.
     own = getattr(function, "_hypothesis_internal_use_settings", None)
     if own is not None and own.max_examples > 5:
-        function._hypothesis_internal_use_settings = settings(own, max_examples=max(5, own.max_examples // 4))
+        function._hypothesis_internal_use_settings = settings(own, max_examples=max(5, own.max_examples // 8))
 
 
 @pytest.fixture
@@ -97,6 +104,17 @@ def run(monkeypatch, capsys):
         return code, shown.out, shown.err
 
     return command
+
+
+@pytest.fixture
+def few_digits(monkeypatch):
+    """Let the demonstration use 300 images instead of 1,797."""
+    from sklearn.datasets import load_digits
+
+    def load_some(**options):
+        return tuple(array[:300] for array in load_digits(**options))
+
+    monkeypatch.setattr("fireset.commands.demo.load_digits", load_some)
 
 
 @pytest.fixture

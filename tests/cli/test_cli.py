@@ -177,6 +177,7 @@ class TestRefusedSettings:
             ("--out no/d", "cannot write no/d: there is no folder no; create it or choose another place"),
         ],
     )
+    @pytest.mark.usefixtures("few_digits")
     def test_demo(self, refused, options, message):
         assert refused("demo", "--quiet", *options.split()) == message
 
@@ -338,6 +339,7 @@ FILES_AND_TARGETS += [("svm", target) for target in ("integers", "halves", "numb
 
 
 class TestThereAndBack:
+    @pytest.mark.sweep(every=12)
     @pytest.mark.parametrize(("kind", "target"), FILES_AND_TARGETS)
     def test_every_file_and_target(self, works, kind, target):
         X = numbers()

@@ -81,6 +81,7 @@ def test_resume_keeps_every_option(run, monkeypatch):
     assert {"--drop=broken", "--width=80", "--checkpoint=ck", "--resume"} <= set(words)
 
 
+@pytest.mark.usefixtures("few_digits")
 def test_what_was_chosen_is_said_once(run):
     _, _, err = run("train", *FILE[:-1], "--width", "80")
     assert err.count("chosen: ") == 1

@@ -133,6 +133,7 @@ class TestRescue:
         assert err.count("\n") == 1
         assert "No space left on device" in err
 
+    @pytest.mark.usefixtures("few_digits")
     def test_of_the_demonstration(self, run, monkeypatch, tmp_path):
         (tmp_path / "full").mkdir()
         fails_in(tmp_path / "full", monkeypatch)

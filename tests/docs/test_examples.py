@@ -33,6 +33,7 @@ def run(example: str, arguments: list[str], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow  # starts other programs
 @pytest.mark.parametrize("example", ARGUMENTS)
 def test_example_runs(example, tmp_path):
     printed = run(example, ARGUMENTS[example], tmp_path)

@@ -40,7 +40,7 @@ CASES = {
 }
 
 
-@pytest.mark.sweep(every=4)
+@pytest.mark.sweep(every=8)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("case", CASES)
 def test_arcs_agree_with_dense(case, step):

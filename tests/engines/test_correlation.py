@@ -188,7 +188,7 @@ def test_lists_by_leaf_equals_the_plain_transpose(trees, leaves, share, seed):
 # The engine compared with the dense one
 
 
-@pytest.mark.sweep(every=5)
+@pytest.mark.sweep(every=10)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", hard_cases())

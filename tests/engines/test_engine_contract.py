@@ -61,6 +61,7 @@ def test_gradient_and_tangent_product_are_those_of_the_fire_sets(name, case, out
     np.testing.assert_array_equal(operator(v), operator(v))
 
 
+@pytest.mark.sweep(every=8)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", [name for name in ENGINES if engine_class(name).exact] + ["data in blocks"])

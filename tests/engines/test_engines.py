@@ -26,7 +26,7 @@ ENGINES = [
 ]
 
 
-@pytest.mark.sweep(every=10)
+@pytest.mark.sweep(every=20)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(("engine", "options"), ENGINES, ids=lambda v: str(v))
 @pytest.mark.parametrize("case", hard_cases())
@@ -64,7 +64,7 @@ def test_weights_agree_after_200_iterations(engine, options):
     run_side_by_side(hard_cases()["random"], create(engine, **options), 200, {})
 
 
-@pytest.mark.sweep(every=7)
+@pytest.mark.sweep(every=14)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("case", ["random", "several outputs", "duplicates", "nothing fires", "one sample"])
 @pytest.mark.parametrize(("engine", "options"), [("data", {}), ("data", {"radius": 0}), ("weights", {})], ids=str)
@@ -88,6 +88,7 @@ def test_chunks_of_rows_are_audited(monkeypatch):
         engine.audit()
 
 
+@pytest.mark.sweep(every=8)
 @pytest.mark.parametrize("radius", [0, "auto"])
 @pytest.mark.parametrize(("engine", "index", "d"), [("data", "convex-layers", 2), ("data", "hull-hierarchy", 4)])
 def test_the_data_engine_with_static_indexes(engine, index, d, radius):

@@ -27,6 +27,7 @@ from fireset.theory.kernel_function import KernelFunction
 from fireset.training.loop import Trainer
 from fireset.training.problem import fingerprint
 from support.checks import sphere
+from support.fixed_settings import FIXED
 from support.problems import Problem, hard_cases
 
 CASES = hard_cases()
@@ -153,12 +154,12 @@ def wide_problem(rng, n=300, d=2000, stored=12, width=400) -> tuple[sp.csr_array
     return X, Problem(X.toarray(), rng.standard_normal((n, 2)), width, 1.2)
 
 
-@pytest.mark.sweep(every=6)
+@pytest.mark.sweep(every=12)
 @pytest.mark.parametrize("solver", sorted(SOLVERS))
 @pytest.mark.parametrize("engine", ["dense", "data"])
 def test_wide_rows_on_the_threshold(engine, solver):
     rng = np.random.default_rng(0)
-    sparse, problem = wide_problem(rng)
+    sparse, problem = wide_problem(rng, n=120, width=200)
     problem.plant = True
     options = {**SOLVERS[solver], "learning_rate": "auto", "ridge": "auto"}
     assert_same_runs(problem, sparse, engine, iterations=12, **options)
@@ -333,7 +334,7 @@ def test_estimators_take_any_format(container):
     rng = np.random.default_rng(8)
     X, y = sparse_table(rng)
     labels = np.where(y > np.median(y), "yes", "no")
-    options = {"width": 300, "random_state": 0, "dtype": "float64"}
+    options = {"width": 300, "random_state": 0, "dtype": "float64", **FIXED}
     model = ShiftedReLURegressor(**options).fit(container(X), y)
     plain = ShiftedReLURegressor(**options).fit(X, y)
     np.testing.assert_allclose(model.predict(container(X)), plain.predict(X), rtol=0, atol=1e-10)

@@ -14,6 +14,7 @@ from fireset import Checkpoints, InputError, ShiftedReLUClassifier, ShiftedReLUR
 from fireset.engines import create
 from fireset.training.losses import Huber, SquaredError
 from fireset.training.solvers import GaussNewton, GradientDescent
+from support.fixed_settings import FIXED
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -21,7 +22,7 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((120, 4))
 Y = X[:, 0] + np.sin(X[:, 1])
 LABELS = np.where(X[:, 0] > 0.5, "high", np.where(X[:, 0] < -0.5, "low", "middle"))
-SMALL = {"width": 200, "random_state": 0, "dtype": "float64", "max_iter": 10}
+SMALL = {"width": 200, "random_state": 0, "dtype": "float64", "max_iter": 10, **FIXED}
 
 
 class HalvingDescent(GradientDescent):
@@ -76,8 +77,7 @@ def test_classifiers_and_batches(name):
     given = copy.deepcopy(OBJECTS[name])
     if "loss" in given:
         return
-    # The learned metric has bias 3, with which ten steps of a falling rate do not suffice.
-    model = ShiftedReLUClassifier(**SMALL, bias=1.0, column_scales=None, **given).fit(X, LABELS)
+    model = ShiftedReLUClassifier(**SMALL, **given).fit(X, LABELS)
     assert model.score(X, LABELS) > 0.6
     if getattr(given.get("engine"), "name", "") != "hashing":
         before = model.result_.loss

@@ -15,16 +15,18 @@ from fireset import InputError, ShiftedReLUClassifier, ShiftedReLUNetwork, Shift
 from fireset.engines import create
 from fireset.training.losses import Huber, LogLoss, Quantile
 from fireset.training.solvers import GradientDescent
+from support.fixed_settings import FIXED
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((90, 4))
 Y = np.abs(X[:, 0] + np.sin(X[:, 1])) + 0.2
 LABELS = np.where(X[:, 0] > 0.5, "high", np.where(X[:, 0] < -0.5, "low", "middle"))
 FRAME = pl.DataFrame({"a": X[:, 0], "b": ["u", "v", "w"] * 30, "unused": [f"text {i}" for i in range(90)]})
-SMALL = {"width": 100, "random_state": 0}
+CHOSEN = {"width": 100, "random_state": 0}
+SMALL = {**CHOSEN, **FIXED}
 
 FITTED = {
-    "squared error": lambda: ShiftedReLURegressor(**SMALL).fit(X, Y),
+    "squared error": lambda: ShiftedReLURegressor(**CHOSEN).fit(X, Y),
     "absolute error": lambda: ShiftedReLURegressor(loss="absolute_error", **SMALL).fit(X, Y),
     "huber": lambda: ShiftedReLURegressor(loss=Huber(0.5), **SMALL).fit(X, Y),
     "quantile": lambda: ShiftedReLURegressor(loss="quantile", **SMALL).fit(X, Y),
@@ -38,11 +40,11 @@ FITTED = {
         solver="gradient", early_stopping=True, max_iter=20, learning_rate=0.1, dtype=np.float64, **SMALL
     ).fit(X, Y),
     "random state": lambda: ShiftedReLURegressor(50, random_state=np.random.RandomState(3)).fit(X, Y),
-    "column scales": lambda: ShiftedReLURegressor(column_scales=np.arange(1.0, 5.0), **SMALL).fit(X, Y),
-    "listed column scales": lambda: ShiftedReLURegressor(column_scales=[1.0, 2.0, 3.0, 4.0], **SMALL).fit(X, Y),
+    "column scales": lambda: ShiftedReLURegressor(column_scales=np.arange(1.0, 5.0), **CHOSEN).fit(X, Y),
+    "listed column scales": lambda: ShiftedReLURegressor(column_scales=[1.0, 2.0, 3.0, 4.0], **CHOSEN).fit(X, Y),
     "batches": lambda: ShiftedReLURegressor(dtype="float64", **SMALL).partial_fit(X, Y),
     "quantum": lambda: ShiftedReLURegressor(20, engine="quantum-data", max_iter=2, random_state=0).fit(X[:10], Y[:10]),
-    "classes": lambda: ShiftedReLUClassifier(**SMALL).fit(X, LABELS),
+    "classes": lambda: ShiftedReLUClassifier(**CHOSEN).fit(X, LABELS),
     "two classes": lambda: ShiftedReLUClassifier(class_weight={False: 2.0, True: 1}, **SMALL).fit(X, X[:, 0] > 0),
     "log loss": lambda: ShiftedReLUClassifier(loss="log_loss", class_weight="balanced", **SMALL).fit(X, LABELS),
     "log loss of two classes": lambda: ShiftedReLUClassifier(loss=LogLoss(), **SMALL).fit(X, X[:, 0] > 0),
@@ -113,7 +115,7 @@ def public_attributes(model) -> list[str]:
     return sorted({*own, *(name for name in properties if name.endswith("_") and not name.startswith("_"))})
 
 
-@pytest.mark.sweep(every=8)
+@pytest.mark.sweep(every=16)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", FITTED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -139,7 +141,7 @@ def test_all_that_fit_sets(name, way, tmp_path):
         assert repr(again) == repr(model)
 
 
-@pytest.mark.sweep(every=8)
+@pytest.mark.sweep(every=16)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", FITTED)
 @pytest.mark.filterwarnings("ignore::UserWarning")

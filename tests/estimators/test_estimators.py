@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.engines import describe
 from fireset.estimators.calibration import Calibration
+from support.fixed_settings import FIXED
 
 ENGINES = ", ".join(str(engine["name"]) for engine in describe())
 
@@ -39,9 +40,11 @@ def expected_failures(estimator) -> dict[str, str]:
 
 
 # Widths and iterations are cut down so that the checks, of which there are some 200, take a second each at most.
-@pytest.mark.sweep(every=5)
+@pytest.mark.sweep(every=80)
 @parametrize_with_checks(
     [
+        ShiftedReLURegressor(width=300, max_iter=50, **FIXED),  # the first two run with every check in `make test`
+        ShiftedReLUClassifier(width=300, max_iter=50, **FIXED),
         ShiftedReLURegressor(width=300, max_iter=50),
         ShiftedReLURegressor(width=300, dtype="float64", max_iter=50),
         ShiftedReLUClassifier(width=300, max_iter=50),
@@ -81,7 +84,7 @@ def test_diabetes_is_as_good_as_ridge():
 
 
 def small(loss="squared_error", **options):
-    return ShiftedReLUClassifier(width=400, max_iter=50, random_state=0, loss=loss, **options)
+    return ShiftedReLUClassifier(width=400, max_iter=50, random_state=0, loss=loss, **{**FIXED, **options})
 
 
 def test_log_loss_gives_probabilities():

@@ -17,6 +17,7 @@ from fireset._util import onnx_graph
 from fireset.distributed.shard import NetworkShard
 from fireset.distributed.worker_grid import current_grid
 from fireset.training.losses import Quantile, SquaredError
+from support.fixed_settings import FIXED
 
 # Tolerance relative to the spread of the outputs. A float32 network rounds each neuron, and outputs are κ/√m times
 # their sum. With κ = 1000, the default, graph and estimator each differ from the exact sum by 1e-4.
@@ -117,7 +118,7 @@ def test_regression_on_an_array_with_missing_cells(dtype, solver):
 def test_the_column_map_is_bitwise_equal_at_the_knots():
     """At, between and beyond the knots of quantile maps."""
     X = an_array()
-    estimator = ShiftedReLURegressor(width=20, random_state=0, dtype="float64").fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=20, random_state=0, dtype="float64", **FIXED).fit(X, X[:, 3])
     first = estimator.sphere_.columns.quantile_maps[0]
     middles = (first.knots[1:] + first.knots[:-1]) / 2
     points = np.concatenate([first.knots, middles, np.nextafter(first.knots, 1e9), np.nextafter(first.knots, -1e9)])
@@ -133,9 +134,9 @@ def test_the_column_map_is_bitwise_equal_at_the_knots():
 def test_several_targets():
     X = an_array()
     y = np.stack([X[:, 3], 1e6 * X[:, 3] - np.nan_to_num(X[:, 0])], axis=1)
-    estimator = ShiftedReLURegressor(width=300, random_state=0, dtype="float64").fit(X, y)
+    estimator = ShiftedReLURegressor(width=300, random_state=0, dtype="float64", **FIXED).fit(X, y)
     assert_same(estimator, X, {"X": X})
-    one = ShiftedReLURegressor(width=300, random_state=0, dtype="float64").fit(X, y[:, :1])
+    one = ShiftedReLURegressor(width=300, random_state=0, dtype="float64", **FIXED).fit(X, y[:, :1])
     assert run_graph(one.to_onnx(), {"X": X})[0].shape == (len(X), 1)
 
 
@@ -144,7 +145,7 @@ def test_several_targets():
 )
 def test_other_losses(loss):
     X = an_array()
-    estimator = ShiftedReLURegressor(width=1000, loss=loss, random_state=0, dtype="float64").fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=1000, loss=loss, random_state=0, dtype="float64", **FIXED).fit(X, X[:, 3])
     assert_same(estimator, X, {"X": X})
     X[0, 0] = np.inf
     assert np.isnan(run_graph(estimator.to_onnx(), {"X": X[:1]})[0]).all()
@@ -153,7 +154,9 @@ def test_other_losses(loss):
 @pytest.mark.slow
 def test_crossing_quantiles_are_sorted():
     X = an_array()
-    estimator = ShiftedReLURegressor(width=300, loss="quantile", random_state=0, dtype="float64").fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=300, loss="quantile", random_state=0, dtype="float64", **FIXED).fit(
+        X, X[:, 3]
+    )
     estimator.network_.output_weights[:] = estimator.network_.output_weights[:, ::-1].copy()
     crossing = estimator._outputs(X)
     assert (np.diff(crossing, axis=1) < 0).any()
@@ -163,7 +166,7 @@ def test_crossing_quantiles_are_sorted():
 def test_a_fit_on_sparse_rows_takes_arrays():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 6)) * (rng.random((200, 6)) < 0.3)
-    estimator = ShiftedReLURegressor(width=300, random_state=0, dtype="float64").fit(csr_array(X), X[:, 0])
+    estimator = ShiftedReLURegressor(width=300, random_state=0, dtype="float64", **FIXED).fit(csr_array(X), X[:, 0])
     assert_same(estimator, X, {"X": X})
 
 
@@ -185,7 +188,7 @@ def test_classification(classes, loss, kind):
 def test_labels_keep_their_type(labels):
     X = an_array()
     y = np.asarray(labels)[(X[:, 3] > 1).astype(int)]
-    estimator = ShiftedReLUClassifier(width=100, random_state=0).fit(X, y)
+    estimator = ShiftedReLUClassifier(width=100, random_state=0, **FIXED).fit(X, y)
     label, _ = run_graph(estimator.to_onnx(), {"X": X})
     assert label.dtype == y.dtype
     assert np.mean(label == estimator.predict(X)) > 0.99
@@ -194,13 +197,13 @@ def test_labels_keep_their_type(labels):
 @pytest.mark.parametrize("rows", [0, 1])
 def test_few_rows(rows):
     X = an_array()
-    estimator = ShiftedReLURegressor(width=50, random_state=0).fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=50, random_state=0, **FIXED).fit(X, X[:, 3])
     assert run_graph(estimator.to_onnx(), {"X": X[:rows]})[0].shape == (rows,)
 
 
 def test_an_output_layer_of_real_numbers():
     X = an_array()
-    estimator = ShiftedReLURegressor(width=50, random_state=0, dtype="float64").fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=50, random_state=0, dtype="float64", **FIXED).fit(X, X[:, 3])
     estimator.network_.output_weights[:] *= np.linspace(0.5, 2.0, 50)[:, None]
     assert_same(estimator, X, {"X": X})
 
@@ -245,7 +248,7 @@ def test_categories_that_are_numbers_or_booleans_have_two_texts():
 def test_the_empty_text_may_be_a_category():
     table = pl.DataFrame({"word": ["", "a", None, "b"] * 20, "x": np.random.default_rng(0).standard_normal(80)})
     y = (table["word"] == "").fill_null(False).cast(pl.Float64).to_numpy()
-    estimator = ShiftedReLURegressor(width=200, random_state=0, dtype="float64").fit(table, y)
+    estimator = ShiftedReLURegressor(width=200, random_state=0, dtype="float64", **FIXED).fit(table, y)
     assert estimator.encoder_.columns[0].categories == ("", "(missing)", "a", "b")
     given = {"word": table["word"].fill_null("(missing)").to_numpy().astype(object)[:, None]}
     assert_same(estimator, table, inputs_of(estimator, table) | given)
@@ -255,7 +258,9 @@ def test_columns_named_like_values_of_the_graph():
     """A column named like an output, one named like an inner value, and one without a name."""
     rng = np.random.default_rng(0)
     table = pl.DataFrame(rng.standard_normal((60, 4)), ["prediction", "z", "", "weights"])
-    estimator = ShiftedReLURegressor(width=50, random_state=0, dtype="float64").fit(table, rng.standard_normal(60))
+    estimator = ShiftedReLURegressor(width=50, random_state=0, dtype="float64", **FIXED).fit(
+        table, rng.standard_normal(60)
+    )
     model = estimator.to_onnx()
     inputs = {name or "unnamed": table[name].to_numpy()[:, None] for name in table.columns}
     found = run_graph(model, inputs)[0]
@@ -266,7 +271,7 @@ def test_columns_named_like_values_of_the_graph():
 def test_refused_cells_give_nan():
     """Cells for which the estimator raises an error."""
     table = a_table().drop_nulls()
-    estimator = ShiftedReLURegressor(width=50, missing="error", random_state=0).fit(table, target_of(table))
+    estimator = ShiftedReLURegressor(width=50, missing="error", random_state=0, **FIXED).fit(table, target_of(table))
     inputs = inputs_of(estimator, table[:6])
     inputs["town"][0], inputs["built"][1], inputs["rooms"][2], inputs["rooms"][3] = "", np.nan, np.nan, np.inf
     found = run_graph(estimator.to_onnx(), inputs)[0]
@@ -276,7 +281,7 @@ def test_refused_cells_give_nan():
 
 def test_metadata():
     table = a_table()
-    estimator = ShiftedReLURegressor(width=50, random_state=0).fit(table, target_of(table))
+    estimator = ShiftedReLURegressor(width=50, random_state=0, **FIXED).fit(table, target_of(table))
     model = estimator.to_onnx(target="price")
     assert (model.producer_name, model.producer_version) == ("fireset", fireset.__version__)
     metadata = {prop.key: prop.value for prop in model.metadata_props}
@@ -292,7 +297,7 @@ def test_metadata():
 
 def test_weights_are_stored_once_in_their_precision():
     X = an_array()
-    estimator = ShiftedReLURegressor(width=4000, random_state=0).fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=4000, random_state=0, **FIXED).fit(X, X[:, 3])
     network = estimator.network_
     size = len(estimator.to_onnx().SerializeToString())
     assert size < network.weights.nbytes + network.output_weights.nbytes + 40_000
@@ -310,7 +315,7 @@ def test_unfitted_estimators_are_refused():
 
 def test_networks_that_are_too_large_are_refused(monkeypatch):
     X = an_array()
-    estimator = ShiftedReLURegressor(width=1000, random_state=0).fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=1000, random_state=0, **FIXED).fit(X, X[:, 3])
     monkeypatch.setattr(onnx_graph, "MAX_CONSTANT_BYTES", 10_000)
     with pytest.raises(ValueError, match=r"GB.*width"):
         estimator.to_onnx()
@@ -318,7 +323,7 @@ def test_networks_that_are_too_large_are_refused(monkeypatch):
 
 def test_a_shard_of_a_network_is_refused():
     X = an_array()
-    estimator = ShiftedReLURegressor(width=50, random_state=0).fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=50, random_state=0, **FIXED).fit(X, X[:, 3])
     estimator.network_ = NetworkShard.of(estimator.network_, current_grid())
     with pytest.raises(ValueError, match="needs the whole network"):
         estimator.to_onnx()
@@ -327,7 +332,7 @@ def test_a_shard_of_a_network_is_refused():
 @pytest.mark.parametrize("labels", [[2**63, 2**63 + 1], [b"a", b"b"]])
 def test_labels_of_unsupported_types_are_refused(labels):
     X = an_array()
-    estimator = ShiftedReLUClassifier(width=50, random_state=0).fit(X, X[:, 3] > 1)
+    estimator = ShiftedReLUClassifier(width=50, random_state=0, **FIXED).fit(X, X[:, 3] > 1)
     estimator.classes_ = np.array(labels)
     with pytest.raises(ValueError, match=r"^export needs classes"):
         estimator.to_onnx()
@@ -339,14 +344,14 @@ def test_links_that_export_does_not_know_are_refused():
             return u**2
 
     X = an_array()
-    estimator = ShiftedReLURegressor(width=50, loss=SquaresError(), random_state=0).fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=50, loss=SquaresError(), random_state=0, **FIXED).fit(X, X[:, 3])
     with pytest.raises(ValueError, match=r"`loss`.*got squared_error"):
         estimator.to_onnx()
 
 
 def test_export_without_onnx_names_the_package(monkeypatch):
     X = an_array()
-    estimator = ShiftedReLURegressor(width=50, random_state=0).fit(X, X[:, 3])
+    estimator = ShiftedReLURegressor(width=50, random_state=0, **FIXED).fit(X, X[:, 3])
     imported = builtins.__import__
 
     def without_onnx(name, *rest):
@@ -387,7 +392,7 @@ def refused(run, *arguments) -> str:
 
 def test_unsuitable_files_are_refused_with_one_line(run, tmp_path):
     good, plain, out = tmp_path / "good", tmp_path / "plain", tmp_path / "model.onnx"
-    estimator = ShiftedReLURegressor(width=300, random_state=0).fit(np.eye(5), np.arange(5.0))
+    estimator = ShiftedReLURegressor(width=300, random_state=0, **FIXED).fit(np.eye(5), np.arange(5.0))
     fireset.save(estimator, good)
     estimator.network_.save(plain)
     assert "must be named .onnx" in refused(run, good, tmp_path / "model.pb")
@@ -432,14 +437,16 @@ class TestOrderedCategories:
         table = self.table(missing)
         y = table["risk"].to_physical().fill_null(1).to_numpy() + table["x"].to_numpy()
         y = y if estimator_class is ShiftedReLURegressor else np.digitize(y, [0.0, 1.0])
-        estimator = estimator_class(width=300, random_state=0, dtype="float64").fit(table, y)
+        estimator = estimator_class(width=300, random_state=0, dtype="float64", **FIXED).fit(table, y)
         assert [type(column).__name__ for column in estimator.encoder_.columns[:2]] == ["OrderedColumn"] * 2
         texts = table.with_columns(pl.col("risk", "size").cast(pl.String))
         assert_same(estimator, table, inputs_of(estimator, texts))
 
     def test_unexpected_missing_cells_and_levels_without_rows(self):
         table = self.table(False)
-        estimator = ShiftedReLURegressor(width=300, random_state=0, dtype="float64").fit(table, table["x"].to_numpy())
+        estimator = ShiftedReLURegressor(width=300, random_state=0, dtype="float64", **FIXED).fit(
+            table, table["x"].to_numpy()
+        )
         new = table[:3].with_columns(pl.Series("risk", [None, "never seen", "low"], dtype=pl.Enum(self.levels)))
         texts = new.with_columns(pl.col("risk", "size").cast(pl.String))
         with pytest.warns(UserWarning, match="missing cells"):
@@ -447,7 +454,7 @@ class TestOrderedCategories:
 
     def test_whole_numbers_have_two_texts_and_unknown_levels_give_nan(self):
         table = self.table(True)
-        estimator = ShiftedReLURegressor(width=50, random_state=0).fit(table, table["x"].to_numpy())
+        estimator = ShiftedReLURegressor(width=50, random_state=0, **FIXED).fit(table, table["x"].to_numpy())
         model = estimator.to_onnx()
         one = inputs_of(estimator, table[1:2].with_columns(pl.col("risk", "size").cast(pl.String)))
 

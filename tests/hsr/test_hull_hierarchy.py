@@ -300,7 +300,7 @@ def test_lists_are_those_of_brute_force(shape):
         assert second.tolist() == np.flatnonzero(near & ~beyond).tolist()
 
 
-@pytest.mark.sweep(every=3)
+@pytest.mark.sweep(every=6)
 @pytest.mark.parametrize("shape", ["normal", "grid", "clusters"])
 def test_a_certificate_holds_in_exact_arithmetic(shape):
     """The smallest limit that is certified still bounds every point outside the list, computed with fractions."""

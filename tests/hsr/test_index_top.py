@@ -38,7 +38,7 @@ def test_top_equals_brute_force_after_adds_and_deletes(kind, dtype, case):
         assert (found.ids.tolist(), found.values.tolist()) == best(left, normal, k)
 
 
-@pytest.mark.sweep(every=4)
+@pytest.mark.sweep(every=8)
 @pytest.mark.parametrize("case", hard_cases())
 def test_hard_cases_equal_brute_force(case):
     points, normals, _ = hard_cases()[case]

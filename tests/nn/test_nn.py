@@ -62,7 +62,7 @@ def assert_same_parameters(layer, plain, atol=1e-9):
 
 
 class TestGradients:
-    @pytest.mark.sweep(every=4)
+    @pytest.mark.sweep(every=8)
     @pytest.mark.parametrize(("features", "outputs"), [(1, 1), (5, 1), (8, 3), (17, 2)])
     @pytest.mark.parametrize("trained", [False, True])
     def test_gradcheck(self, features, outputs, trained):
@@ -177,7 +177,7 @@ class TestSecondDerivatives:
             (out.square().mean() + (slope.norm(dim=1) - 1).square().mean()).backward()
         torch.testing.assert_close(layer.weight.grad, plain.hidden.weight.grad, rtol=0, atol=1e-12)
 
-    @pytest.mark.sweep(every=3)
+    @pytest.mark.sweep(every=6)
     @pytest.mark.parametrize(("features", "outputs"), [(1, 1), (5, 1), (9, 3)])
     @pytest.mark.parametrize("trained", [False, True])
     def test_gradgradcheck(self, features, outputs, trained):
@@ -437,7 +437,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.sweep(every=3)
+@pytest.mark.sweep(every=6)
 @pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.parametrize(
     ("optimizer", "batch"),

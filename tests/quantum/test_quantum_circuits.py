@@ -25,7 +25,7 @@ def pearson(hits: int, shots: int, chance: float) -> float:
     return (hits - shots * chance) ** 2 / (shots * chance * (1 - chance))
 
 
-@pytest.mark.sweep(every=7)
+@pytest.mark.sweep(every=14)
 @pytest.mark.parametrize("n_qubits", range(4, 11))
 def test_aer_agrees_with_the_two_dimensional_simulation(n_qubits):
     """Success probability by iterations for several k: one χ² test over all, with fixed seeds."""
@@ -69,7 +69,7 @@ def test_oracle_and_diffusion_as_matrices(n_qubits):
     assert np.abs(Operator(diffusion(n_qubits)).data + about_the_mean).max() < 1e-9
 
 
-@pytest.mark.sweep(every=3)
+@pytest.mark.sweep(every=6)
 @pytest.mark.parametrize("marked", [[], [5], [0, 3, 9, 10]], ids=len)
 def test_search_on_aer_finds_all(marked):
     result = search_on_aer(phase_oracle(marked, 4), 4, lambda item: item in marked, failure_probability=1e-3, seed=1)

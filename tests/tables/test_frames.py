@@ -23,9 +23,10 @@ from fireset.commands.train import train_table
 from fireset.model import Model
 from fireset.tables.column_notes import columns_in_words, describe_columns
 from fireset.tables.reader import read_table
+from support.fixed_settings import FIXED
 
 ROWS = 240
-SETTINGS = {"width": 400, "random_state": 0}
+SETTINGS = {"width": 400, "random_state": 0, **FIXED}
 
 
 def mixed_table(rows: int = ROWS, seed: int = 0) -> tuple[pl.DataFrame, np.ndarray]:

@@ -26,6 +26,7 @@ def problem(seed, m=30, n=8, d=3, scale=2.0):
     return network, X, scale * rng.standard_normal(n)
 
 
+@pytest.mark.sweep(every=6)
 @pytest.mark.parametrize("seed", range(6))
 def test_small_euler_steps_converge_to_the_flow(seed):
     network, X, y = problem(seed)

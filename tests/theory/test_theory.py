@@ -50,7 +50,7 @@ def by_quadrature(b: float, side: int, gap: float):
         return mpmath.quad(integrand, points) * mpmath.exp(-most) / (2 * mpmath.pi)
 
 
-@pytest.mark.sweep(every=7)
+@pytest.mark.sweep(every=14)
 @pytest.mark.parametrize("b", [1e-3, 0.05, 0.4, 1.0, 2.3, 4.0, 9.0])
 def test_both_above_in_50_digits(b):
     """Relative error below 1e-12, down to 1e-290, from nearly opposite to nearly equal rows."""
@@ -83,7 +83,7 @@ def test_both_above_at_its_limits():
     assert both_above(0.0, np.array([0.5]))[0] == pytest.approx(1 / 3, rel=1e-14)
 
 
-@pytest.mark.sweep(every=3)
+@pytest.mark.sweep(every=6)
 @pytest.mark.parametrize("b", [0.0, 1.0, 2.0])
 def test_shifted_ntk_agrees_with_a_million_samples(b):
     """Random, nearly parallel and antipodal pairs, within four standard errors."""

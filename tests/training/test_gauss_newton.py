@@ -57,6 +57,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.sweep(every=10)
 @pytest.mark.parametrize("engine", ["dense", "data", "sums"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_gradient_of_the_objective_vanishes(problem, engine):

@@ -90,6 +90,7 @@ def test_pinball_loss_reaches_its_dual_optimum():
     assert best * (1 - 1e-3) <= primal <= best * 1.02
 
 
+@pytest.mark.sweep(every=8)
 @pytest.mark.parametrize("batch_size", [None, 16])
 @pytest.mark.parametrize("loss", [AbsoluteError(), Huber(0.3), Quantile(LEVELS), Poisson()], ids=lambda loss: loss.name)
 def test_gradient_descent_halves_the_loss(loss, batch_size):

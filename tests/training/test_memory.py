@@ -22,7 +22,7 @@ from support.side_by_side import STEPS, run_side_by_side
 
 
 class TestBlocks:
-    @pytest.mark.sweep(every=4)
+    @pytest.mark.sweep(every=8)
     @pytest.mark.parametrize("step", STEPS)
     @pytest.mark.parametrize("case", [name for name, one in hard_cases().items() if one.width >= 50])
     def test_as_the_dense_engine(self, case, step):
@@ -72,7 +72,7 @@ class TestListsThatOutgrowTheirSlots:
         monkeypatch.setattr(DataSearchEngine, "_rebuild_lists_in_place", counting)
         return times
 
-    @pytest.mark.sweep(every=4)
+    @pytest.mark.sweep(every=8)
     @pytest.mark.parametrize("step", STEPS)
     @pytest.mark.parametrize("case", hard_cases())
     def test_as_the_dense_engine(self, case, step):

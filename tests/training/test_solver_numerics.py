@@ -23,6 +23,7 @@ from fireset.training.solvers import GaussNewton, preconditioners
 from fireset.training.solvers.base import Solver
 from fireset.training.stopping import StopReason
 from support.checks import sphere
+from support.fixed_settings import FIXED
 
 # Columns whose kernels are singular, or nearly so.
 COLUMNS = {
@@ -191,7 +192,7 @@ UNIT_ROWS = sphere(np.random.default_rng(7), 60, 4)
 @pytest.mark.parametrize("exponent", [-700, -333, -166, 166, 333])
 def test_a_power_of_two_in_all_sample_weights_changes_nothing(solver, exponent):
     def fitted(weight):
-        model = ShiftedReLURegressor(solver=solver, max_iter=20, width=500, random_state=0)
+        model = ShiftedReLURegressor(solver=solver, max_iter=20, width=500, random_state=0, **FIXED)
         return model.fit(TABLE, TARGET, sample_weight=weight)
 
     with pytest.warns() if solver == "gradient" else np.errstate():  # max_iter is too few for descent
@@ -244,6 +245,7 @@ def several_outputs(rows: int, outputs: int, seed: int):
     return X, np.stack([np.sin(4 * X[:, k]) + 0.3 * rng.standard_normal(rows) for k in range(outputs)], axis=1)
 
 
+@pytest.mark.sweep(every=8)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scale", [10.0, 1000.0])
 def test_absolute_error_of_several_outputs_ends_at_its_minimum(scale, seed):
@@ -262,6 +264,7 @@ def test_absolute_error_of_several_outputs_ends_at_its_minimum(scale, seed):
     assert found.loss <= 1.1 * best.loss
 
 
+@pytest.mark.slow  # beside the test above
 def test_systems_of_several_outputs_are_solved():
     """With one preconditioner for all outputs, training stopped 10 % above the minimum."""
     X, y = make_friedman1(400, noise=1, random_state=0)
@@ -281,6 +284,7 @@ def test_poisson_with_huge_first_outputs_does_not_converge_at_once():
     assert result.loss < result.history[0].loss
 
 
+@pytest.mark.sweep(every=4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("solver", ["gauss-newton", "gradient"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -289,7 +293,7 @@ def test_poisson_from_a_start_far_from_all_targets_has_a_true_stop_reason(solver
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 3))
     y = rng.poisson(np.exp(0.5 * X[:, 0]))
-    settings = {"start": "paper", "output_scale": 1000.0, "width": 200, "random_state": 0}
+    settings = {"start": "paper", "output_scale": 1000.0, "width": 200, "random_state": 0, **FIXED}
     result = ShiftedReLURegressor(loss="poisson", solver=solver, dtype=dtype, **settings).fit(X, y).result_
     assert result.stop_reason is not StopReason.TOL or result.loss < 1e-60 * result.history[0].loss
 
@@ -326,7 +330,7 @@ def test_zero_pivots_add_nothing(case):
 def test_two_neurons_and_2600_rows(threshold):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2600, 2))
-    settings = {"width": 2, "solver": "gauss-newton", "threshold": threshold, "random_state": 0}
+    settings = {"width": 2, "solver": "gauss-newton", "threshold": threshold, "random_state": 0, **FIXED}
     assert_learned(ShiftedReLURegressor(**settings).fit(X, np.sin(X[:, 0])), X)
 
 

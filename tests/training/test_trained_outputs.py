@@ -80,6 +80,7 @@ def test_the_predictions_are_those_of_kernel_ridge_regression(problem):
     assert np.abs(without.reshape(outputs, -1).T - expected).max() > 0.02 * np.abs(expected).max()  # the layer matters
 
 
+@pytest.mark.sweep(every=10)
 @pytest.mark.parametrize("engine", ["dense", "data", "sums"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_gradient_of_the_objective_vanishes_in_both_layers(problem, engine):

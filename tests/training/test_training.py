@@ -161,6 +161,7 @@ def test_auto_descends_monotonically(case, loss):
     assert losses.min() <= result.loss <= losses.min() * (1 + 1e-4)
 
 
+@pytest.mark.sweep(every=8)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("step", ["plain", "heavy ball", "Nesterov"])
 @pytest.mark.parametrize("times", [10, 1e4])

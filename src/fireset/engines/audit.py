@@ -46,7 +46,11 @@ class ListAudit:
         with np.errstate(over="ignore", invalid="ignore"):  # ``activate`` computes what overflows again
             excess = W @ self._X.T
         bands = deciding_band(terms, network.dtype, norms, self._sample_norm)
-        activate(excess, W, kernel_rows(self._X), network.dtype.type(network.threshold), bands)
+        threshold = network.dtype.type(network.threshold)
+        if (bands >= 0).any():
+            activate(excess, W, kernel_rows(self._X), threshold, bands)
+        else:  # float32: the computed values decide, and a first fit does not compile the kernel
+            np.maximum(excess - threshold, 0, out=excess)  # keeps NaN
         excess[self._passes.active_pairs_of(neurons)] = 0  # the rest are active pairs that the lists lack
         tolerance = np.zeros(len(neurons), network.dtype)
         if network.dtype == np.float32:

@@ -13,6 +13,8 @@ _SCAN_POINT = 0.65  # for each point: comparing and collecting
 _SCAN_COORDINATE = 0.022  # for each coordinate of a point: GEMM
 _TREE_QUERY = 1500.0  # for each query
 _TREE_POINT, _TREE_COORDINATE = 1.6, 0.05  # for each point tested and its coordinates, boxes included
+_TREE_MISS = 2.0  # for each point tested that is not in the cache: leaves are read in no order, a scan reads in order
+_CACHED_BYTES = 4e6  # of points in float32
 _TREE_FOUND = 3.0  # for each point reported: writing and sorting its id
 _TREE_BUILD, _TREE_BUILD_COORDINATE = 12.0, 1.0  # for each point and level of halving, and for its coordinates
 _LAYERS_LEVEL, _LAYERS_FOUND = 10.0, 11.0  # for each step of the binary search, and for each point reported
@@ -34,7 +36,9 @@ def scan_query(n: int, d: int) -> float:
 
 def tree_query(n: int, d: int, output: float) -> float:
     """Cost of a query on a partition tree, which tests the points of the leaves that the hyperplane cuts."""
-    return _TREE_QUERY + (_TREE_POINT + _TREE_COORDINATE * d) * tree_tests(n, d, output) + _TREE_FOUND * output
+    missed = max(0.0, 1.0 - _CACHED_BYTES / max(1, 4 * n * d))
+    point = _TREE_POINT + _TREE_COORDINATE * d + _TREE_MISS * missed
+    return _TREE_QUERY + point * tree_tests(n, d, output) + _TREE_FOUND * output
 
 
 def tree_tests(n: int, d: int, output: float) -> float:

@@ -22,6 +22,9 @@ _MIN_BLOCKS = 4  # to use several cores; a constant, so that results do not depe
 _MIN_BLOCK_QUERIES = 16
 _TILE_COORDINATES = 1 << 22  # coordinates read at a time
 _NO_VALUES = np.empty(0)
+_COMPUTED_VALUE_DECIDES = np.array([-1.0], np.float32)  # a band for ``positions_above``
+# With smaller norms, squared norms and thresholds nothing overflows in float32.
+_SAFE_NORM, _SAFE_SQUARE, _SAFE_THRESHOLD = 1e20, 1e30, 1e37
 _TILE_PAIRS = 1 << 18  # inner products computed at a time, so that they stay in the L2 cache until they are compared
 SPARSE_TILE_PAIRS = 1 << 22  # for sparse points: each tile copies all coordinates of all queries
 
@@ -123,6 +126,42 @@ class ScanIndex(DynamicIndex):
     def _block_size(self, n_queries: int) -> int:
         return max(_MIN_BLOCK_QUERIES, min(_MAX_BLOCK_QUERIES, -(-n_queries // _MIN_BLOCKS)))
 
+    def query(self, normal, threshold: float) -> np.ndarray:
+        """Return the sorted int64 ids of all points with ⟨normal, point⟩ > threshold.
+
+        A query in float32 whose arguments need no conversion, and whose inner products cannot overflow, takes a few
+        microseconds beside the product ``points @ normal``.
+        """
+        points = self._points
+        if (
+            type(points) is np.ndarray
+            and type(normal) is np.ndarray
+            and normal.dtype == points.dtype == np.float32
+            and normal.shape == (self.n_features,)
+            and normal.flags.carray
+            and isinstance(threshold, float)
+            and abs(threshold) < _SAFE_THRESHOLD
+            and points.size <= _TILE_COORDINATES
+            and self._largest_norm < _SAFE_NORM
+            and _squared_norm(normal) < _SAFE_SQUARE  # false for infinity and NaN
+        ):
+            rounded = np.float32(threshold)
+            if float(rounded) > threshold:
+                rounded = np.nextafter(rounded, np.float32(-np.inf))
+            with self._lock.reading:
+                points = self._points
+                if points.flags.carray and points.size <= _TILE_COORDINATES and points.dtype == np.float32:
+                    return self._query_one_tile(points, normal, rounded)
+        return super().query(normal, threshold)
+
+    def _query_one_tile(self, points: np.ndarray, normal: np.ndarray, threshold: np.float32) -> np.ndarray:
+        """Answer ``query`` for float32 points of one tile, whose inner products do not overflow."""
+        H = points.dot(normal)[None]
+        found = positions_above(H, normal[None], points, np.array([threshold]), _COMPUTED_VALUE_DECIDES, 0)
+        ids = self._ids_of(found if len(points) == self._next_id else self._ids[found])
+        self.work.add(queries=1, points_tested=len(points), points_reported=len(ids))
+        return np.sort(ids) if self._id_map else ids
+
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always ordered
         if len(queries.normals) == 1 and not with_values and not isinstance(self._points, SparseRows):
             return self._answer_one(queries)
@@ -189,3 +228,9 @@ class ScanIndex(DynamicIndex):
         values = np.empty(len(positions) if with_values else 0, self.dtype)
         collect_above(H, queries.thresholds, lo, positions, values)
         return counts, positions, values
+
+
+def _squared_norm(normal: np.ndarray) -> float:
+    """Return ‖normal‖² in float64, where squares of float32 numbers do not overflow."""
+    wide = normal.astype(np.float64)
+    return float(wide.dot(wide))

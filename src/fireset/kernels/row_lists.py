@@ -229,11 +229,11 @@ def add_weight_gradients(batch, outputs, residual, active, gradients, block, lo,
         first = q * block
         own = gradients[first : first + block]
         own[:] = 0
-        _add_block(batch, outputs[first:], residual, active, q - lo, coefficients, own)
+        add_block(batch, outputs[first:], residual, active, q - lo, coefficients, own)
 
 
 @inlined
-def _add_block(batch, outputs, residual, active, q, coefficients, gradients):
+def add_block(batch, outputs, residual, active, q, coefficients, gradients):
     """Add the gradients of the neurons of block q of the range to ``gradients``; ``coefficients`` is scratch."""
     X, rows = batch
     for k in range(rows.shape[0]):
@@ -298,7 +298,7 @@ def step_blocks(neurons, velocity, batch, residual, active, rule, references, mo
     for q in range(lo, hi):
         first, stop = q * block, min((q + 1) * block, W.shape[0])
         gradients[: stop - first] = 0
-        _add_block(batch, outputs[first:], residual, active, q - lo, coefficients, gradients)
+        add_block(batch, outputs[first:], residual, active, q - lo, coefficients, gradients)
         for r in range(first, stop):
             if velocity.shape[0] > 0:
                 take_step(W, velocity, r, gradients[r - first], rate, momentum, nesterov)

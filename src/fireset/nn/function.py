@@ -12,6 +12,7 @@ from fireset._util.errors import InputError
 from fireset.engines.batch_pairs import BatchPairs, find_active_pairs, kernel_neurons
 from fireset.engines.row_lists import RowLists
 from fireset.kernels.row_lists import Neurons
+from fireset.nn.deferred import DeferredGradient, Term
 
 
 class AttachedTable:
@@ -63,6 +64,7 @@ class Call(NamedTuple):
     table: AttachedTable | None
     rows: np.ndarray | None  # row numbers of the table
     sparse: bool  # whether ∂L/∂W is sparse, with one row per active neuron
+    deferred: DeferredGradient | None = None  # receives ∂L/∂W in place of autograd
 
 
 class ActivePairs(Function):
@@ -88,6 +90,9 @@ class ActivePairs(Function):
         if torch.is_grad_enabled() and ctx.call.sparse:
             raise InputError("sparse gradients cannot be differentiated again; construct the layer with sparse=False")
         needed = ctx.needs_input_grad[:3]
+        if needed[0] and ctx.call.deferred is not None and not torch.is_grad_enabled():
+            ctx.call.deferred.terms.append(_term(ctx.active, outputs, gradients[0] / ctx.call.divisor, x))
+            needed = (False, *needed[1:])
         return *_Gradients.apply(weight, outputs, x[0] if x else None, *gradients, ctx.call, ctx.active, needed), None
 
 
@@ -163,6 +168,14 @@ class _Gradients(Function):
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().contiguous().numpy()
+
+
+def _term(active: BatchPairs, outputs: torch.Tensor, residual: torch.Tensor, x: list[torch.Tensor]) -> Term:
+    """Return ∂L/∂W as a term that does not depend on later changes of A and x."""
+    A = _array(outputs)
+    if x and np.shares_memory(active.batch.samples, x[0].detach().numpy()):
+        active = active._replace(batch=active.batch._replace(samples=active.batch.samples.copy()))
+    return Term(active, A.copy() if outputs.requires_grad else A, _array(residual))
 
 
 def _unpadded(rows: np.ndarray, like: torch.Tensor) -> torch.Tensor:

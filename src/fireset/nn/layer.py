@@ -9,6 +9,7 @@ from torch import nn
 
 from fireset._util.errors import InputError
 from fireset.network import ShiftedReLUNetwork
+from fireset.nn.deferred import deferred_gradient
 from fireset.nn.function import ActivePairs, AttachedTable, Call
 
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
@@ -195,7 +196,8 @@ class ShiftedReLU(nn.Module):
         if (x is None) == (rows is None):
             raise InputError("give either x or rows, and not both")
         width, features = self.weight.shape
-        call = Call(self.threshold, sqrt(width) / self.output_scale, None, None, self.sparse)
+        deferred = deferred_gradient(self.weight)
+        call = Call(self.threshold, sqrt(width) / self.output_scale, None, None, self.sparse, deferred)
         if x is not None:
             if isinstance(x, torch.Tensor) and x.dtype in _AUTOCAST_DTYPES and torch.is_autocast_enabled("cpu"):
                 x = x.to(self.weight.dtype)
