@@ -37,7 +37,7 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.training.run import Run
 from fireset.training.solvers.gauss_newton import GaussNewton, _Point, _Proposal, choose_ridge
 
-CENTRES = 2000
+CENTRES = 1600
 _GRAM_TILE = 512  # largest number of centres of a tile of K_Mn B K_nM that one task adds to
 _SPLIT_ROWS = 512  # rows of a block that one task splits
 _LARGE_DIRECTIONS = 16  # directions of the centres that are summed in float64
