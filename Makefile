@@ -14,7 +14,7 @@ JOBS ?= 2
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: demo test test-slow test-all test-hosts test-python coverage work-counts chromium hooks lint format picture circuits docs bench \
-	bench-index bench-sums bench-step bench-fit bench-accuracy bench-nn bench-predict bench-memory bench-load bench-quantum bench-theory bench-compare bench-distributed adversary try-commands fuzz clean clean-kernels
+	bench-index bench-sums bench-step bench-fit bench-scale bench-accuracy bench-nn bench-predict bench-memory bench-load bench-quantum bench-theory bench-compare bench-distributed adversary try-commands fuzz clean clean-kernels
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -105,6 +105,10 @@ bench-fit: $(VENV)/.test
 bench-accuracy: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/bench_accuracy.py
+
+bench-scale: $(VENV)/.test
+	$(PIP) install --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/bench_scale.py
 
 bench-nn: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_nn.py

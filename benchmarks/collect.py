@@ -14,6 +14,7 @@ PARTS = {
     "compare": "make bench-compare",
     "fit": "make bench-fit",
     "accuracy": "make bench-accuracy",
+    "scale": "make bench-scale",
     "step": "make bench-step",
     "nn": "make bench-nn",
     "predict": "make bench-predict",

@@ -24,8 +24,8 @@ from fireset.sparse_rows import Rows, SparseRows, first_nonfinite, is_sparse, ke
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-TILE_PAIRS = 1 << 19  # of pre-activations: 2 MB in float32, about the size of an L2 cache
-_MAX_ROWS_PER_TILE = 8192
+TILE_PAIRS = 1 << 18  # of pre-activations: 1 MB in float32, which an L2 cache holds
+_MAX_ROWS_PER_TILE = 512
 _MAX_UNTILED_PAIRS = 1 << 17  # up to which a prediction is one matrix product
 _MAX_THRESHOLD = 1e150
 _MAX_OUTPUT_SCALE = 1e12  # beyond it float64 weights do not resolve the steps of training
@@ -278,12 +278,15 @@ class ShiftedReLUNetwork:
         threshold = self.dtype.type(self.threshold)
         refines = self.dtype == np.float64  # in float32 the computed value decides, unless it may overflow
         sample_norm = float(row_norms(X).max(initial=0.0))
+        W, bands = self.weights[:0], np.empty(0)
         for neurons, samples in self.tile_slices(len(X), start, stop):
-            W, rows = self.weights[neurons], X[samples]
+            if samples.start == 0:  # the first tile of these neurons
+                W = self.weights[neurons]
+                norms = row_norms(W) if refines else np.full(len(W), _norm_bound(W))
+                bands = deciding_band(self.n_features, self.dtype, norms, sample_norm)
+            rows = X[samples]
             with np.errstate(over="ignore", invalid="ignore"):  # ``activate`` computes what overflows again
                 H = W @ rows.T
-            norms = row_norms(W) if refines else np.full(len(W), _norm_bound(W))
-            bands = deciding_band(self.n_features, self.dtype, norms, sample_norm)
             activate(H, W, kernel_rows(rows), threshold, bands)
             yield Tile(neurons, samples, H)
 

@@ -41,7 +41,7 @@ def test_saved_and_exported_models_predict_the_same(shells, tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     graph = model.to_onnx().SerializeToString()
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    _, p = session.run(None, {session.get_inputs()[0].name: X})
+    p = np.asarray(session.run(None, {session.get_inputs()[0].name: X})[1])
     np.testing.assert_allclose(p, model.predict_proba(X), atol=1e-2)  # of a float32 network with κ = 1000
 
 

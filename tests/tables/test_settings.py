@@ -263,3 +263,14 @@ def test_means_of_metrics():
     np.testing.assert_allclose(mean, np.sqrt(one * other))
     rotated = geometric_mean([(Q * one) @ Q.T, (Q * other) @ Q.T], [0.5, 0.5])
     np.testing.assert_allclose(rotated, (Q * mean) @ Q.T, atol=1e-12)
+
+
+def test_pieces_need_the_required_gain():
+    X = np.random.default_rng(0).uniform(-1, 1, (500, 4))
+    y = np.sign(X[:, 0] - 0.3) + np.sign(X[:, 1]) + np.sign(X[:, 2] + 0.4)
+    Z, weight = ColumnMap.learn(X, np.ones(500))(X), np.ones(500)
+    found = [
+        choose_settings(Z, y[:, None] - y.mean(), weight, threshold=1.5, output_layer_scale=0.0, min_pieces_gain=gain)
+        for gain in (0.0, 0.999)
+    ]
+    assert [bool(one.pieces) for one in found] == [True, False]

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from fireset import ShiftedReLUNetwork, train
 from fireset._util.errors import InputError
 from fireset.engines.centre_kernel import CentreKernel
+from fireset.engines.registry import create
 from fireset.training.checkpoint import Checkpoints
 from fireset.training.losses import get_loss
 from fireset.training.solvers import GaussNewton, NystromGaussNewton
@@ -70,6 +71,38 @@ def test_kernel_is_that_of_the_network(start, dtype, sparse):
     assert kernel.twins == (start == "antisymmetric")
 
 
+@pytest.mark.parametrize("width", [2, 63, 64, 65, 402])
+@pytest.mark.parametrize("columns", [1, 21, 64, 65])
+@pytest.mark.parametrize("threshold", [-0.5, 0.0, 1.0])
+def test_passes_in_registers_agree_with_matrix_products(width, columns, threshold):
+    network = ShiftedReLUNetwork.initialize(width, columns, threshold=threshold, seed=1, dtype="float32")
+    X = _rows(700, columns, dtype=np.float32)
+    engine, reference = create("dense", forward_only=True), create("dense")
+    outputs = []
+    for one in (engine, reference):
+        one.start(network, X)
+        outputs.append(one.forward())
+    assert np.abs(outputs[0] - outputs[1]).max() <= 1e-5 * max(1.0, np.abs(outputs[1]).max())
+    # In float32 the computed value decides pairs within rounding distance of the threshold.
+    near = int((np.abs(X.astype(float) @ network.weights.T.astype(float) - threshold) < 1e-5).sum())
+    assert abs(engine.work.active_pairs - reference.work.active_pairs) <= near
+    kernel = CentreKernel(network, X)
+    counts = network.fire_sets(X).toarray().sum(axis=1)
+    assert abs(kernel.active_per_centre - counts.mean()) <= near / len(X)
+
+
+def test_forward_in_registers_keeps_nan_and_overflow():
+    network = ShiftedReLUNetwork.initialize(70, 3, threshold=0.5, seed=1, dtype="float32")
+    X = _rows(5, 3, dtype=np.float32)
+    for value in (np.float32(np.nan), np.float32(3e38)):
+        network.weights[3] = value
+        engine, reference = create("dense", forward_only=True), create("dense")
+        with np.errstate(all="ignore"):
+            for one in (engine, reference):
+                one.start(network, X)
+            assert np.array_equal(np.isfinite(engine.forward()), np.isfinite(reference.forward()))
+
+
 @pytest.mark.parametrize("threshold", [-1.0, 0.5])
 def test_bits_beyond_the_last_neuron_are_not_counted(threshold):
     network = ShiftedReLUNetwork.initialize(70, 3, threshold=threshold, seed=1, dtype="float64")
@@ -123,6 +156,25 @@ def test_reported_loss_is_that_of_the_returned_weights():
     assert result.stop_reason is StopReason.TOL
     assert result.details["passes"] == 1  # the estimate at the centres replaces a second pass
     assert result.history[0].loss == pytest.approx(0.5 * float(y @ y))
+
+
+@pytest.mark.parametrize("bias", [1.0, 3.0])
+def test_float32_solves_the_system_of_similar_rows(bias):
+    """With a large bias coordinate all entries of the kernel are similar: float32 must not lose their differences."""
+    rng = np.random.default_rng(0)
+    X = np.hstack([rng.standard_normal((6000, 8)) / 8**0.5, np.full((6000, 1), bias)])
+    X = (X / np.linalg.norm(X, axis=1)[:, None]).astype(np.float32)
+    y = np.sin(6 * X[:, 0]) + 4 * X[:, 1] * X[:, 2]
+    losses = []
+    for dtype in ("float32", "float64"):
+        network = _network(width=4000, d=9, dtype="float32", scale=1000.0)
+        if dtype == "float64":
+            network = ShiftedReLUNetwork(
+                network.weights.astype(dtype), network.output_weights.astype(dtype), network.threshold, 1000.0
+            )
+        solver = NystromGaussNewton(ridge=5e3, tol=1e-2, centres=800)
+        losses.append(train(network, X.astype(dtype), y, solver=solver, tol=1e-2, max_iter=1).loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 @settings(max_examples=25, deadline=None)

@@ -57,7 +57,7 @@ def train(
         str,
         typer.Option(help="Stop when the loss improves by less than this; auto or a number, 0 to use all iterations."),
     ] = "auto",
-    solver: Annotated[str, typer.Option(help="auto, gauss-newton or gradient.")] = "auto",
+    solver: Annotated[str, typer.Option(help="auto, gauss-newton, nystrom or gradient.")] = "auto",
     ridge: Annotated[
         str, typer.Option(help="With gauss-newton: strength of the ridge penalty; auto (by leave-one-out) or a number.")
     ] = "auto",

@@ -55,8 +55,11 @@ def explain_training(
     """Read the table, choose the settings, and estimate score and time of a fit."""
     problem = TableProblem.read(file, target, **reading)
     kept, _, encoded = problem.split(holdout, settings["random_state"])
-    # Settings do not depend on the network: two neurons take no time to draw.
-    estimator = estimator_for(problem.task, loss, **{**settings, "width": 2, "verbose": False})
+    estimator = estimator_for(problem.task, loss, **{**settings, "verbose": False})
+    expected_outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
+    expected_solver = estimator.solver_for(len(kept), len(encoded.encoder.feature_names), expected_outputs)
+    if expected_solver != "nystrom":  # settings do not depend on the network: two neurons take no time to draw
+        estimator.width = 2
     warn_of_columns(encoded.encoder, problem.features[kept], problem.y[kept])
     prepared = estimator.prepare(encoded[kept], problem.targets(kept))
     outputs = prepared.targets.shape[1]
@@ -87,7 +90,7 @@ def explain_training(
         summary |= {f"forecast_{score}": chosen.forecast, "forecast_rows": chosen.rows}
     if chosen.notes:
         summary["notes"] = list(chosen.notes)
-    if settings["width"] == "auto" and solver == "gauss-newton":
+    if settings["width"] == "auto" and solver in ("gauss-newton", "nystrom"):
         work = len(kept) * (1.0 + outputs / _OUTPUTS_ALIKE)
         choosing = _SECONDS_A_CHOSEN_ROW * min(len(kept), MAX_ROWS)
         summary["expected_seconds"] = _SECONDS_AT_LEAST + choosing + _SECONDS_A_ROW * work

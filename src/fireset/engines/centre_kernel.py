@@ -1,8 +1,8 @@
 """The tangent kernel between all rows and a few centre rows, a block of rows at a time.
 
 Between row x_i and centre c_j the kernel of one output is (κ²/m) ⟨x_i, c_j⟩ #{r active for x_i and c_j}. For a block of
-rows one matrix product computes the pre-activations, their comparison with the threshold gives one bit per row and
-neuron, and common bits are counted 512 neurons at a time. Nothing is kept but the bits of the centres: neither memory
+rows the pre-activations are computed, their comparison with the threshold gives one bit per row and neuron, and common
+bits are counted 512 neurons at a time. Nothing is kept but the bits of the centres: neither memory
 nor preprocessing depends on the number of active pairs. The bits of a row cost 2·m·d operations, its counts M·m/512
 instructions for M centres. At an antisymmetric start half of the neurons suffice.
 """
@@ -14,6 +14,7 @@ import numpy as np
 
 from fireset._util.parallel import parallel_map
 from fireset._util.rounding import deciding_band, row_norms
+from fireset.engines.register_passes import register_blocks
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows, kernel_rows
 
@@ -43,6 +44,7 @@ class CentreKernel:
         self._weights = W[:half] if self.twins else W
         self._weight_norms = row_norms(self._weights)
         self._threshold = network.dtype.type(network.threshold)
+        self._blocks = register_blocks(network, self._weights, centres)
         self.centres, self._bits = centres, self._firing_bits(centres)
         copies = 2.0 if self.twins else 1.0
         active = np.bitwise_count(self._bits).sum(axis=1)
@@ -94,6 +96,7 @@ class CentreKernel:
 
     def _firing_bits(self, rows: Rows) -> np.ndarray:
         """Return one bit for each row and neuron, (n, words), uint64: whether the neuron is active for the row."""
+        from fireset.kernels.column_blocks import pack_active
         from fireset.kernels.fire_sets import WORDS_AT_ONCE, pack_above
         from fireset.kernels.firing import refine_near_threshold
 
@@ -101,6 +104,9 @@ class CentreKernel:
         bits = np.zeros((len(rows), -(-len(W) // (64 * WORDS_AT_ONCE)) * WORDS_AT_ONCE), np.uint64)
         bands = deciding_band(W.shape[1], W.dtype, self._weight_norms, float(row_norms(rows).max(initial=0.0)))
         refines = bool(bands.max() >= 0)
+        if self._blocks is not None and not refines:
+            pack_active(self._blocks, np.ascontiguousarray(rows), threshold, bits)
+            return bits
         for lo in range(0, len(W), _TILE_NEURONS):
             tile = slice(lo, min(lo + _TILE_NEURONS, len(W)))
             count = tile.stop - lo

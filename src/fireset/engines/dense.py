@@ -10,6 +10,7 @@ from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import MAX_RANGES, parallel_map, ranges, thread_count
 from fireset.engines.base import BatchEngine
 from fireset.engines.fire_set_engine import FireSetEngine
+from fireset.engines.register_passes import register_forward
 from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.fire_sets import BYTES_PER_ACTIVE_PAIR
 from fireset.network import TILE_PAIRS
@@ -52,6 +53,11 @@ class DenseEngine(FireSetEngine, BatchEngine):
 
     def forward(self) -> np.ndarray:
         network, X = self.network, self.X
+        found = register_forward(network, X) if self._forward_only else None
+        if found is not None:
+            self.work.inner_products += len(X) * network.width
+            self.work.active_pairs = found[1]
+            return found[0]
 
         def span_sum(span: tuple[int, int]) -> tuple[np.ndarray, int]:
             total, active = np.zeros((len(X), network.n_outputs)), 0

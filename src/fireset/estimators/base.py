@@ -25,12 +25,15 @@ from fireset.engines.base import Engine
 from fireset.engines.registry import create, engine_class
 from fireset.estimators.batch_steps import BatchDescent, BatchRate
 from fireset.estimators.fit_checks import check_finite, warn_if_inactive, warn_if_worse_than_constant
+from fireset.estimators.network_bias import choose_bias
 from fireset.estimators.table_input import TableInput
 from fireset.estimators.width import (
     PAPER_WIDTH,
     THRESHOLD,
+    THRESHOLD_FOR_CENTRES,
     check_theory_settings,
     choose_width,
+    choose_width_for_centres,
     theory_width,
 )
 from fireset.network import ShiftedReLUNetwork, choose_threshold
@@ -42,7 +45,7 @@ from fireset.tables.pieces import append_pieces
 from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap
 from fireset.training.loop import Trainer, train
-from fireset.training.losses import Loss, get_loss
+from fireset.training.losses import Loss, SquaredError, get_loss
 from fireset.training.memory import check_weights
 from fireset.training.precompile import compile_in_background
 from fireset.training.progress import ProgressBar
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
 _OUTPUT_SCALES = 1e-12, 1e12  # limits of the network; solvers have narrower ones, by precision
 _MAX_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
 _MIN_WEIGHTS_PER_TARGET = 2  # for Gauss–Newton; figures in docs/solvers.md
+_MIN_ROWS_FOR_CENTRES = 30_000  # for "nystrom"; figures in docs/solvers.md
+_MAX_COLUMNS_FOR_CENTRES = 200  # beyond, the pre-activations of all pairs cost more than products of the active ones
+_MIN_PIECES_GAIN = 0.1  # of the loss, for "nystrom", whose cost is proportional to the number of columns
 _NOT_CONVERGED_DECREASE = 0.01  # relative decrease of the loss over the last 10 iterations that gives a warning
 
 
@@ -161,12 +167,13 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 f"random_state must be given on {workers.size} workers, which draw one network together; got None"
             )
 
-    def solver_for(self, rows: int, columns: int, outputs: int) -> str:
+    def solver_for(self, rows: int, columns: int, outputs: int, *, sparse: bool = False) -> str:
         """Return the name of the solver for a table of this size.
 
         "auto" is "gauss-newton", except with a given learning rate or batch size, or with an engine that may miss
         pairs. A given width with fewer than ``_MIN_WEIGHTS_PER_TARGET`` weights for a target
-        also selects "gradient": the ridge towards the start keeps such a network from learning.
+        also selects "gradient": the ridge towards the start keeps such a network from learning. For many dense rows
+        "auto" is "nystrom" (``_suits_centres``).
         """
         if isinstance(self.solver, Solver):
             return self.solver.name
@@ -176,7 +183,27 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         misses = not isinstance(engine, str) and not engine.exact
         narrow = is_number(self.width) and float(self.width) * (columns + 1) < _MIN_WEIGHTS_PER_TARGET * rows * outputs
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses or narrow
-        return "gradient" if descends else "gauss-newton"
+        if descends:
+            return "gradient"
+        return "nystrom" if not sparse and self._suits_centres(rows, columns, outputs) else "gauss-newton"
+
+    def _suits_centres(self, rows: int, columns: int, outputs: int) -> bool:
+        """Return whether "nystrom" is faster and as accurate as "gauss-newton" for this many dense rows.
+
+        It needs one process, the default engine, a loss that one round minimizes, and a nearly linear network. With
+        several outputs its system leaves out their coupling, and a round increases the loss.
+        """
+        return (
+            rows >= _MIN_ROWS_FOR_CENTRES
+            and outputs == 1
+            and columns <= _MAX_COLUMNS_FOR_CENTRES
+            and current_group().size == 1
+            and self.engine == "auto"
+            and self.start != "paper"
+            and self.output_scale == "auto"
+            and not self.warm_start
+            and isinstance(get_loss(self.loss), SquaredError)
+        )
 
     def _begin(
         self,
@@ -194,20 +221,25 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         outputs where it differs from the number of columns of ``targets``.
         """
         outputs = outputs or targets.shape[1]
-        self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs)
+        self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs, sparse=is_sparse(X))
+        on_centres = self.solver_ == "nystrom"
         if (
             self._solver_class().uses_tangent_products
+            and not on_centres
             and self.engine in ("auto", "data", "weights")
             and not is_sparse(X)
         ):
             compile_in_background(self.dtype, several_outputs=outputs > 1)
-        threshold = THRESHOLD if self.threshold == "auto" else self.threshold
+        default_threshold = THRESHOLD_FOR_CENTRES if on_centres else THRESHOLD
+        threshold = default_threshold if self.threshold == "auto" else self.threshold
         start = "antisymmetric" if self.start == "auto" else self.start
         by_theory = self.width == "theory"
         if by_theory:
             check_theory_settings(start, self._scale_for_start(start), self.loss, outputs, X)
         # The settings are chosen before the width of the theorem is known, which depends on them.
-        width = PAPER_WIDTH if by_theory else self.width_for(X.shape[0], X.shape[1], outputs)
+        width = PAPER_WIDTH
+        if not by_theory:
+            width = self.width_for(X.shape[0], X.shape[1], outputs, sparse=is_sparse(X))
         width = self._width_for_start(width, start)
         if is_whole_number(width):  # other values are refused by the network
             shard = -(-width // current_grid().same_rows.size)
@@ -224,13 +256,13 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             output_layer_scale=self._output_layer_scale(),
             classes=is_classifier(self),
             fewest_rows=MIN_ROWS if choose else np.inf,
+            min_pieces_gain=_MIN_PIECES_GAIN if on_centres else 0.0,
         )
         chosen = self.settings_
         columns, Z = replace(columns, pieces=chosen.pieces), append_pieces(Z, chosen.pieces)
         self.sphere_ = SphereMap.learn(columns, Z, weight, chosen.bias, chosen.metric)
-        rows = self.sphere_.map_standardized(Z)
         if by_theory:
-            width = theory_width(rows, targets, threshold)
+            width = theory_width(self.sphere_.map_standardized(Z), targets, threshold)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
             columns.n_outputs + 1,
@@ -243,7 +275,10 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         )
         self.n_iter_ = 0
         self._batch_rate = None
-        return rows
+        if on_centres and choose and self.bias == "auto" and not is_sparse(Z):
+            bias = choose_bias(self.network_, self.sphere_, Z, targets, weight)
+            self.settings_, self.sphere_ = replace(self.settings_, bias=bias), replace(self.sphere_, bias=bias)
+        return self.sphere_.map_standardized(Z)
 
     def _show_settings(self) -> None:
         """Print the chosen settings and the expected score."""
@@ -281,10 +316,12 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _choose_settings(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, **given) -> TableSettings:
         return choose_settings(Z, targets, weight, **given)
 
-    def width_for(self, rows: int, columns: int, outputs: int) -> int:
+    def width_for(self, rows: int, columns: int, outputs: int, *, sparse: bool = False) -> int:
         """Return the number of neurons for a table of this size."""
         if self.width != "auto":
             return self.width  # pyright: ignore[reportReturnType] - the network checks it
+        if self.solver_for(rows, columns, outputs, sparse=sparse) == "nystrom":
+            return choose_width_for_centres(columns + 1)
         threshold = THRESHOLD if isinstance(self.threshold, str) else self.threshold
         return choose_width(rows, columns + 1, outputs, threshold)
 
@@ -424,7 +461,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         earlier = losses[-min(len(losses), 11)]
         fell = 1.0 - float(losses[-1] / earlier) if earlier > 0 else 0.0
         if fell > max(_NOT_CONVERGED_DECREASE, self._tolerance()):
-            remedy = "raise max_iter" + ("" if self.solver_ == "gauss-newton" else ", or use solver='gauss-newton'")
+            remedy = "raise max_iter" + ("" if self.solver_ != "gradient" else ", or use solver='gauss-newton'")
             warnings.warn(
                 f"training stopped at max_iter={self.max_iter} while the loss still fell, by {percent(fell)} in the "
                 f"last {min(len(losses), 11) - 1} iterations; {remedy}",

@@ -43,7 +43,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
     engine : str or Engine, default="auto"
         How active neurons are found: "auto", a name that ``fireset engines`` lists, or an object such as
         ``create("data", radius=0)`` of ``fireset.engines``. Exact engines change the time, not the result.
-    solver : "auto", "gauss-newton", "gradient" or Solver, default="auto"
+    solver : "auto", "gauss-newton", "nystrom", "gradient" or Solver, default="auto"
         Rounds of regularized least squares, or the gradient descent of the paper. "auto" is the first, except with a
         learning rate, a batch size, an approximate engine or a width with fewer than two weights for a target. An
         object of ``fireset.training.solvers`` has its own learning rate, momentum and ridge.

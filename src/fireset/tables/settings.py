@@ -146,6 +146,7 @@ def choose_settings(
     output_layer_scale: float | str = "auto",
     classes: bool = False,
     fewest_rows: float = MIN_ROWS,
+    min_pieces_gain: float = 0.0,
 ) -> TableSettings:
     """Choose the settings that are not given.
 
@@ -162,6 +163,8 @@ def choose_settings(
         s of the kernel H_W + s² H_A.
     classes : bool
         Targets are class codes.
+    min_pieces_gain : float
+        Relative reduction of the cross-fitted loss below which pieces are not used.
 
     Notes
     -----
@@ -188,7 +191,7 @@ def choose_settings(
     sample = FitRows(Z[rows].astype(np.float32), targets[rows], weight[rows] / weight[rows].mean())
     kernels = [(KernelFunction(threshold, scale), scale) for scale in scales]
     with one_blas_thread():
-        choice = _Choice(sample, kernels, biases, classes)
+        choice = _Choice(sample, kernels, biases, classes, min_pieces_gain)
         if isinstance(given, str):
             choice.learn_metric()
         else:
@@ -244,8 +247,15 @@ class _Losses:
 class _Choice:
     """The steps of the choice on one sample."""
 
-    def __init__(self, sample: FitRows, kernels: list[tuple[KernelFunction, float]], biases, classes: bool):
-        self.kernels, self.biases = kernels, biases
+    def __init__(
+        self,
+        sample: FitRows,
+        kernels: list[tuple[KernelFunction, float]],
+        biases,
+        classes: bool,
+        min_pieces_gain: float = 0.0,
+    ):
+        self.kernels, self.biases, self.min_pieces_gain = kernels, biases, min_pieces_gain
         self.tables = {False: sample}  # by whether pieces are appended
         self.pieces: list[Pieces] = []
         self.losses = _Losses(sample, classes)
@@ -320,7 +330,9 @@ class _Choice:
         crossed = self._follow([0], paths, {})
         loss = {one.candidate: self.losses(one.predictions, self.held[0]) for one in crossed}
         best = min(loss.values(), key=np.mean)
-        close = {key for key, own in loss.items() if _gap(own, best) <= _DROP_ERRORS}
+        # A table without pieces may be preferred although its loss is larger by up to ``min_pieces_gain``.
+        enough = best.mean() / (1.0 - self.min_pieces_gain) if self.min_pieces_gain else -np.inf
+        close = {key for key, own in loss.items() if _gap(own, best) <= _DROP_ERRORS or own.mean() < enough}
         paths = [
             path._replace(rounds=max((key.rounds for key in close if key[:2] == path[:2]), default=0)) for path in paths
         ]
@@ -395,7 +407,7 @@ class _Choice:
             before = best.setdefault(candidate.pieces, candidate)
             if loss.mean() < losses[before].mean():
                 best[candidate.pieces] = candidate
-        pieces = True in best and (False not in best or _gap(losses[best[False]], losses[best[True]]) > _PIECES_ERRORS)
+        pieces = True in best and (False not in best or self._pays(losses[best[True]], losses[best[False]]))
         self.best = best[pieces]
         candidates = [candidate for candidate in losses if candidate.pieces == pieces]
         gaps = np.array([_gap(losses[candidate], losses[self.best]) for candidate in candidates])
@@ -410,6 +422,11 @@ class _Choice:
         self.last = next(one.point for one in crossed if one.candidate == self.best)
         if not pieces:
             self.pieces = []
+
+    def _pays(self, with_pieces: np.ndarray, without: np.ndarray) -> bool:
+        """Return whether pieces reduce the losses of the rows by enough."""
+        enough = with_pieces.mean() <= (1.0 - self.min_pieces_gain) * without.mean()
+        return bool(enough) and _gap(without, with_pieces) > _PIECES_ERRORS
 
     def settings(self, rows: np.ndarray) -> TableSettings:
         """Choose bias, output scale and ridge with the metric; ``rows`` are those of the sample in the table."""

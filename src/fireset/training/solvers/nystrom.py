@@ -37,8 +37,11 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.training.run import Run
 from fireset.training.solvers.gauss_newton import GaussNewton, _Point, _Proposal, choose_ridge
 
-CENTRES = 2000
-_GRAM_TILE = 512  # centres of a tile of K_Mn B K_nM that one task adds to
+CENTRES = 1600
+_GRAM_TILE = 512  # largest number of centres of a tile of K_Mn B K_nM that one task adds to
+_SPLIT_ROWS = 512  # rows of a block that one task splits
+_LARGE_DIRECTIONS = 16  # directions of the centres that are summed in float64
+_POWER_STEPS = 4  # orthogonal iterations that find these directions
 _DEPENDENT_EPS = 32.0  # times eps of float32 and the largest diagonal entry: below, a centre depends on others
 _MAX_SYSTEMS = 16  # outputs with curvatures of their own; with more, all use the largest curvature of a row
 _NEGLIGIBLE_GAIN = 0.3  # of ``tol`` of the objective: gain of a further round, estimated at the centres
@@ -91,6 +94,7 @@ class NystromGaussNewton(GaussNewton):
         independent, self._factor = _independent(self._kernel.matrix)
         self._kernel.keep(independent)
         self._centres, self.n_centres = drawn[independent], len(independent)
+        self._directions = _large_directions(self._kernel.matrix)
         # Σ f over all rows is estimated by Σ f/weight over the centres, times this number.
         self._rows_per_centre = float(weight.sum()) / max(self.n_centres, 1)
         self._centre_engine = create("dense")  # J_M and its transpose, at the initial weights
@@ -181,21 +185,23 @@ class NystromGaussNewton(GaussNewton):
             roots = roots.max(axis=1, keepdims=True)
         unchanged = bool(self._systems) and np.array_equal(roots, self._system_roots)
         gradient = np.zeros((count, outputs))
-        grams = [] if unchanged else [np.zeros((count, count)) for _ in roots.T]
+        grams = [] if unchanged else [_GramSum(self._directions) for _ in roots.T]
         if outputs > 1:
             directions = np.zeros_like(self._initial_weights)
             neurons, sums = self._row_engine.gradient(residual)
             directions[neurons] = sums
             gradient = self._centre_engine.jacobian_product(directions) / self._kernel.unit
         for rows, K in self._kernel.blocks(self.run.problem.X) if outputs == 1 or grams else ():
+            P = _split(K, self._directions)
             if outputs == 1:
                 gradient += K.T @ residual[rows].astype(K.dtype)
+                gradient += self._directions @ (P.T.astype(np.float64) @ residual[rows])
             for k, gram in enumerate(grams):
-                _add_gram(gram, K, roots[rows, k])
+                gram.add(K, P, roots[rows, k])
         self.passes += 1
         if not unchanged:
             self._systems = []  # frees the memory of the old ones first
-            self._systems = [_System(gram, self._factor) for gram in grams]
+            self._systems = [_System(gram.total(), self._factor) for gram in grams]
             self._system_roots = roots
         return gradient
 
@@ -245,19 +251,80 @@ class _System:
         return float(z @ (self._matrix @ z)) + ridge * float(z @ z)
 
 
-def _add_gram(gram: np.ndarray, K: np.ndarray, roots: np.ndarray) -> None:
-    """Add Kᵀ diag(roots²) K to the lower triangle of ``gram``, float64; blocks of the upper one change, too.
+class _GramSum:
+    """The sum K_Mn B K_nM over blocks of rows, with products in the precision of K and sums in float64.
 
-    Tasks divide ``gram``, so that the result does not depend on the number of threads.
+    All entries of K are positive and similar if all rows are similar, as with a large bias coordinate. Products in
+    float32 then round away the differences, which L⁻¹ enlarges. A few directions U of the centres, (M, r) with UᵀU = 1,
+    have nearly all of K. Without them K is R = K − P Uᵀ, P = K U, with small entries, and
+
+        Kᵀ B K = Rᵀ B R + (Rᵀ B P) Uᵀ + U (Rᵀ B P)ᵀ + U (Pᵀ B P) Uᵀ,
+
+    in which only Rᵀ B R is computed in float32. Any U gives the same sum up to rounding.
     """
-    scaled = K * roots[:, None].astype(K.dtype)
-    tiles = [slice(lo, lo + _GRAM_TILE) for lo in range(0, len(gram), _GRAM_TILE)]
 
-    def add(tile: tuple[slice, slice]) -> None:
-        rows, columns = tile
-        gram[rows, columns] += scaled[:, rows].T @ scaled[:, columns]
+    def __init__(self, directions: np.ndarray):
+        count, few = directions.shape
+        self._directions = directions
+        self._rest, self._cross, self._core = np.zeros((count, count)), np.zeros((count, few)), np.zeros((few, few))
 
-    parallel_map(add, [(rows, columns) for k, rows in enumerate(tiles) for columns in tiles[: k + 1]], uses_blas=True)
+    def add(self, R: np.ndarray, P: np.ndarray, roots: np.ndarray) -> None:
+        """Add a block of rows, R (k, M) and P (k, r), with curvatures roots² (k,).
+
+        Tasks divide the sums, so that the result does not depend on the number of threads.
+        """
+        scaled = R * roots[:, None].astype(R.dtype)
+        large = P * roots[:, None]
+        count = len(self._rest)
+        tiles = _tiles(count)
+
+        def add(tile: tuple[slice, slice | None]) -> None:
+            rows, columns = tile
+            if columns is None:
+                self._cross[rows] += scaled[:, rows].T.astype(np.float64) @ large
+            else:
+                self._rest[rows, columns] += scaled[:, rows].T @ scaled[:, columns]
+
+        pairs = [(rows, columns) for k, rows in enumerate(tiles) for columns in (*tiles[: k + 1], None)]
+        parallel_map(add, pairs, uses_blas=True)
+        self._core += large.T @ large
+
+    def total(self) -> np.ndarray:
+        """Return the sum, (M, M), of which the lower triangle is valid. The parts are not kept."""
+        U, total = self._directions, self._rest
+        mixed = (self._cross + 0.5 * U @ self._core) @ U.T
+        total += mixed
+        total += mixed.T
+        return total
+
+
+def _tiles(count: int) -> list[slice]:
+    """Divide ``count`` centres into slices of nearly equal size."""
+    parts = max(1, -(-count // _GRAM_TILE))
+    return [slice(count * k // parts, count * (k + 1) // parts) for k in range(parts)]
+
+
+def _large_directions(matrix: np.ndarray) -> np.ndarray:
+    """Return orthonormal directions of the largest eigenvalues of K_MM, (M, r), by orthogonal iteration."""
+    few = min(_LARGE_DIRECTIONS, len(matrix))
+    U = np.random.default_rng(0).standard_normal((len(matrix), few))
+    for _ in range(_POWER_STEPS):
+        U = np.linalg.qr(matrix @ U)[0]
+    return U
+
+
+def _split(K: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Replace a block K (k, M) by R = K − P Uᵀ and return P = K U, (k, r), both in the precision of K."""
+    U = directions.astype(K.dtype)
+    P = np.empty((len(K), U.shape[1]), K.dtype)
+
+    def split(lo: int) -> None:
+        rows = slice(lo, lo + _SPLIT_ROWS)
+        P[rows] = K[rows] @ U
+        K[rows] -= P[rows] @ U.T
+
+    parallel_map(split, range(0, len(K), _SPLIT_ROWS), uses_blas=True)
+    return P
 
 
 def _independent(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

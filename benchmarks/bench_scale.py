@@ -1,0 +1,140 @@
+"""Default fits of many rows beside gradient boosting: seconds, peak memory and score, and the exponent of time in n.
+
+    make bench-scale
+
+Every fit runs in a process of its own, which first fits 2,000 rows to load compiled code. Seconds are those of ``fit``;
+processor seconds are those of all its threads. Peak memory is that of the whole process, with the table. CatBoost takes
+part with ``SCALE_CATBOOST=1``, LightGBM where it is installed.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from parts import run_parts
+
+ROWS = (10_000, 100_000, 200_000, 1_000_000)
+QUICK_ROWS = (5_000, 10_000)
+CLASS_ROWS, QUICK_CLASS_ROWS = 50_000, 3_000
+SECONDS_AT_MOST = 3600
+
+WORKER = """
+import json, resource, sys, time
+from sklearn.datasets import make_classification, make_friedman1
+
+name, task, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+held = min(20_000, n)
+if task == "regression":
+    X, y = make_friedman1(n + held, 20, noise=1.0, random_state=0)
+else:
+    X, y = make_classification(n + held, 50, n_informative=20, n_classes=10, random_state=0)
+
+def model():
+    if name == "fireset":
+        import fireset
+        kind = fireset.ShiftedReLURegressor if task == "regression" else fireset.ShiftedReLUClassifier
+        return kind(random_state=0)
+    if name == "HistGradientBoosting":
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+        kind = HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
+        return kind(random_state=0)
+    if name == "LightGBM":
+        from lightgbm import LGBMClassifier, LGBMRegressor
+        return (LGBMRegressor if task == "regression" else LGBMClassifier)(random_state=0, verbose=-1)
+    if name == "CatBoost":
+        from catboost import CatBoostClassifier, CatBoostRegressor
+        return (CatBoostRegressor if task == "regression" else CatBoostClassifier)(random_state=0, verbose=False)
+    from sklearn.neural_network import MLPClassifier
+    return MLPClassifier(random_state=0)
+
+model().fit(X[:2000], y[:2000])
+fitted, wall, processor = model(), time.perf_counter(), time.process_time()
+fitted.fit(X[:n], y[:n])
+wall, processor = time.perf_counter() - wall, time.process_time() - processor
+found = {"seconds": wall, "processor_seconds": processor, "score": float(fitted.score(X[n:], y[n:]))}
+found["gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+if name == "fireset":
+    found["solver"], found["width"] = fitted.solver_, fitted.network_.width
+print(json.dumps(found))
+"""
+
+
+def peers(task: str) -> list[str]:
+    """Names of the models to fit: those that are installed, and CatBoost if asked for."""
+    found = ["fireset", "HistGradientBoosting"]
+    found += ["LightGBM"] if importlib.util.find_spec("lightgbm") else []
+    found += ["CatBoost"] if os.environ.get("SCALE_CATBOOST") and importlib.util.find_spec("catboost") else []
+    return [*found, "MLP"] if task == "classification" else found
+
+
+def fit(name: str, task: str, rows: int) -> dict:
+    """Fit one model in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WORKER, name, task, str(rows)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SECONDS_AT_MOST,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(name, rows, found, file=sys.stderr, flush=True)
+    return {"model": name, "rows": rows, **found}
+
+
+def regression(quick: bool) -> list[dict]:
+    return [fit(name, "regression", rows) for rows in (QUICK_ROWS if quick else ROWS) for name in peers("regression")]
+
+
+def classification(quick: bool) -> list[dict]:
+    rows = QUICK_CLASS_ROWS if quick else CLASS_ROWS
+    return [fit(name, "classification", rows) for name in peers("classification")]
+
+
+def exponent(rows: list[int], seconds: list[float]) -> float:
+    """Return the slope of log time over log n by least squares."""
+    return float(np.polyfit(np.log(rows), np.log(seconds), 1)[0])
+
+
+def to_markdown(results: dict) -> str:
+    lines = [f"# Many rows, {results['date']}", "", results["machine"], ""]
+    titles = {
+        "regression": "`make_friedman1(n, 20, noise=1)`: defaults, R² on 20,000 other rows",
+        "classification": "50,000 × 50 with 10 classes: defaults, accuracy on 20,000 other rows",
+    }
+    for part, title in titles.items():
+        if part not in results:
+            continue
+        lines += [
+            f"## {title}",
+            "",
+            "| rows | model | s | processor s | peak GB | score |",
+            "| ---: | --- | ---: | ---: | ---: | ---: |",
+        ]
+        for one in results[part]:
+            more = f" ({one['solver']}, {one['width']:,} neurons)" if "solver" in one else ""
+            lines.append(
+                f"| {one['rows']:,} | {one['model']}{more} | {one['seconds']:.1f} | {one['processor_seconds']:.1f} | "
+                f"{one['gigabytes']:.2f} | {one['score']:.4f} |"
+            )
+        lines.append("")
+    fits = [one for one in results.get("regression", []) if one["model"] == "fireset"]
+    if len(fits) > 1:
+        rows = [one["rows"] for one in fits]
+        slopes = [exponent(rows, [one[key] for one in fits]) for key in ("seconds", "processor_seconds")]
+        lines += [
+            f"Exponent of fireset's time in n: {slopes[0]:.2f} by seconds, {slopes[1]:.2f} by processor seconds.",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run_parts("scale", {"regression": regression, "classification": classification}, to_markdown)
