@@ -107,7 +107,8 @@ def test_a_neuron_without_active_rows_stays_live_while_it_has_velocity(engine, o
     assert without_rows > 20
     for _ in range(800):  # 0.4^800 is 0, even as a subnormal number
         each.step(np.zeros_like(y), rule)
-    assert rule.velocity is not None and not rule.velocity.any()
+    assert rule.velocity is not None
+    assert not rule.velocity.any()
     each.step(np.zeros_like(y), rule)
     assert not each._speeds.any()
     assert_exact(each)
