@@ -5,9 +5,11 @@ Parts of ``bench_theory.py``: ``costs`` (the three terms of the lemmas, fitted e
 """
 
 import json
+import re
 import sys
 import time
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from bench_step import exponent
@@ -18,8 +20,8 @@ from fireset.engines import StepRule, create
 from fireset.theory import Certificate, bounds, largest_eigenvalue, least_width
 
 ALGORITHMS = {"weights": "Algorithm 1", "data": "Algorithm 2"}
-WIDTHS = {10: [1_000, 3_162, 10_000, 31_623, 100_000, 316_228, 1_000_000], 1000: [1_000, 10_000, 100_000, 1_000_000]}
-FITTED_FROM = {10: 10_000, 1000: 1_000}
+WIDTHS = (1_000, 3_162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
+FITTED_FROM = {10: 10_000, 1000: 1_000}  # by the number of rows n
 DIMENSIONS = (2, 3, 4, 16)
 WARM_UP, ITERATIONS, SECONDS = 5, 20, 1.5  # per combination: iterations that are timed, at most, and their time
 _SLOWEST_PAIRS = 3e8  # n·m beyond which a dense step and radius 0 are left out
@@ -46,8 +48,9 @@ def measure(name: str, options: dict, n: int, d: int, m: int) -> dict:
     }
     clock = time.perf_counter()
     with one_blas_thread():
-        for t in range(WARM_UP + ITERATIONS):
-            if t >= WARM_UP + 3 and time.perf_counter() - clock > SECONDS:
+        warm_up = 1 if name == "dense" else WARM_UP
+        for t in range(warm_up + ITERATIONS):
+            if t >= warm_up + 3 and time.perf_counter() - clock > SECONDS:
                 break
             work = engine.work
             wall, processor, tests = time.perf_counter(), time.process_time(), work.inner_products
@@ -55,7 +58,7 @@ def measure(name: str, options: dict, n: int, d: int, m: int) -> dict:
             tested, active = work.inner_products - tests, work.active_pairs
             queried, updated = work.inner_products + work.nodes_visited, work.refreshes
             engine.step(residual, rule)
-            if t >= WARM_UP:
+            if t >= warm_up:
                 counted["processor_ms"].append(1e3 * (time.process_time() - processor))
                 counted["wall_ms"].append(1e3 * (time.perf_counter() - wall))
                 counted["tested"].append(tested)
@@ -71,8 +74,8 @@ def measure(name: str, options: dict, n: int, d: int, m: int) -> dict:
 def run_costs(quick: bool) -> list[dict]:
     """One row for each algorithm, radius, d and n; cells for each m."""
     rows = []
-    for n, d in product(WIDTHS, (3, 16) if quick else DIMENSIONS):
-        widths = [m for m in WIDTHS[n] if not quick or m <= 100_000]
+    for n, d in product(FITTED_FROM, (3, 16) if quick else DIMENSIONS):
+        widths = [m for m in WIDTHS if not quick or m <= 100_000]
         for name in ("dense", *ALGORITHMS):
             for radius in (0, "auto") if name != "dense" else (None,):
                 options = {} if radius is None else {"radius": radius}
@@ -181,7 +184,7 @@ def costs_markdown(rows: list[dict]) -> list[str]:
         "Combinations with radius 0 and dense steps are left out beyond n·m = 3·10⁸.",
         "",
     ]
-    for n in WIDTHS:
+    for n in FITTED_FROM:
         own = [row for row in rows if row["n"] == n]
         if not own:
             continue
@@ -195,6 +198,22 @@ def costs_markdown(rows: list[dict]) -> list[str]:
         lines.append("")
     lines += _start_lines(rows)
     return lines
+
+
+def update_page(rows: list[dict], page: Path) -> None:
+    """Replace what is between the comments ``costs`` and ``/costs`` of a page by the rows of n = 10."""
+    m = 1_000_000
+    own = [row for row in rows if row["n"] == 10 and row["cells"][-1]["m"] == m]
+    dense = {row["d"]: row["cells"][-1]["processor_ms"] for row in own if row["engine"] == "dense"}
+    head = ["algorithm", "radius", "d", "index", "active", "queried", "updated", "time", "ms", "ms, dense"]
+    lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
+    for row in own:
+        if row["engine"] != "dense":
+            cells = _cost_cells(row, [m])
+            lines.append("| " + " | ".join([*cells[:5], *cells[6:10], f"{dense[row['d']]:,.0f}"]) + " |")
+    pattern = re.compile(r"(<!-- costs -->\n).*?(<!-- /costs -->)", re.DOTALL)
+    table = "\n".join(lines)
+    page.write_text(pattern.sub(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", page.read_text()))
 
 
 def _cost_cells(row: dict, shown: list[int]) -> list[str]:
