@@ -126,11 +126,13 @@ def to_markdown(results: dict) -> str:
             )
         lines.append("")
     fits = [one for one in results.get("regression", []) if one["model"] == "fireset"]
+    fits = [one for one in fits if one["solver"] == fits[-1]["solver"]]  # a change of solver is no property of either
     if len(fits) > 1:
         rows = [one["rows"] for one in fits]
         slopes = [exponent(rows, [one[key] for one in fits]) for key in ("seconds", "processor_seconds")]
         lines += [
-            f"Exponent of fireset's time in n: {slopes[0]:.2f} by seconds, {slopes[1]:.2f} by processor seconds.",
+            f"Exponent of fireset's time in n, for {fits[-1]['solver']}: {slopes[0]:.2f} by seconds, "
+            f"{slopes[1]:.2f} by processor seconds.",
             "",
         ]
     return "\n".join(lines)

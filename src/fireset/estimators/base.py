@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _OUTPUT_SCALES = 1e-12, 1e12  # limits of the network; solvers have narrower ones, by precision
 _MAX_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
 _MIN_WEIGHTS_PER_TARGET = 2  # for Gauss–Newton; figures in docs/solvers.md
-_MIN_ROWS_FOR_CENTRES = 30_000  # for "nystrom"; figures in docs/solvers.md
+_MIN_ROWS_FOR_CENTRES = 20_000  # for "nystrom"; figures in docs/solvers.md
 _MAX_COLUMNS_FOR_CENTRES = 200  # beyond, the pre-activations of all pairs cost more than products of the active ones
 _MIN_PIECES_GAIN = 0.1  # of the loss, for "nystrom", whose cost is proportional to the number of columns
 _NOT_CONVERGED_DECREASE = 0.01  # relative decrease of the loss over the last 10 iterations that gives a warning
