@@ -8,7 +8,7 @@ import pytest
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegressor, train
 from fireset.network import choose_threshold
 from fireset.theory import Certificate, bounds, least_width, shifted_ntk, smallest_eigenvalue
-from fireset.theory.least_width import shortfall
+from fireset.theory.required_width import shortfall
 from support.checks import sphere
 
 

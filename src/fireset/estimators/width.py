@@ -60,7 +60,7 @@ def theory_width(rows: np.ndarray, targets: np.ndarray, threshold: float | str) 
     If its weights do not fit into a quarter of the memory, raise an InputError with the width and with what would make
     the largest possible width sufficient.
     """
-    from fireset.theory.least_width import least_width, shortfall
+    from fireset.theory.required_width import least_width, shortfall
 
     found = least_width(rows, targets, threshold=threshold)
     largest = int(_SHARE_OF_MEMORY * available_bytes() / (_BYTES_PER_WEIGHT * rows.shape[1]))

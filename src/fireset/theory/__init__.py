@@ -8,7 +8,7 @@ from fireset.theory.gradient_flow import FlowPath, follow_flow
 from fireset.theory.joint_firing import both_above
 from fireset.theory.kernel import dual_kernel, fire_set_kernel, shifted_ntk
 from fireset.theory.kernel_regression import KernelRegression
-from fireset.theory.least_width import RequiredWidth, least_width
+from fireset.theory.required_width import RequiredWidth, least_width
 from fireset.theory.separation import Separation, measure_separation
 from fireset.theory.spectrum import Spectrum, extreme_eigenvalues, smallest_eigenvalue
 
