@@ -60,7 +60,7 @@ def _compile_engine(
     from fireset.network import ShiftedReLUNetwork
 
     for d in dimensions:
-        network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype)
+        network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype.name)
         X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
         tiny = create(engine)
         tiny.start(network, _sparse(X) if sparse else X)
