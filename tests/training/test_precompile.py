@@ -105,3 +105,23 @@ def test_a_process_that_takes_too_long_is_ended(started, monkeypatch):
     precompile.compile_in_background("float32", several_outputs=True)
     precompile._finish_background(np.dtype("float32"), several_outputs=True)
     assert started[-1] == ["killed"]
+
+
+INDEX_CALLS = {"sums": [], "data": [("report",)], "weights": [("report", "move")]}
+
+
+@pytest.mark.parametrize("engine", INDEX_CALLS)
+def test_methods_of_the_index(monkeypatch, engine):
+    found = []
+    monkeypatch.setattr(precompile, "compile_index", lambda _kind, _dtype, calls: found.append(calls))
+    precompile.compile_kernels(engine, "float64", "partition-tree")
+    assert found == INDEX_CALLS[engine]
+    assert precompile.has_compiled()
+
+
+@pytest.mark.parametrize(("n_features", "dimensions"), [(None, (1, 2)), (2, (2,)), (3, (1,)), (1, (1,))])
+def test_dimensions_with_kernels_of_their_own(monkeypatch, n_features, dimensions):
+    found = []
+    monkeypatch.setattr(precompile, "_compile_engine", lambda _engine, _dtype, dimensions, *_: found.append(dimensions))
+    precompile.compile_kernels("sums", "float64", n_features=n_features)
+    assert found == [dimensions]

@@ -25,6 +25,7 @@ _CAPABILITIES = (
     "supports_sparse",
     "can_reduce_memory",
     "compiled_dimensions",
+    "index_calls",
     "blocks",
 )
 

@@ -63,7 +63,9 @@ class Engine(ABC):
     can_reduce_memory : bool
         Whether ``within_memory`` can return an engine that uses less memory and more time.
     compiled_dimensions : tuple of int
-        Numbers of features that have kernels of their own. Kernels are compiled ahead for each.
+        Numbers of features that have kernels of their own; the first stands for all others.
+    index_calls : tuple of str
+        Methods of its index that the engine calls, "report" and "move". Their kernels are compiled ahead.
     blocks : int
         Number of blocks of neurons that are processed one after the other to save memory.
     work : EngineWork
@@ -78,6 +80,7 @@ class Engine(ABC):
     supports_batches: bool = False
     can_reduce_memory: bool = False
     compiled_dimensions: tuple[int, ...] = (1,)
+    index_calls: tuple[str, ...] = ("report",)
     blocks: int = 1
 
     network: "ShiftedReLUNetwork"

@@ -58,6 +58,7 @@ class HalfSpaceSumsEngine(FireSetEngine):
 
     name = "sums"
     compiled_dimensions = (1, 2)  # rows on a circle have kernels of their own
+    index_calls = ()  # it uses the tree of an index, not its queries
     summary = "for tables of few columns: adds up whole groups of rows at once"
 
     def index_kind(self, network, n_samples: int) -> str:  # noqa: ARG002

@@ -51,6 +51,7 @@ class WeightSearchEngine(ListEngine):
     """
 
     name = "weights"
+    index_calls = ("report", "move")
     summary = "searches the neurons for each row, in an index that follows them as they move (Algorithm 1)"
 
     def __init__(self, radius: float | str = "auto", index: str = "auto"):

@@ -62,6 +62,7 @@ def set_up_engine(
         several_outputs=network.n_outputs > 1,
         sparse=sparse,
         products=solver.uses_tangent_products,
+        n_features=network.n_features,
     )
     return engine
 

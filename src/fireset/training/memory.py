@@ -10,7 +10,7 @@ from fireset._util.errors import InputError
 from fireset._util.system_memory import bytes_for_this_process, resident_bytes
 from fireset.engines.base import Engine
 from fireset.network import ShiftedReLUNetwork
-from fireset.training.precompile import compile_kernels
+from fireset.training.precompile import has_compiled
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # Cost model, measured by ``make bench-memory``
@@ -114,7 +114,7 @@ def _besides_engine(network: ShiftedReLUNetwork, n_samples: int, solver_bytes: f
 
 
 def _compiler_bytes() -> float:
-    if compile_kernels.cache_info().currsize:
+    if has_compiled():
         return 0.0
     return _KERNEL_BYTES if "fireset.kernels.compiling" in sys.modules else _COMPILER_BYTES
 

@@ -21,7 +21,6 @@ from fireset.hsr.registry import index_class
 from fireset.sparse_rows import SparseRows
 
 
-@cache
 def compile_kernels(
     engine: str,
     dtype,
@@ -30,26 +29,44 @@ def compile_kernels(
     several_outputs: bool = False,
     sparse: bool = False,
     products: bool = False,
+    n_features: int | None = None,
 ) -> None:
     """Compile and load the kernels of an engine, precision and kind of index.
 
     One and several outputs, and dense and sparse rows, use different kernels. With ``products`` the kernels of tangent
-    products and common counts are compiled, otherwise those of gradient steps. Repeated calls cost nothing.
+    products and common counts are compiled, otherwise those of gradient steps. With ``n_features``, only kernels for
+    this number of features are compiled. Repeated calls cost nothing.
     """
-    from fireset.network import ShiftedReLUNetwork
-
     if engine not in ENGINES:
         return  # not registered: its kernels are unknown
-    if index:
-        compile_index(index, dtype)
-    for d in engine_class(engine).compiled_dimensions:
-        network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype)
+    kind = engine_class(engine)
+    dimensions = kind.compiled_dimensions
+    if n_features is not None:
+        dimensions = (n_features,) if n_features in dimensions else dimensions[:1]
+    if index and kind.index_calls:
+        compile_index(index, dtype, kind.index_calls)
+    _compile_engine(engine, np.dtype(dtype), dimensions, several_outputs, sparse, products)
+
+
+def has_compiled() -> bool:
+    """Return whether ``compile_kernels`` was called in this process."""
+    return _compile_engine.cache_info().currsize > 0
+
+
+@cache
+def _compile_engine(
+    engine: str, dtype: np.dtype, dimensions: tuple[int, ...], several_outputs: bool, sparse: bool, products: bool
+) -> None:
+    from fireset.network import ShiftedReLUNetwork
+
+    for d in dimensions:
+        network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype.name)
         X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
         tiny = create(engine)
         tiny.start(network, _sparse(X) if sparse else X)
         residual = tiny.forward()
         if products:
-            _finish_background(np.dtype(dtype), several_outputs=several_outputs)
+            _finish_background(dtype, several_outputs=several_outputs)
             tiny.tangent_operator()(residual)
             tiny.jacobian_product(network.weights)
             tiny.gradient(residual)
@@ -138,13 +155,18 @@ def _sparse(X: np.ndarray) -> SparseRows:
 
 
 @cache
-def compile_index(kind: str, dtype) -> None:
-    """Compile and load the kernels of an index: its construction, queries and, for a dynamic one, updates."""
+def compile_index(kind: str, dtype, calls: tuple[str, ...] = ("report", "move", "delete", "add")) -> None:
+    """Compile and load the kernels of an index: its construction, queries and, for a dynamic one, the given updates.
+
+    Most kernels of a tree are those of updates.
+    """
     d = next(d for d in (3, 2, 1, 4, 5, 6, 7, 8) if index_class(kind).suits(d))
     points = np.random.default_rng(0).standard_normal((1000, d)).astype(dtype)  # enough for a tree of each kind
     index = build(points, kind)
     index.report(points[:2], np.ones(2))
-    if index.dynamic:
+    if index.dynamic and "move" in calls:
         index.move([1], points[:1])
+    if index.dynamic and "delete" in calls:
         index.delete([0])
+    if index.dynamic and "add" in calls:
         index.add(points[:1])
