@@ -132,7 +132,7 @@ class TestRefusedSettings:
             ("--holdout 1.5", "holdout must be at least 0 and below 1, got 1.5"),
             ("--holdout nan", "holdout must be at least 0 and below 1, got nan"),
             ("--holdout 0.99", "--holdout 0.99 leaves none of the 40 rows to train on; give a smaller share"),
-            ("--width many", "width must be auto or a whole number, got 'many'"),
+            ("--width many", "width must be auto, theory or a whole number, got 'many'"),
             ("--max-iter 0", "max_iter must be a whole number of at least 1, got 0"),
             ("--tol -1", "tol must be at least 0, got -1.0"),
             ("--momentum 1", "momentum must be at least 0 and below 1, got 1.0"),

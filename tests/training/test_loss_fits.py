@@ -238,7 +238,7 @@ def test_a_loss_defines_its_link_metrics_and_onnx_nodes():
     exported = model.set_params(loss=ExportedLogError()).to_onnx()
     session = ort.InferenceSession(exported.SerializeToString())
     found = session.run(["prediction"], {session.get_inputs()[0].name: X[:9]})[0]
-    np.testing.assert_allclose(found, model.predict(X[:9]), rtol=1e-5)
+    np.testing.assert_allclose(found, model.predict(X[:9]), rtol=1e-4)  # float32 with κ = 1000
 
 
 @pytest.mark.parametrize("loss", [Huber(0.5), Quantile((0.2, 0.8)), LogCosh()], ids=lambda loss: loss.name)

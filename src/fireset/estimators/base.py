@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from fireset._util.checks import is_number, is_whole_number, whole_number
 from fireset._util.errors import InputError
+from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import one_blas_thread
 from fireset._util.text import percent, print_status
 from fireset.distributed.agreement import check_same
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 _OUTPUT_SCALES = 1e-12, 1e12  # limits of the network; solvers have narrower ones, by precision
 _MAX_THRESHOLD = 10.0  # P(z > 10) = 8e-24: no neuron is active; below −10 all are
 _MIN_WEIGHTS_PER_TARGET = 2  # for Gauss–Newton; figures in docs/solvers.md
+_MIN_OUTPUT_WEIGHTS_PER_ROW = 2.0  # below, the output layer is not trained by default,
+_MIN_ACTIVE_FOR_OUTPUTS = 500  # nor with fewer active neurons for a row; 1,000 neurons have 67 and lose 0.1 of R²
 _MIN_ROWS_FOR_CENTRES = 20_000  # for "nystrom"; figures in docs/solvers.md
 _MAX_COLUMNS_FOR_CENTRES = 200  # beyond, the pre-activations of all pairs cost more than products of the active ones
 _MIN_PIECES_GAIN = 0.1  # of the loss, for "nystrom", whose cost is proportional to the number of columns
@@ -253,7 +256,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             threshold=choose_threshold(width, threshold),
             bias=self.bias,
             column_scales=self._given_scales(X.shape[1]),
-            output_layer_scale=self._output_layer_scale(),
+            output_layer_scale=self._output_layer_scale(width, X.shape[0], choose_threshold(width, threshold)),
             classes=is_classifier(self),
             fewest_rows=MIN_ROWS if choose else np.inf,
             min_pieces_gain=_MIN_PIECES_GAIN if on_centres else 0.0,
@@ -307,11 +310,17 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             return 1.0
         return self._solver_class().default_output_scale
 
-    def _output_layer_scale(self) -> float | str:
-        """Return the scale s of the output layer, or "auto" where it is to be chosen."""
+    def _output_layer_scale(self, width: int, rows: int, threshold: float) -> float | str:
+        """Return the scale s of the output layer, or "auto" where it is to be chosen.
+
+        Infinite width is a bad model of the output layer of a narrow network, whose kernel has at most rank m/2 and the
+        noise of the neurons that are active for a row.
+        """
         if self.trained_outputs != "auto":
             return float(self.trained_outputs)
-        return "auto" if self._solver_class().chooses_output_scale and not isinstance(self.solver, Solver) else 0.0
+        chooses = self._solver_class().chooses_output_scale and not isinstance(self.solver, Solver)
+        least = max(_MIN_OUTPUT_WEIGHTS_PER_ROW * rows, _MIN_ACTIVE_FOR_OUTPUTS / max(upper_tail(threshold), 1e-300))
+        return "auto" if chooses and width >= least else 0.0
 
     def _choose_settings(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, **given) -> TableSettings:
         return choose_settings(Z, targets, weight, **given)

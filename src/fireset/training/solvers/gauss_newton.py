@@ -521,7 +521,8 @@ class GaussNewton(Solver):
         }
 
     def check_state(self, state: Mapping[str, Any], iteration: int) -> None:
-        for name in set(self.state()) - {"trial_start"}:
+        numbers = "ridge", "damping", "trusted", "reached_limit", "separate_outputs"
+        for name in (*numbers, "leave_one_out_error", "predicted_reduction"):
             value = state.get(name)
             if not (isinstance(value, float) and isfinite(value) and value >= 0):
                 raise InputError(f"`{name}` is {str(value)[:40]!r}")
