@@ -58,10 +58,10 @@ def test_a_given_scale_is_used(given, scale):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"width": 2000}, {"solver": "gradient", "max_iter": 2}, {"solver": "nystrom"}],
+    [{"width": 2000}, {"solver": "gradient", "max_iter": 2}, {"solver": "nystrom"}, {"loss": "huber"}],
 )
 def test_auto_keeps_the_output_weights(settings):
-    """Of narrow networks, and for solvers without a scale of the output layer."""
+    """Of narrow networks, for solvers without a scale of the output layer, and for losses that need many products."""
     model = ShiftedReLURegressor(**{**SETTINGS, **settings}).fit(X, Y)
     assert model.settings_.output_layer_scale == 0
     assert model.network_.has_sign_outputs

@@ -319,6 +319,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.trained_outputs != "auto":
             return float(self.trained_outputs)
         chooses = self._solver_class().chooses_output_scale and not isinstance(self.solver, Solver)
+        chooses = chooses and get_loss(self.loss).suits_output_layer
         least = max(_MIN_OUTPUT_WEIGHTS_PER_ROW * rows, _MIN_ACTIVE_FOR_OUTPUTS / max(upper_tail(threshold), 1e-300))
         return "auto" if chooses and width >= least else 0.0
 

@@ -43,6 +43,9 @@ class Loss(ABC):
         Whether the predictions of a row are sorted, so that quantiles do not cross.
     gauss_newton_tol : float
         Default of ``tol`` for Gauss–Newton: stop when the predicted reduction is below this fraction of the objective.
+    suits_output_layer : bool
+        Whether estimators may train the output layer by default: leave-one-out by squared error represents the loss,
+        and few tangent products solve its systems.
     ridge_iterations : int
         Reweighted leave-one-out fits that ``ridge="auto"`` makes (``training/solvers/gauss_newton.py``).
     models_spread : bool
@@ -61,6 +64,7 @@ class Loss(ABC):
     sorts_outputs: bool = False
     gauss_newton_tol: float = 3e-3
     ridge_iterations: int = 4
+    suits_output_layer: bool = False
     models_spread: ClassVar[bool] = False
     forecasts_score: ClassVar[bool] = False
     calibrates_classes: ClassVar[bool] = False

@@ -22,6 +22,7 @@ class LogLoss(Loss):
     name = "log_loss"
     gauss_newton_tol = 3e-2
     ridge_iterations = 1  # on separable classes, the loss decreases as long as the ridge does
+    suits_output_layer = True
     tasks = ("classification",)
     forecasts_score = True
 

@@ -14,6 +14,7 @@ class SquaredError(Loss):
     name = "squared_error"
     gauss_newton_tol = 3e-2
     ridge_iterations = 1
+    suits_output_layer = True
     forecasts_score = True
     calibrates_classes = True
 
