@@ -98,10 +98,10 @@ class TestTogether:
 
     @pytest.mark.parametrize("size", [1, 2, 3, 4])
     def test_bytes_exchanged(self, done, size):
-        """n·c numbers and five counts to add, one number for the scale and one for the stop decision, 8 bytes each."""
+        """n·c numbers and six counts to add, one number for the scale and one for the stop decision, 8 bytes each."""
         _, y = workers.problem()
         for rank in range(size):
-            assert facts(done, f"facts.{size}.{rank}")["bytes"] == [8 * (y.size + 5 + 1 + 1)]
+            assert facts(done, f"facts.{size}.{rank}")["bytes"] == [8 * (y.size + 6 + 1 + 1)]
 
     def test_the_history_counts_all_workers(self, done, alone):
         result = alone[1]

@@ -265,8 +265,8 @@ class TestTorchrun:
         for name in ("2x2.plain", "2x2.momentum", "1x4.momentum"):
             for one in facts(done, name):
                 rows, neurons = one["held"]["rows"], one["held"]["neurons"]
-                predictions = rows * 2 + 5 + 1 if name.startswith("2x2") else 0
-                numbers = predictions + neurons * grid_workers.FEATURES + 1 + (2 + 1) + (5 + 1) + 1
+                predictions = rows * 2 + 6 + 1 if name.startswith("2x2") else 0
+                numbers = predictions + neurons * grid_workers.FEATURES + 1 + (2 + 1) + (6 + 1) + 1
                 assert one["bytes"] == [8 * numbers]
 
     def test_early_stopping_and_tol(self, done):
