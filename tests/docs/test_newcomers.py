@@ -72,7 +72,9 @@ def test_the_tutorial_runs(rentals, monkeypatch):
     assert "No answer" not in compared
 
     run(*followed[3])
-    assert (rentals / "predictions.csv").read_text().startswith("rental,prediction,p(no),p(yes)\nR20000,no,0.8")
+    predicted = (rentals / "predictions.csv").read_text().splitlines()
+    assert predicted[0] == "rental,prediction,p(no),p(yes)"
+    assert re.match(r"R20000,no,0\.[89]", predicted[1])
 
     names = {"__name__": "tutorial"}
     for number, block in enumerate(blocks(TUTORIAL, "python"), 1):
