@@ -321,7 +321,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         chooses = self._solver_class().chooses_output_scale and not isinstance(self.solver, Solver)
         chooses = chooses and get_loss(self.loss).suits_output_layer
         least = max(_MIN_OUTPUT_WEIGHTS_PER_ROW * rows, _MIN_ACTIVE_FOR_OUTPUTS / max(upper_tail(threshold), 1e-300))
-        return "auto" if chooses and width >= least else 0.0
+        return "auto" if chooses and is_number(width) and width >= least else 0.0
 
     def _choose_settings(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, **given) -> TableSettings:
         return choose_settings(Z, targets, weight, **given)
