@@ -35,7 +35,7 @@ print(*sorted(Listener.compiled))
 @pytest.mark.slow
 def test_a_second_process_compiles_the_kernels_of_tangent_products(tmp_path: Path):
     """The process that fits loads these kernels, and compiles neither them nor those of gradient steps."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "2"}
     run = subprocess.run(
         [sys.executable, "-c", _FIRST_FIT], env=environment, capture_output=True, text=True, check=True, timeout=300
     )
