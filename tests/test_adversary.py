@@ -171,7 +171,7 @@ def test_a_row_that_is_another_alone_is_found(monkeypatch):
 
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(commands, "draw_table", lambda *_: (["a", "y"], [["1", "2"], ["3", "4"]], ","))
-    assert "alone is 9.0" in first_finding(commands.attack, range(1))
+    assert "alone is [9.0]" in first_finding(commands.attack, range(1))
 
 
 def test_a_command_with_a_traceback_is_found(monkeypatch):

@@ -9,6 +9,7 @@ end with no other exit code than 0 or 2, and prints no traceback.
 import atexit
 import io
 import json
+import os
 import random
 import re
 import resource
@@ -18,9 +19,11 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 
@@ -290,9 +293,23 @@ def victims() -> Victims:
     folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
     atexit.register(folder.cleanup)
     made = Victims(Path(folder.name))
+    _fill_buffers()
     for k in range(WARM_UP):
         _use(made, -1 - k, None)
     return made
+
+
+def _fill_buffers() -> None:
+    """Let OpenBLAS allocate its work space now: one buffer for each thread that multiplies at the same time."""
+    ready = Barrier(2 * (os.cpu_count() or 1))
+
+    def multiply(_: int) -> None:
+        ready.wait()
+        for _ in range(20):
+            np.ones((300, 300)) @ np.ones((300, 300))
+
+    with ThreadPoolExecutor(ready.parties) as pool:
+        list(pool.map(multiply, range(ready.parties)))
 
 
 def attack(seed: int, counts: Counter) -> None:
