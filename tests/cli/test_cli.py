@@ -138,6 +138,8 @@ class TestRefusedSettings:
             ("--momentum 1", "momentum must be at least 0 and below 1, got 1.0"),
             ("--bias 0", "bias must be 'auto' or a positive number, got 0.0"),
             ("--dtype float16", "dtype must be 'float32' or 'float64', got 'float16'"),
+            ("--dtype 1_000", "dtype must be 'float32' or 'float64', got '1_000'"),
+            ("--dtype nan", "dtype must be 'float32' or 'float64', got 'nan'"),
             ("--seed -1", "seed must be at least 0 and below 2**32, got -1"),
             ("--drop y", "--drop y would drop the target; drop other columns"),
             ("--drop aa", "--drop 'aa' is not a column of the table; did you mean 'a'?"),

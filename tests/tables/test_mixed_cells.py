@@ -168,3 +168,16 @@ class TestNewWords:
     def test_a_number_of_another_format_is_refused(self):
         with pytest.raises(InputError, match=r"'age'.*'3,5'"):
             self.encoder.encode(pl.DataFrame({"age": ["1", "3,5", "3"]}))
+
+
+def test_a_new_word_alone_counts_as_missing_as_within_a_table():
+    """Training had words among the numbers of the column, so that another word does not mean another column."""
+    frame = pl.DataFrame({"a": ["0", "1", "2", "green", "3", "1", "green", "2"], "b": np.arange(8.0)})
+    with pytest.warns(UserWarning, match="green"):
+        model = ShiftedReLURegressor(width=20, max_iter=2).fit(frame, np.arange(8.0))
+    rows = pl.DataFrame({"a": ["red", "1", "2", "3"], "b": [1.0, 2.0, 3.0, 4.0]})
+    with pytest.warns(UserWarning, match="red"):
+        whole = model.predict(rows)
+    with pytest.warns(UserWarning, match="red"):
+        alone = model.predict(rows[:1])
+    assert alone[0] == pytest.approx(whole[0], abs=1e-3)

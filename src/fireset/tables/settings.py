@@ -72,8 +72,8 @@ class TableSettings:
     forecast: float | None = None  # expected accuracy, or R²
     pieces: list[Pieces] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    left_out: np.ndarray | None = None  # leave-one-out predictions for ``chosen_rows``, (rows, c)
-    chosen_rows: np.ndarray | None = None
+    left_out: np.ndarray | None = field(default=None, repr=False)  # leave-one-out predictions, (chosen rows, c)
+    chosen_rows: np.ndarray | None = field(default=None, repr=False)
 
     def in_words(self, score: str = "score", names: list[str] | None = None) -> str:
         """Describe the settings and the expected score in one line.

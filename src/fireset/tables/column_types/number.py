@@ -98,14 +98,14 @@ class NumberColumn(NumericColumn):
     def _ignored_words(self, text: pl.Series) -> pl.Series:
         """Mark words that were not in training and count as missing.
 
-        No cell is marked if missing cells are refused, or if half of the cells or more are such words: then the column
-        is another one than in training, and is refused.
+        No cell is marked if missing cells are refused. If training had no words and half of the cells or more are
+        words, the column is another one than in training: no cell is marked, and the column is refused.
         """
         import polars as pl
 
         if self.fill is not None and isinstance(self.text_format, NumberFormat):
             words = self.text_format.unknown_words(text)
-            if 2 * int(words.sum()) < text.len():
+            if self.text_format.words or 2 * int(words.sum()) < text.len():
                 return words
         return pl.Series([False]).new_from_index(0, text.len())
 
