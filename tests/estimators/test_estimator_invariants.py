@@ -197,6 +197,24 @@ def test_targets_of_any_other_size_are_scaled(loss, size):
     np.testing.assert_allclose(model.predict(ROWS) / size, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "1_000", "nan", "", 7])
+@pytest.mark.parametrize("engine", ["auto", "dense"])
+def test_other_precisions_are_refused(dtype, engine):
+    with pytest.raises(InputError, match=r"dtype.*got"):
+        ShiftedReLURegressor(200, dtype=dtype, engine=engine, random_state=0).fit(ROWS, TARGETS)
+
+
+def test_a_damping_that_overflows_ends_training():
+    """Found by ``make adversary``: a large ridge relative to tiny weights, tol=0."""
+    model = ShiftedReLURegressor(
+        200, loss="huber", ridge=1e6, tol=0.0, max_iter=60, solver="gauss-newton", random_state=0, **FIXED
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(ROWS, TARGETS, sample_weight=np.full(len(ROWS), 1e-302))
+    assert np.isfinite(model.predict(ROWS)).all()
+
+
 def test_partial_fit_refuses_targets_out_of_range():
     model = ShiftedReLURegressor(200, random_state=0).partial_fit(ROWS, TARGETS)
     with pytest.raises(InputError, match=r"`y`"):

@@ -260,7 +260,7 @@ class GaussNewton(Solver):
         if self._trial is not None:
             point = self._judge(self._trial, point)
             self._trial = None
-        if self._damping > _MAX_DAMPING * self._ridge:
+        if self._damping > _MAX_DAMPING * self._ridge or not isfinite(self._ridge + self._damping):
             self._stop_without_step(point.objective)
         elif self._is_slow():
             self.converged, self.stalled = not self._linear.reached_limit, self._linear.reached_limit

@@ -159,14 +159,16 @@ class GatheredPreconditioner:
 
 
 class OutputPreconditioner:
-    """A separate preconditioner for each output."""
+    """A separate preconditioner for each output, applied in parallel."""
 
     def __init__(self, parts: list[Preconditioner]):
         self._parts = parts
 
     def apply(self, vector: np.ndarray) -> np.ndarray:
-        columns = [part.apply(vector[:, k : k + 1]) for k, part in enumerate(self._parts)]
-        return np.concatenate(columns, axis=1)
+        def apply(k: int) -> np.ndarray:
+            return self._parts[k].apply(vector[:, k : k + 1])
+
+        return np.concatenate(parallel_map(apply, range(len(self._parts)), uses_blas=True), axis=1)
 
 
 class PartialCholeskyPreconditioner:
