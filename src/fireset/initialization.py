@@ -8,6 +8,7 @@ Normals are computed by the inverse distribution function because it takes exact
 
 import numpy as np
 
+from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map
 
 _WORDS_PER_COUNTER = 4  # Philox 4x64 returns four 64-bit words per counter value
@@ -44,6 +45,28 @@ def draw_output_weights(seed: int, n_outputs: int, start: int, stop: int, dtype=
     words = _words(seed, _SIGN_STREAM, start, stop, counters)
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=n_outputs, bitorder="little")
     return (2.0 * bits - 1.0).astype(dtype)
+
+
+def copies_for_outputs(n_outputs: int) -> int:
+    """Return the number Q of copies of a neuron at an orthogonal start: the least power of two above ``n_outputs``."""
+    return 2 ** int(n_outputs).bit_length()
+
+
+def copy_signs(start: str, n_outputs: int) -> np.ndarray:
+    """Return the factors of the output weights of each copy of a neuron, (copies, n_outputs), all ±1.
+
+    "paper" has one copy. "antisymmetric" has two with opposite signs. "orthogonal" has Q copies, and the factors are
+    columns of a Hadamard matrix: for outputs k ≠ l, Σ_q s_qk s_ql = 0, and Σ_q s_qk = 0.
+    """
+    if start == "paper":
+        return np.ones((1, n_outputs))
+    if start == "antisymmetric":
+        return np.repeat([[1.0], [-1.0]], n_outputs, axis=1)
+    if start == "orthogonal":
+        from scipy.linalg import hadamard
+
+        return hadamard(copies_for_outputs(n_outputs))[:, 1 : n_outputs + 1].astype(np.float64)
+    raise InputError(f"start must be 'paper', 'antisymmetric' or 'orthogonal', got {start!r}")
 
 
 def _words(seed: int, stream: int, start: int, stop: int, counters: int) -> np.ndarray:

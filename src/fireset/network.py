@@ -18,7 +18,7 @@ from fireset._util.shard_files import joined_shards, own_shards, remove_shards
 from fireset.fire_sets import fire_sets_of_pairs
 from fireset.hsr import build
 from fireset.hsr.cost import pays_to_search
-from fireset.initialization import draw_output_weights, draw_weights
+from fireset.initialization import copy_signs, draw_output_weights, draw_weights
 from fireset.sparse_rows import Rows, SparseRows, first_nonfinite, is_sparse, kernel_rows
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ class Tile(NamedTuple):
     neurons: slice
     samples: slice
     activations: np.ndarray
+
+
+def check_dtype(dtype) -> Any:
+    """Return ``dtype`` as a NumPy type, or raise InputError if it is neither float32 nor float64."""
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError):  # NumPy raises ValueError for "1_000"
+        found = None
+    if found is None or found not in (np.float32, np.float64):
+        raise InputError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
+    return found
 
 
 class ShiftedReLUNetwork:
@@ -115,9 +126,12 @@ class ShiftedReLUNetwork:
             b; "paper" is √(0.4 ln m).
         alpha : float, optional
             Set b = √(0.5 (1 − α) ln m) instead; α = 0.2 in the paper. The smaller α, the fewer pairs are active.
-        start : "paper" or "antisymmetric"
+        start : "paper", "antisymmetric" or "orthogonal"
             "antisymmetric" draws half of the neurons; the other half has equal weights and opposite output weights, so
-            that f is 0 before training. ``width`` must then be even.
+            that f is 0 before training. ``width`` must then be even. "orthogonal" draws ``width``/Q neurons and copies
+            each Q times (``copies_for_outputs``), with output weights whose columns are orthogonal over the copies and
+            have sum 0: f is 0, and the tangent kernel between different outputs is 0 as well. ``width`` must then be
+            divisible by Q.
         output_scale : float
             κ.
         neurons : (start, stop), optional
@@ -130,24 +144,18 @@ class ShiftedReLUNetwork:
         seed = whole_number("seed", seed, 0)
         if seed >= 2**64:
             raise InputError(f"seed must be below 2**64, got {seed}")
-        try:
-            dtype = np.dtype(dtype)
-        except (TypeError, ValueError):  # NumPy raises ValueError for "1_000"
-            raise InputError(f"dtype must be 'float32' or 'float64', got {dtype!r}") from None
-        if dtype not in (np.float32, np.float64):
-            raise InputError(f"dtype must be 'float32' or 'float64', got '{dtype}'")
-        if start not in ("paper", "antisymmetric"):
-            raise InputError(f"start must be 'paper' or 'antisymmetric', got {start!r}")
-        if start == "antisymmetric" and width % 2:
-            raise InputError(f"width must be even for start='antisymmetric', got {width}")
-        drawn = width // 2 if start == "antisymmetric" else width  # the others are copies of these
+        dtype = check_dtype(dtype)
+        signs = copy_signs(start, n_outputs)
+        if width % len(signs):
+            needed = "even" if len(signs) == 2 else f"divisible by {len(signs)}"
+            raise InputError(f"width must be {needed} for start={start!r} with {n_outputs} outputs, got {width}")
+        drawn = width // len(signs)  # the others are copies of these
         first, stop = neurons or (0, width)
-        parts = [(first, drawn), (drawn, stop)] if first < drawn < stop else [(first, stop)]
-        weights = [draw_weights(seed, n_features, lo % drawn, lo % drawn + hi - lo, dtype) for lo, hi in parts]
-        output_weights = [
-            draw_output_weights(seed, n_outputs, lo % drawn, lo % drawn + hi - lo, dtype) * (1 if lo < drawn else -1)
-            for lo, hi in parts
-        ]
+        weights, output_weights = [], []
+        for copy in range(first // drawn, -(-stop // drawn)):
+            part = max(first - copy * drawn, 0), min(stop - copy * drawn, drawn)
+            weights.append(draw_weights(seed, n_features, *part, dtype))
+            output_weights.append(draw_output_weights(seed, n_outputs, *part, dtype) * signs[copy].astype(dtype))
         b = choose_threshold(width, threshold, alpha)
         aligned = aligned_empty(stop - first, n_features, dtype)
         out = aligned if aligned.shape[1] == n_features else None  # aligned only if rows fill whole cache lines

@@ -12,12 +12,14 @@ from fireset.estimators.network_bias import choose_bias
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.column_map import ColumnMap
 from fireset.tables.sphere import SphereMap
+from fireset.training.stopping import StopReason
 
 
 @pytest.fixture
 def few_rows_suffice(monkeypatch):
     """Use centres from 1,000 rows on."""
     monkeypatch.setattr(base, "_MIN_ROWS_FOR_CENTRES", 1000)
+    monkeypatch.setattr(base, "_MIN_TARGETS_FOR_CENTRES", 1000)
     monkeypatch.setattr(network_bias, "_FITTED_ROWS", 600)
     monkeypatch.setattr(network_bias, "_COMPARED_ROWS", 300)
     monkeypatch.setattr(network_bias, "_CENTRES", 100)
@@ -28,7 +30,10 @@ def few_rows_suffice(monkeypatch):
     [
         ({}, (1000, 20, 1), "gauss-newton"),
         ({}, (10**6, 20, 1), "nystrom"),
-        ({}, (10**6, 20, 10), "gauss-newton"),
+        ({}, (100_000, 20, 10), "gauss-newton"),
+        ({}, (200_000, 20, 10), "nystrom"),
+        ({}, (10**6, 20, 10), "nystrom"),
+        ({}, (10**6, 20, 32), "gauss-newton"),
         ({"width": 20_000}, (100_000, 20, 1), "nystrom"),
         ({"width": 2}, (100_000, 20, 1), "gradient"),
         ({"learning_rate": 0.1}, (10**6, 20, 1), "gradient"),
@@ -52,6 +57,11 @@ def test_width_does_not_depend_on_the_number_of_rows():
     widths = [ShiftedReLURegressor().width_for(rows, 20, 1) for rows in (10**5, 10**6, 10**7)]
     assert widths == [20_000] * 3
     assert ShiftedReLURegressor(solver="gauss-newton").width_for(10**6, 20, 1) < 20_000
+
+
+@pytest.mark.parametrize(("outputs", "width"), [(1, 20_000), (3, 20_000), (7, 20_000), (10, 40_000), (31, 80_000)])
+def test_width_has_a_copy_of_each_neuron_for_every_output(outputs, width):
+    assert ShiftedReLURegressor().width_for(10**6, 20, outputs) == width
 
 
 def test_width_for_very_many_columns_fits_into_memory():
@@ -78,6 +88,32 @@ def test_classification_is_as_good_as_with_gauss_newton():
         model = ShiftedReLUClassifier(width=4000, random_state=0, solver=solver).fit(X[:3500], y[:3500])
         scores[model.solver_] = model.score(X[3500:], y[3500:])
     assert scores["nystrom"] > scores["gauss-newton"] - 0.01
+
+
+@pytest.mark.usefixtures("few_rows_suffice")
+def test_several_classes_are_as_good_as_with_gauss_newton(tmp_path):
+    X, y = make_classification(6000, 12, n_informative=8, n_classes=5, random_state=0)
+    scores = {}
+    for solver in ("auto", "gauss-newton"):
+        model = ShiftedReLUClassifier(width=6000, random_state=0, solver=solver).fit(X[:4000], y[:4000])
+        scores[model.solver_] = model.score(X[4000:], y[4000:])
+        assert model.result_.stop_reason is StopReason.TOL
+        if model.solver_ == "nystrom":
+            assert len(model.result_.history) <= 2  # outputs are not coupled: one round solves the system
+            fireset.save(model, tmp_path / "model.safetensors")
+            again = fireset.load(tmp_path / "model.safetensors")
+            assert np.array_equal(again.predict_proba(X[:50]), model.predict_proba(X[:50]))
+    assert scores["nystrom"] > scores["gauss-newton"] - 0.015
+
+
+@pytest.mark.usefixtures("few_rows_suffice")
+def test_a_width_is_rounded_up_to_the_copies_of_the_start():
+    X, y = make_friedman1(1200, 5, random_state=0)
+    model = ShiftedReLURegressor(width=2001, random_state=0)
+    with pytest.warns(UserWarning, match="2004"):
+        model.fit(X, np.column_stack([y, -y, y**2]))
+    assert model.network_.width == 2004
+    assert model.score(X, np.column_stack([y, -y, y**2])) > 0.9
 
 
 @pytest.mark.usefixtures("few_rows_suffice")

@@ -68,7 +68,39 @@ def test_kernel_is_that_of_the_network(start, dtype, sparse):
     found = np.vstack([K.copy() for _, K in kernel.blocks(rows)]) * kernel.unit
     assert np.abs(found - expected).max() <= 1e-6 * expected.max()
     assert np.abs(kernel.matrix * kernel.unit - expected[:37]).max() <= 1e-6 * expected.max()
-    assert kernel.twins == (start == "antisymmetric")
+    assert kernel.copies == (2 if start == "antisymmetric" else 1)
+
+
+@pytest.mark.parametrize(("outputs", "copies"), [(1, 2), (2, 4), (3, 4), (4, 8), (9, 16)])
+def test_outputs_of_an_orthogonal_start_share_no_gradient(outputs, copies):
+    network, X = _network(outputs=outputs, width=480, start="orthogonal"), _rows(30)
+    fires = network.fire_sets(X).toarray().astype(float)
+    assert np.abs(network.predict(X)).max() <= 1e-11
+    for k in range(outputs):
+        for other in range(outputs):
+            signs = network.output_weights[:, k] * network.output_weights[:, other]
+            counts = (fires * signs) @ fires.T
+            assert np.array_equal(counts, fires @ fires.T if k == other else np.zeros_like(counts))
+    assert CentreKernel(network, X).copies % copies == 0
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+def test_one_round_solves_all_outputs_of_an_orthogonal_start(outputs):
+    """Each output is that of a network of its own; one pass over the rows suffices."""
+    X, rng = _rows(300), np.random.default_rng(1)
+    Y = np.column_stack([np.sin((k + 1) * X[:, 0]) + X[:, 1] ** 2 for k in range(outputs)])
+    weight = rng.uniform(0.5, 2.0, len(X))
+    network = _network(outputs=outputs, width=3200, start="orthogonal")
+    start = network.copy()
+    solver = NystromGaussNewton(ridge=3e3, tol=1e-3, centres=60)
+    result = train(network, X, Y, solver=solver, sample_weight=weight, max_iter=5)
+    assert (result.stop_reason, solver.passes) == (StopReason.TOL, 1)
+    for k in range(outputs):
+        one = ShiftedReLUNetwork(start.weights, start.output_weights[:, k : k + 1], start.threshold, 1000.0)
+        expected = _reference(one, X, solver._centres, Y[:, k], weight, 3e3, "squared_error")
+        difference = np.abs(network.predict(X)[:, k] - expected)
+        assert np.median(difference) <= 1e-10  # exact unless a pair changes state
+        assert difference.max() <= 0.05
 
 
 @pytest.mark.parametrize("width", [2, 63, 64, 65, 402])

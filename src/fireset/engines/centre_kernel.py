@@ -4,7 +4,7 @@ Between row x_i and centre c_j the kernel of one output is (κ²/m) ⟨x_i, c_j�
 rows the pre-activations are computed, their comparison with the threshold gives one bit per row and neuron, and common
 bits are counted 512 neurons at a time. Nothing is kept but the bits of the centres: neither memory
 nor preprocessing depends on the number of active pairs. The bits of a row cost 2·m·d operations, its counts M·m/512
-instructions for M centres. At an antisymmetric start half of the neurons suffice.
+instructions for M centres. Copies of a neuron, which antisymmetric and orthogonal starts have, are computed once.
 """
 
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ class CentreKernel:
     Attributes
     ----------
     centres : (M, d) array or SparseRows
-    twins : bool
-        Whether both halves of the neurons have equal weights, as at an antisymmetric start.
+    copies : int
+        Number of equal parts of the weights: 2 at an antisymmetric start.
     active_per_centre : float
         Number of active neurons of a centre, on average.
     unit : float
@@ -39,18 +39,16 @@ class CentreKernel:
     """
 
     def __init__(self, network: ShiftedReLUNetwork, centres: Rows):
-        W, half = network.weights, network.width // 2
-        self.twins = network.width % 2 == 0 and np.array_equal(W[:half], W[half:])
-        self._weights = W[:half] if self.twins else W
+        self.copies = _copies(network.weights)
+        self._weights = network.weights[: network.width // self.copies]
         self._weight_norms = row_norms(self._weights)
         self._threshold = network.dtype.type(network.threshold)
         self._blocks = register_blocks(network, self._weights, centres)
         self.centres, self._bits = centres, self._firing_bits(centres)
-        copies = 2.0 if self.twins else 1.0
         active = np.bitwise_count(self._bits).sum(axis=1)
-        self.active_per_centre = copies * float(active.mean())
+        self.active_per_centre = self.copies * float(active.mean())
         mean = float(np.mean(active * row_norms(centres) ** 2)) or 1.0
-        self.unit = mean * copies / network.squared_divisor
+        self.unit = mean * self.copies / network.squared_divisor
         self._factor = 1.0 / mean
 
     def keep(self, centres: np.ndarray) -> None:
@@ -119,3 +117,11 @@ class CentreKernel:
                 H[:, :count] = by_neuron.T
             pack_above(H, threshold, bits, lo // 64)
         return bits
+
+
+def _copies(W: np.ndarray) -> int:
+    """Return the largest power of two Q for which the weights (m, d) are Q equal parts of m/Q neurons."""
+    copies, size = 1, len(W)
+    while size % 2 == 0 and size >= 2 and np.array_equal(W[: size // 2], W[size // 2 : size]):
+        copies, size = 2 * copies, size // 2
+    return copies

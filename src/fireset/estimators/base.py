@@ -37,7 +37,8 @@ from fireset.estimators.width import (
     choose_width_for_centres,
     theory_width,
 )
-from fireset.network import ShiftedReLUNetwork, choose_threshold
+from fireset.initialization import copy_signs
+from fireset.network import ShiftedReLUNetwork, check_dtype, choose_threshold
 from fireset.sparse_rows import is_sparse
 from fireset.tables.column_map import ColumnMap
 from fireset.tables.encoder import TableEncoder
@@ -62,6 +63,8 @@ _MIN_WEIGHTS_PER_TARGET = 2  # for Gauss–Newton; figures in docs/solvers.md
 _MIN_OUTPUT_WEIGHTS_PER_ROW = 2.0  # below, the output layer is not trained by default,
 _MIN_ACTIVE_FOR_OUTPUTS = 500  # nor with fewer active neurons for a row; 1,000 neurons have 67 and lose 0.1 of R²
 _MIN_ROWS_FOR_CENTRES = 20_000  # for "nystrom"; figures in docs/solvers.md
+_MIN_TARGETS_FOR_CENTRES = 1_500_000  # rows times outputs, for "nystrom" with several outputs
+_MAX_OUTPUTS_FOR_CENTRES = 31  # 32 copies of each neuron
 _MAX_COLUMNS_FOR_CENTRES = 200  # beyond, the pre-activations of all pairs cost more than products of the active ones
 _MIN_PIECES_GAIN = 0.1  # of the loss, for "nystrom", whose cost is proportional to the number of columns
 _NOT_CONVERGED_DECREASE = 0.01  # relative decrease of the loss over the last 10 iterations that gives a warning
@@ -126,6 +129,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.missing not in ("impute", "error"):
             raise InputError(f"missing must be 'impute' or 'error', got {self.missing!r}")
         whole_number("max_iter", self.max_iter, 1)
+        check_dtype(self.dtype)
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
         GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # checks these three
@@ -135,8 +139,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         self._check_solver()
         if not isinstance(self.engine, str | Engine):
             raise InputError(f"`engine` must be a name or an Engine, got {self.engine!r}.")
-        if self.start not in ("auto", "paper", "antisymmetric"):
-            raise InputError(f"start must be 'auto', 'paper' or 'antisymmetric', got {self.start!r}")
+        starts = ("auto", "paper", "antisymmetric", "orthogonal")
+        if self.start not in starts:
+            raise InputError(f"start must be one of {', '.join(starts)}, got {self.start!r}")
         threshold, scale = self.threshold, self.output_scale
         if not isinstance(threshold, str) and not (is_number(threshold) and abs(threshold) <= _MAX_THRESHOLD):
             raise InputError(
@@ -193,12 +198,13 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _suits_centres(self, rows: int, columns: int, outputs: int) -> bool:
         """Return whether "nystrom" is faster and as accurate as "gauss-newton" for this many dense rows.
 
-        It needs one process, the default engine, a loss that one round minimizes, and a nearly linear network. With
-        several outputs its system leaves out their coupling, and a round increases the loss.
+        It needs one process, the default engine, a loss that one round minimizes, and a nearly linear network. Several
+        outputs need an orthogonal start, with as many copies of each neuron.
         """
         return (
             rows >= _MIN_ROWS_FOR_CENTRES
-            and outputs == 1
+            and (outputs == 1 or rows * outputs >= _MIN_TARGETS_FOR_CENTRES)
+            and outputs <= _MAX_OUTPUTS_FOR_CENTRES
             and columns <= _MAX_COLUMNS_FOR_CENTRES
             and current_group().size == 1
             and self.engine == "auto"
@@ -235,7 +241,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             compile_in_background(self.dtype, several_outputs=outputs > 1)
         default_threshold = THRESHOLD_FOR_CENTRES if on_centres else THRESHOLD
         threshold = default_threshold if self.threshold == "auto" else self.threshold
-        start = "antisymmetric" if self.start == "auto" else self.start
+        default_start = "orthogonal" if on_centres and outputs > 1 else "antisymmetric"
+        start = default_start if self.start == "auto" else self.start
         by_theory = self.width == "theory"
         if by_theory:
             check_theory_settings(start, self._scale_for_start(start), self.loss, outputs, X)
@@ -243,7 +250,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         width = PAPER_WIDTH
         if not by_theory:
             width = self.width_for(X.shape[0], X.shape[1], outputs, sparse=is_sparse(X))
-        width = self._width_for_start(width, start)
+        width = self._width_for_start(width, start, outputs)
         if is_whole_number(width):  # other values are refused by the network
             shard = -(-width // current_grid().same_rows.size)
             check_weights(shard, X.shape[1] + 1, self.dtype, momentum=self.momentum > 0, limit=memory)
@@ -290,16 +297,19 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         words = self.settings_.in_words(score, None if not self._by_name and self._of_numbers else names)
         print_status(f"chosen: {words}")
 
-    def _width_for_start(self, width: int, start: str) -> int:
-        """Return ``width``, or the next even number where the start needs pairs of neurons."""
-        if start == "paper" or not is_whole_number(width) or width < 2 or width % 2 == 0:
+    def _width_for_start(self, width: int, start: str, outputs: int) -> int:
+        """Return ``width``, or the next multiple of the number of copies that the start has of each neuron."""
+        copies = len(copy_signs(start, outputs))
+        if not is_whole_number(width) or width < 2 or width % copies == 0:
             return width
+        rounded = -(-width // copies) * copies
+        number = "in pairs" if copies == 2 else f"{copies} at a time"
         warnings.warn(
-            f"`width`={width} is rounded up to {width + 1}: neurons come in pairs unless start='paper'.",
+            f"`width`={width} is rounded up to {rounded}: neurons come {number} unless start='paper'.",
             UserWarning,
             stacklevel=2,
         )
-        return width + 1
+        return rounded
 
     def _scale_for_start(self, start: str) -> float:
         """Return κ. A fixed learning rate is meant for the network of the paper, whose κ is 1."""
@@ -331,7 +341,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.width != "auto":
             return self.width  # pyright: ignore[reportReturnType] - the network checks it
         if self.solver_for(rows, columns, outputs, sparse=sparse) == "nystrom":
-            return choose_width_for_centres(columns + 1)
+            return choose_width_for_centres(columns + 1, outputs)
         threshold = THRESHOLD if isinstance(self.threshold, str) else self.threshold
         return choose_width(rows, columns + 1, outputs, threshold)
 

@@ -49,9 +49,10 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         object of ``fireset.training.solvers`` has its own learning rate, momentum and ridge.
     ridge : "auto" or float, default="auto"
         λ of "gauss-newton": the objective is the loss plus (λ/2) ‖W − W₀‖². "auto" chooses it by leave-one-out.
-    start : "auto", "antisymmetric" or "paper", default="auto"
-        Initial weights. "antisymmetric", which "auto" selects, draws pairs of neurons with opposite signs: the network
-        is 0 before training. "paper" draws all neurons independently.
+    start : "auto", "antisymmetric", "orthogonal" or "paper", default="auto"
+        Initial weights. "antisymmetric" draws pairs of neurons with opposite signs: the network is 0 before training.
+        "orthogonal" draws more copies, so that outputs do not share gradients. "paper" draws all neurons
+        independently. "auto" is "orthogonal" for several outputs with "nystrom", else "antisymmetric".
     output_scale : "auto" or float, default="auto"
         κ, between 1e-6 and 1e6: outputs are multiplied by it, and weights move 1/κ as far. "auto" is 1000 for
         "gauss-newton" and 10 for "gradient", and 1 with ``start="paper"`` or a fixed learning rate.

@@ -13,6 +13,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset._util.system_memory import available_bytes
+from fireset.initialization import copies_for_outputs
 from fireset.training.losses import Loss, SquaredError
 
 THRESHOLD = 1.5
@@ -24,6 +25,7 @@ _MAX_ACTIVE_PAIRS = 1e8  # beyond, a tangent product takes seconds
 _BYTES_PER_ACTIVE_PAIR = 24  # candidate, reference value, active row, and spare capacity
 _BYTES_PER_WEIGHT = 24  # float32, with the copies that training keeps
 _SHARE_OF_MEMORY = 0.25
+_MIN_DIFFERENT_NEURONS = 2500  # for "nystrom" with several outputs
 _MIN_WIDTH, _MAX_WIDTH = 2_000, 200_000
 
 
@@ -73,11 +75,13 @@ def theory_width(rows: np.ndarray, targets: np.ndarray, threshold: float | str) 
     return int(found.width)
 
 
-def choose_width_for_centres(columns: int) -> int:
-    """Return an even number of neurons for "nystrom", whose memory does not depend on the active pairs.
+def choose_width_for_centres(columns: int, outputs: int) -> int:
+    """Return a number of neurons for "nystrom", whose memory does not depend on the active pairs.
 
-    The width is 20,000 for any number of rows, and lower for very many columns, so that the weights fit into a quarter
-    of the memory.
+    The width is 20,000 for any number of rows, or 2,500 different neurons with a copy for each output if that is more.
+    It is lower for very many columns, so that the weights fit into a quarter of the memory.
     """
+    copies = copies_for_outputs(outputs)
     limit = _SHARE_OF_MEMORY * available_bytes() / (_BYTES_PER_WEIGHT * columns)
-    return 2 * round(max(_MIN_WIDTH, min(_WIDTH, limit)) / 2)
+    width = max(_MIN_WIDTH, min(max(_WIDTH, _MIN_DIFFERENT_NEURONS * copies), limit))
+    return copies * round(width / copies)

@@ -35,8 +35,9 @@ class ShiftedReLU(nn.Module):
         b; "paper" is √(0.4 ln m). The larger b, the fewer pairs are active.
     trained_outputs : bool
         Whether A is a parameter; otherwise a buffer of ±1.
-    start : "paper" or "antisymmetric"
+    start : "paper", "antisymmetric" or "orthogonal"
         "antisymmetric" draws pairs of neurons with opposite output weights, so that f is 0 before training.
+        "orthogonal" draws copies of each neuron, so that the gradients of different outputs are orthogonal as well.
     output_scale : float
         κ.
     sparse : bool

@@ -18,9 +18,9 @@ Three approximations, none of which affects the reported loss, which is that of 
 1. The optimum is that over the span of the centres' gradients.
 2. The kernel is that of the initial weights. With a large output scale κ hardly any pair changes state. The trust ratio
    of the round shows whether it does.
-3. With several outputs, the matrix leaves out the blocks of the kernel between different outputs, whose entries are
-   noise of order 1/√m. The gradient J_M Jᵀe includes them, by a dense pass over all pairs, so that further rounds
-   converge to the optimum over the span.
+3. The kernel between different outputs is 0 at an orthogonal start. At other starts its entries are noise of order
+   1/√m: the matrix leaves them out, and the gradient J_M Jᵀe includes them, by a dense pass over all pairs, so that
+   further rounds converge to the optimum over the span.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.training.run import Run
 from fireset.training.solvers.gauss_newton import GaussNewton, _Point, _Proposal, choose_ridge
 
-CENTRES = 1600
+CENTRES, SHARED_CENTRES = 1600, 3200  # default for one output, and for several, which share the sums over the rows
 _GRAM_TILE = 512  # largest number of centres of a tile of K_Mn B K_nM that one task adds to
 _SPLIT_ROWS = 512  # rows of a block that one task splits
 _LARGE_DIRECTIONS = 16  # directions of the centres that are summed in float64
@@ -54,9 +54,10 @@ class NystromGaussNewton(GaussNewton):
     ----------
     ridge, tol
         As for ``GaussNewton``. "auto" chooses the ridge by leave-one-out on the centres.
-    centres : int
-        Largest number M of centres. They are drawn from the rows, with probabilities proportional to sample weights. A
-        pass costs 2·m·d + M·m/512 + M² operations for each row; memory is that of a few M × M matrices.
+    centres : int, optional
+        Largest number M of centres, by default 1,600 for one output and 3,200 for several. They are drawn from the
+        rows, with probabilities proportional to sample weights. A pass costs 2·m·d + M·m/512 + M² operations for each
+        row; memory is that of a few M × M matrices.
 
     Attributes
     ----------
@@ -72,9 +73,9 @@ class NystromGaussNewton(GaussNewton):
     chooses_output_scale = False
     shares_rows = False
 
-    def __init__(self, ridge: float | str = "auto", tol: float = 1e-3, centres: int = CENTRES):
+    def __init__(self, ridge: float | str = "auto", tol: float = 1e-3, centres: int | None = None):
         super().__init__(ridge, tol)
-        self._max_centres = whole_number("centres", centres, 1)
+        self._given_centres = None if centres is None else whole_number("centres", centres, 1)
         self.n_centres = self.passes = 0
 
     def _reset(self, run: Run) -> None:
@@ -85,7 +86,7 @@ class NystromGaussNewton(GaussNewton):
             )
         network, problem = run.network, run.problem
         weight = problem.weight
-        count = min(self._max_centres, np.count_nonzero(weight))
+        count = min(self._max_centres(network), np.count_nonzero(weight))
         drawn = np.random.default_rng(0).choice(len(weight), count, replace=False, p=weight / weight.sum())
         start = ShiftedReLUNetwork(
             self._initial_weights, network.output_weights, network.threshold, network.output_scale
@@ -99,15 +100,19 @@ class NystromGaussNewton(GaussNewton):
         self._rows_per_centre = float(weight.sum()) / max(self.n_centres, 1)
         self._centre_engine = create("dense")  # J_M and its transpose, at the initial weights
         self._centre_engine.start(start, self._kernel.centres)
-        half = network.width // 2
-        self._zero_at_start = self._kernel.twins and np.array_equal(
-            network.output_weights[:half], -network.output_weights[half:]
-        )
-        self._row_engine = create("dense", forward_only=True)  # Jᵀ of all rows, at the initial weights
-        self._row_engine.start(start, problem.X)
+        by_copy = network.output_weights.reshape(self._kernel.copies, -1, network.n_outputs)
+        self._zero_at_start = not by_copy.sum(axis=0).any()
+        products = np.einsum("qrk,qrl->rkl", by_copy, by_copy)
+        self._decoupled = bool((products == len(by_copy) * np.eye(network.n_outputs)).all())
+        if not self._decoupled:
+            self._row_engine = create("dense", forward_only=True)  # Jᵀ of all rows, at the initial weights
+            self._row_engine.start(start, problem.X)
         self._systems: list[_System] = []
         self._system_roots = np.empty((0, 0))
         self._expected: np.ndarray | None = None  # ∂L/∂u at the centres that the last round predicts
+
+    def _max_centres(self, network: ShiftedReLUNetwork) -> int:
+        return self._given_centres or (CENTRES if network.n_outputs == 1 else SHARED_CENTRES)
 
     def _choose_ridge(self) -> float:
         """Choose the ridge on the centres. All have one weight: they were drawn in proportion to theirs."""
@@ -122,7 +127,10 @@ class NystromGaussNewton(GaussNewton):
         return found.ridge
 
     def predictions(self) -> np.ndarray | None:
-        """Return zeros at an antisymmetric start, which need no forward pass, else None."""
+        """Return zeros where copies of neurons cancel, as at an antisymmetric start, else None.
+
+        Zeros need no forward pass.
+        """
         run = self.run
         if not (self._zero_at_start and np.array_equal(run.network.weights, self._initial_weights)):
             return None
@@ -176,7 +184,7 @@ class NystromGaussNewton(GaussNewton):
     def _sum_rows(self, residual: np.ndarray, roots: np.ndarray) -> np.ndarray:
         """Return J_M Jᵀe, (M, c), and make the systems of K_Mn B K_nM anew if the curvatures have changed.
 
-        For one output the first is K_Mn e, and one pass over the rows makes both sums.
+        If outputs are not coupled, the first is K_Mn e, and one pass over the rows makes both sums.
         """
         count, outputs = self.n_centres, residual.shape[1]
         if (roots == roots[:, :1]).all():
@@ -186,14 +194,14 @@ class NystromGaussNewton(GaussNewton):
         unchanged = bool(self._systems) and np.array_equal(roots, self._system_roots)
         gradient = np.zeros((count, outputs))
         grams = [] if unchanged else [_GramSum(self._directions) for _ in roots.T]
-        if outputs > 1:
+        if not self._decoupled:
             directions = np.zeros_like(self._initial_weights)
             neurons, sums = self._row_engine.gradient(residual)
             directions[neurons] = sums
             gradient = self._centre_engine.jacobian_product(directions) / self._kernel.unit
-        for rows, K in self._kernel.blocks(self.run.problem.X) if outputs == 1 or grams else ():
+        for rows, K in self._kernel.blocks(self.run.problem.X) if self._decoupled or grams else ():
             P = _split(K, self._directions)
-            if outputs == 1:
+            if self._decoupled:
                 gradient += K.T @ residual[rows].astype(K.dtype)
                 gradient += self._directions @ (P.T.astype(np.float64) @ residual[rows])
             for k, gram in enumerate(grams):
@@ -212,11 +220,11 @@ class NystromGaussNewton(GaussNewton):
         return {name: value for name, value in super().details().items() if name != "products"} | own
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {"centres": self._max_centres}
+        return super().settings() | {"centres": self._given_centres}
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
         """Return the memory of copies of the weights, M × M matrices, and a block of the kernel with a scaled copy."""
-        count, systems = min(self._max_centres, n_samples), min(network.n_outputs, _MAX_SYSTEMS)
+        count, systems = min(self._max_centres(network), n_samples), min(network.n_outputs, _MAX_SYSTEMS)
         matrices = 8.0 * count**2 * (6 + 2 * systems)
         block = 3.0 * min(BLOCK_ROWS, n_samples) * count * network.dtype.itemsize
         return 6.0 * network.weights.nbytes + count * network.width + matrices + block
