@@ -12,7 +12,7 @@ from fireset._util.checks import is_number, whole_number
 from fireset._util.errors import InputError
 from fireset._util.files import read_model, write_model, write_target
 from fireset._util.gaussian import upper_tail
-from fireset._util.parallel import parallel_map, ranges
+from fireset._util.parallel import one_blas_thread, parallel_map, ranges
 from fireset._util.rounding import deciding_band, row_norms
 from fireset._util.shard_files import joined_shards, own_shards, remove_shards
 from fireset.fire_sets import fire_sets_of_pairs
@@ -235,7 +235,7 @@ class ShiftedReLUNetwork:
 
     def _predict_untiled(self, X: Rows) -> np.ndarray:
         """Predict with one matrix product, for so few pairs that distributing the work would take longer."""
-        with np.errstate(over="ignore", invalid="ignore"):
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # equal bits beside other threads
             activations = X @ self.weights.T
             activations -= self.dtype.type(self.threshold)
             np.maximum(activations, 0, out=activations)

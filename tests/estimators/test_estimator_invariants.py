@@ -12,6 +12,7 @@ from sklearn.model_selection import train_test_split
 
 import fireset
 from fireset import InputError, ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset._util import parallel
 from fireset.training.losses import LOSSES, SquaredError, check_task
 from support.fixed_settings import FIXED
 
@@ -283,3 +284,31 @@ def test_class_weights_out_of_range(weights):
 def test_a_class_of_weight_zero(loss):
     model = fitted(loss, classification=True, class_weight={0: 0, 1: 1})
     assert np.isfinite(model.predict_proba(ROWS)).all()
+
+
+@pytest.fixture
+def two_blas_threads():
+    """Let BLAS use two threads, as at the start of a process on two cores."""
+    before = [(library, library.get_num_threads()) for library in parallel._blas_libraries()]
+    for library, _ in before:
+        parallel._set_threads(library, 2)
+    yield
+    for library, threads in before:
+        parallel._set_threads(library, threads)
+
+
+@pytest.mark.usefixtures("two_blas_threads")
+@pytest.mark.parametrize("kind", [ShiftedReLURegressor, ShiftedReLUClassifier])
+def test_a_fit_beside_others_has_equal_bits(kind):
+    """Found by ``make adversary``: a fit in another thread limits BLAS to one thread, which changes the order of sums."""
+    X = np.random.default_rng(0).standard_normal((1500, 40))
+    y = X[:, 0] if kind is ShiftedReLURegressor else np.digitize(X[:, 0], [-0.5, 0.5])
+
+    def outputs() -> np.ndarray:
+        model = kind(500, random_state=2, dtype="float64", bias=1.0, column_scales=None).fit(X, y)
+        small = model.network_.predict(model.rows_on_sphere(X[:60]))
+        return np.column_stack([small.reshape(60, -1), model._outputs(X)[:60].reshape(60, -1)])
+
+    alone = outputs()
+    with parallel.one_blas_thread():
+        assert np.array_equal(outputs(), alone)

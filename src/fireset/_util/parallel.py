@@ -157,7 +157,9 @@ def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - a forked child mu
 
 @contextmanager
 def one_blas_thread():
-    """Limit BLAS to one thread within the block. Costs a few microseconds.
+    """Limit BLAS to one thread within the block, or within a function (``@one_blas_thread()``). Costs a few microseconds.
+
+    The limit holds for the process. Without it, the same product has other bits beside a fit in another thread.
 
     Large factorizations use the threads of this module instead (``cholesky.py``): BLAS threads wait for each other by
     spinning, which is slow on a busy machine.

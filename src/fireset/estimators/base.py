@@ -214,6 +214,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             and isinstance(get_loss(self.loss), SquaredError)
         )
 
+    @one_blas_thread()
     def _begin(
         self,
         X,
@@ -375,6 +376,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             )
         return scales
 
+    @one_blas_thread()
     def fit_prepared(
         self, prepared: PreparedRows, *, callbacks=(), validation: tuple[Any, np.ndarray] | None = None, **limits
     ) -> Self:
@@ -533,6 +535,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         state: Any = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_batches"}
 
+    @one_blas_thread()
     def _outputs(self, X) -> np.ndarray:
         if not hasattr(self, "network_"):  # check_is_fitted takes as long as the prediction of one row
             check_is_fitted(self)

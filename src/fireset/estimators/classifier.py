@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
+from fireset._util.parallel import one_blas_thread
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.calibration import Calibration
 from fireset.estimators.class_mixing import ClassMixing
@@ -331,6 +332,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         outputs = self._outputs(X)
         return self._labels(outputs), self._probabilities(outputs)
 
+    @one_blas_thread()
     def _scores(self, outputs: np.ndarray) -> np.ndarray:
         scores = outputs + self.offset_
         return scores if self.mixing_ is None else self.mixing_(scores)
@@ -402,6 +404,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         self._calibrate(codes, weight)
         return rows
 
+    @one_blas_thread()
     def _calibrate(self, codes: np.ndarray, weight: np.ndarray) -> None:
         """Learn ``calibration_`` and ``mixing_`` from the leave-one-out predictions of the settings."""
         settings = self.settings_
