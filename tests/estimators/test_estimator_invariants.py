@@ -300,7 +300,7 @@ def two_blas_threads():
 @pytest.mark.usefixtures("two_blas_threads")
 @pytest.mark.parametrize("kind", [ShiftedReLURegressor, ShiftedReLUClassifier])
 def test_a_fit_beside_others_has_equal_bits(kind):
-    """Found by ``make adversary``: a fit in another thread limits BLAS to one thread, which changes the order of sums."""
+    """Found by ``make adversary``: a fit in another thread limits BLAS to one thread, which changes sums."""
     X = np.random.default_rng(0).standard_normal((1500, 40))
     y = X[:, 0] if kind is ShiftedReLURegressor else np.digitize(X[:, 0], [-0.5, 0.5])
 

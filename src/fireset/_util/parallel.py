@@ -157,7 +157,7 @@ def _blas_limit(process: int) -> _BlasLimit:  # noqa: ARG001 - a forked child mu
 
 @contextmanager
 def one_blas_thread():
-    """Limit BLAS to one thread within the block, or within a function (``@one_blas_thread()``). Costs a few microseconds.
+    """Limit BLAS to one thread within a block or, as a decorator, a function. Costs a few microseconds.
 
     The limit holds for the process. Without it, the same product has other bits beside a fit in another thread.
 

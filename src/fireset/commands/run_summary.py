@@ -71,7 +71,7 @@ def _class_score_lines(scores: dict[str, Any], on: str) -> dict[str, str]:
     shown = {"accuracy": f"{percent(scores['accuracy'])}{_interval(scores, 'accuracy', percent)}, {on}"}
     if "majority_accuracy" in scores:
         shown["compared with"] = (
-            f"{percent(scores['majority_accuracy'])} of always predicting {scores['majority_class']}, the most "
+            f"{percent(scores['majority_accuracy'])} by always predicting {scores['majority_class']}, the most "
             "frequent class"
         )
     if "auc" in scores:
@@ -100,7 +100,7 @@ def _regression_score_lines(scores: dict[str, Any], on: str) -> dict[str, str]:
     if "poisson_deviance" in scores:
         shown["Poisson deviance"] = significant(scores["poisson_deviance"])
     shown["compared with"] = (
-        f"RMSE {significant(scores['constant_rmse'])} of always predicting the mean, "
+        f"RMSE {significant(scores['constant_rmse'])} by always predicting the mean, "
         f"{significant(scores['constant_prediction'])}"
     )
     return shown
@@ -191,7 +191,7 @@ def _score_text(facts: dict[str, Any], held: HeldOut | None) -> str:
     for score, name in (("accuracy", "an accuracy"), ("r2", "an R²")):
         if (value := facts.get(f"forecast_{score}")) is not None:
             shown = percent(value) if score == "accuracy" else f"{value:.3f}"
-            forecast = f" Before training, leave-one-out had forecast {name} of {shown}."
+            forecast = f" The forecast before training was {name} of {shown}."
     if held is None:
         return "How good it is was not measured, because no rows were held out." + forecast
     rows = len(held.y_true)

@@ -101,7 +101,7 @@ def theory_table(
 
 
 def _forecast(problem: TableProblem, rows: np.ndarray, seed: int) -> dict[str, Any]:
-    """Return the score that leave-one-out of the infinitely wide network forecasts for the defaults of ``train``."""
+    """Return the score that cross-fitting of the infinitely wide network forecasts for the defaults of ``train``."""
     estimator = estimator_for(problem.task, width=2, random_state=seed)  # the forecast does not depend on the network
     estimator.prepare(problem.X[rows], problem.y[rows])
     forecast = estimator.settings_.forecast
@@ -309,7 +309,7 @@ def _score_rows(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     names = {"accuracy": "accuracy", "rmse": "RMSE", "r2": "R²"}
     found = {name: summary.get(f"kernel_regression_{name}") for name in names}
     expected = (
-        f"that fireset train may expect at its defaults: leave-one-out on {summary.get('forecast_rows', 0):,} rows"
+        f"that fireset train may expect at its defaults: cross-fitting on {summary.get('forecast_rows', 0):,} rows"
     )
     forecasts = [
         (f"forecast, {names[name]}", percent(value) if name == "accuracy" else _number(value), expected)
