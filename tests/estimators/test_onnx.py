@@ -163,6 +163,14 @@ def test_crossing_quantiles_are_sorted():
     assert_same(estimator, X, {"X": X})
 
 
+def test_more_columns_than_rows():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 2)) @ rng.standard_normal((2, 600)) + rng.normal(0, 0.3, (40, 600))
+    estimator = ShiftedReLURegressor(width=200, random_state=0, dtype="float64", **FIXED).fit(X[:20], X[:20, 0])
+    assert estimator.network_.n_features == 22
+    assert_same(estimator, X, {"X": X})
+
+
 def test_a_fit_on_sparse_rows_takes_arrays():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 6)) * (rng.random((200, 6)) < 0.3)

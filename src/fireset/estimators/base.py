@@ -45,7 +45,7 @@ from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import hold_out
 from fireset.tables.pieces import append_pieces
 from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
-from fireset.tables.sphere import SphereMap
+from fireset.tables.sphere import SphereMap, count_inputs, suits_row_space
 from fireset.training.loop import Trainer, train
 from fireset.training.losses import Loss, SquaredError, get_loss
 from fireset.training.memory import check_weights
@@ -189,7 +189,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             return self.solver
         engine = engine_class(self.engine) if isinstance(self.engine, str) and self.engine != "auto" else self.engine
         misses = not isinstance(engine, str) and not engine.exact
-        narrow = is_number(self.width) and float(self.width) * (columns + 1) < _MIN_WEIGHTS_PER_TARGET * rows * outputs
+        inputs = self._count_inputs(rows, columns, sparse=sparse)
+        narrow = is_number(self.width) and float(self.width) * inputs < _MIN_WEIGHTS_PER_TARGET * rows * outputs
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses or narrow
         if descends:
             return "gradient"
@@ -233,6 +234,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         outputs = outputs or targets.shape[1]
         self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs, sparse=is_sparse(X))
         on_centres = self.solver_ == "nystrom"
+        in_row_space = choose and self._uses_row_space(*X.shape, sparse=is_sparse(X))
         if (
             self._solver_class().uses_tangent_products
             and not on_centres
@@ -254,7 +256,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         width = self._width_for_start(width, start, outputs)
         if is_whole_number(width):  # other values are refused by the network
             shard = -(-width // current_grid().same_rows.size)
-            check_weights(shard, X.shape[1] + 1, self.dtype, momentum=self.momentum > 0, limit=memory)
+            inputs = count_inputs(*X.shape) if in_row_space else X.shape[1] + 1
+            check_weights(shard, inputs, self.dtype, momentum=self.momentum > 0, limit=memory)
         columns = ColumnMap.learn(X, weight)
         Z = columns(X)
         self.settings_ = self._choose_settings(
@@ -272,11 +275,13 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         chosen = self.settings_
         columns, Z = replace(columns, pieces=chosen.pieces), append_pieces(Z, chosen.pieces)
         self.sphere_ = SphereMap.learn(columns, Z, weight, chosen.bias, chosen.metric)
+        if in_row_space:
+            self.sphere_ = self.sphere_.in_row_space(Z)
         if by_theory:
             width = theory_width(self.sphere_.map_standardized(Z), targets, threshold)
         self.network_ = initialize(  # pyright: ignore[reportAttributeAccessIssue]
             width,
-            columns.n_outputs + 1,
+            self.sphere_.n_outputs,
             outputs,
             threshold=threshold,
             start=start,
@@ -344,7 +349,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         if self.solver_for(rows, columns, outputs, sparse=sparse) == "nystrom":
             return choose_width_for_centres(columns + 1, outputs)
         threshold = THRESHOLD if isinstance(self.threshold, str) else self.threshold
-        return choose_width(rows, columns + 1, outputs, threshold)
+        return choose_width(rows, self._count_inputs(rows, columns, sparse=sparse), outputs, threshold)
+
+    def _count_inputs(self, rows: int, columns: int, *, sparse: bool) -> int:
+        return count_inputs(rows, columns) if self._uses_row_space(rows, columns, sparse=sparse) else columns + 1
+
+    def _uses_row_space(self, rows: int, columns: int, *, sparse: bool) -> bool:
+        """Return whether the network has one input per row: not if it is to be trained on other rows later."""
+        return suits_row_space(rows, columns) and not sparse and not self.warm_start
 
     @property
     def feature_importances_(self) -> np.ndarray:

@@ -74,8 +74,8 @@ def restore(
     encoder = TableEncoder.from_dict(description["encoder"])
     columns = len(encoder.feature_names)
     sphere = _sphere_map(arrays, description["sphere"], columns)
-    if network.n_features != sphere.columns.n_outputs + 1:
-        raise InputError(f"{sphere.columns.n_outputs} columns do not go with a network of {network.n_features} inputs")
+    if network.n_features != sphere.n_outputs:
+        raise InputError(f"{sphere.n_outputs} coordinates do not go with a network of {network.n_features} inputs")
     if isinstance(estimator, ShiftedReLUClassifier):
         estimator.classes_ = _labels(description["classes"])
         estimator.calibration_ = _calibration(description["calibration"])
@@ -143,6 +143,7 @@ def _sphere_arrays(sphere: SphereMap) -> dict[str, np.ndarray]:
     maps, pieces = sphere.columns.quantile_maps, sphere.columns.pieces
     none = np.zeros(0)
     return {
+        **({} if sphere.row_space is None else {"row_space": sphere.row_space}),
         "sphere_mean": sphere.columns.mean,
         "sphere_scale": sphere.columns.scale,
         "metric": sphere.metric,
@@ -162,7 +163,12 @@ def _sphere_map(arrays: dict[str, np.ndarray], description: dict, columns: int) 
     if not (scale.min(initial=1.0) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
         raise InputError("the scales of the columns must be positive")
     column_map = ColumnMap(mean, scale, _quantile_maps(arrays, columns), _pieces(arrays, columns))
-    return SphereMap(column_map, _metric(arrays["metric"], column_map.n_outputs), typical, bias)
+    metric, basis = _metric(arrays["metric"], column_map.n_outputs), arrays.get("row_space")
+    if basis is not None and not (
+        basis.ndim == 2 and len(basis) == len(metric) and basis.dtype == np.float64 and np.isfinite(basis).all()
+    ):
+        raise InputError("row_space must have a row for each column")
+    return SphereMap(column_map, metric, typical, bias, basis)
 
 
 def _metric(metric: np.ndarray, columns: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The map from features to rows of norm 1, the input of the network."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from fireset.tables.metric import apply_metric
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+_MIN_COLUMNS_FOR_ROW_SPACE = 500  # with fewer, weights take little time and memory
+
 
 @dataclass(frozen=True)
 class SphereMap:
@@ -21,25 +23,57 @@ class SphereMap:
     mean square of ‖zP‖. A constant coordinate, the bias, is appended, and rows are normalized. The bias preserves the
     norm of zP, which normalization alone would lose. The larger it is, the smaller the part of the sphere that the rows
     cover, and the smoother the fit.
+
+    With many more columns than training rows, v = zP/t is replaced by (vB, ‖v − vBBᵀ‖), where the columns of B are an
+    orthonormal basis of a space that contains v of all training rows. Inner products with training rows and norms stay
+    the same, and with them the kernels of the network, whose weights are rotation invariant when drawn. The network has
+    n + 2 inputs instead of p + 1.
     """
 
     columns: ColumnMap
     metric: np.ndarray  # (p,) or (p, p)
     typical: float
     bias: float
+    row_space: np.ndarray | None = None  # B, (p, n)
 
     @classmethod
     def learn(cls, columns: ColumnMap, Z: Any, weight: np.ndarray, bias: float, metric: np.ndarray) -> "SphereMap":
         """Learn ``typical`` from rows Z, (n, p), the output of ``columns``, with weights (n,)."""
         return cls(columns, metric, typical_norm(apply_metric(Z, metric), weight), float(bias))
 
+    def in_row_space(self, Z: np.ndarray) -> "SphereMap":
+        """Return the map with the basis B of these n rows. Cost O(p n²)."""
+        # Householder reflections: orthonormal, and its span contains the rows, whatever their rank.
+        basis, _ = np.linalg.qr((apply_metric(Z, self.metric) / self.typical).T)
+        return replace(self, row_space=np.ascontiguousarray(basis))
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of coordinates of a mapped row."""
+        return self.columns.n_outputs + 1 if self.row_space is None else self.row_space.shape[1] + 2
+
     def __call__(self, X: Any) -> Any:
-        """Map (n, p) rows to (n, p + 1) rows of norm 1, float64; sparse rows stay sparse, with one more entry each."""
+        """Map (n, p) rows to (n, ``n_outputs``) rows of norm 1, float64. Sparse rows stay sparse."""
         return self.map_standardized(self.columns(X))
 
     def map_standardized(self, Z: Any) -> Any:
         """Map rows that ``columns`` has standardized."""
-        return to_sphere(apply_metric(Z, self.metric), self.typical, self.bias)[0]
+        V = apply_metric(Z, self.metric)
+        if self.row_space is not None:
+            inside = V @ self.row_space
+            outside = V - inside @ self.row_space.T  # not √(‖v‖² − ‖vB‖²), which would cancel
+            V = np.column_stack([inside, np.sqrt(np.einsum("ij,ij->i", outside, outside))])
+        return to_sphere(V, self.typical, self.bias)[0]
+
+
+def suits_row_space(rows: int, columns: int) -> bool:
+    """Return whether a table has so many columns that a basis of its rows makes the network much smaller."""
+    return columns >= max(_MIN_COLUMNS_FOR_ROW_SPACE, 2 * rows)
+
+
+def count_inputs(rows: int, columns: int) -> int:
+    """Return the number of inputs of a network for a dense table of this size, without pieces."""
+    return rows + 2 if suits_row_space(rows, columns) else columns + 1
 
 
 def typical_norm(Z: Any, weight: np.ndarray) -> float:

@@ -39,12 +39,21 @@ def add_encoder(graph: Graph, encoder: TableEncoder, inputs: list[str], by_name:
 
 
 def add_sphere(graph: Graph, features: str, sphere: SphereMap) -> str:
-    """Add nodes for ``SphereMap``, (rows, columns of z + 1): x ↦ (zP/t, bias) / ‖(zP/t, bias)‖."""
+    """Add nodes for ``SphereMap``, (rows, coordinates): x ↦ (v, bias) / ‖(v, bias)‖.
+
+    v is zP/t, or its coordinates in the row space.
+    """
     z = _add_column_map(graph, features, sphere.columns)
     metric = graph.constant("metric", sphere.metric)
     # Not MatMul: onnxruntime would fuse it with the division, whose divisor it then rounds to float32.
     z = graph.add("Mul" if sphere.metric.ndim == 1 else "Gemm", z, metric, name="z_in_metric")
     z = graph.add("Div", z, graph.constant("typical", sphere.typical), name="z_typical")
+    if sphere.row_space is not None:
+        inside = graph.add("Gemm", z, graph.constant("row_space", sphere.row_space), name="z_inside")
+        back = graph.constant("row_space_transposed", sphere.row_space.T)
+        outside = graph.add("Sub", z, graph.add("Gemm", inside, back, name="z_projected"), name="z_outside")
+        squares = graph.row_sums(graph.add("Mul", outside, outside, name="z_outside_squared"), "outside_squared_length")
+        z = graph.joined([inside, graph.add("Sqrt", squares, name="outside_length")], "z_in_row_space")
     squares = graph.row_sums(graph.add("Mul", z, z, name="z_squared"), "squared_length")
     whole = graph.add("Add", squares, graph.constant("squared_bias", sphere.bias**2), name="squared_norm")
     norm = graph.add("Sqrt", whole, name="norm")
