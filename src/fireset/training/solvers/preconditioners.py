@@ -199,9 +199,9 @@ class PartialCholeskyPreconditioner:
         leads = group.rank == 0  # only the first worker with these rows applies the factor; the others compute columns
         F = np.zeros((rank if leads else 1, len(roots)), np.float32)  # transposed: one row for each pivot
         rng = np.random.default_rng(0)
-        done, found = 0, np.inf
+        done = 0
         (total,) = shares.totals(float(diagonal.sum()))
-        left = total
+        left = found = total  # a pivot takes at most the trace; a far larger shift would make F underflow
         while True:
             more = done < rank and left > 1e-6 * total > 0 and found > _MIN_PIVOT_GAIN * shift
             size = _broadcast_int(group, min(_PIVOT_BATCH, rank - done) if more else 0)
