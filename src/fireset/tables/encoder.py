@@ -134,6 +134,13 @@ class TableEncoder:
         Columns are found by name; additional columns are ignored. Categories and missing cells that did not occur in
         training are reported by a UserWarning.
         """
+        matrix, messages = self.encode_with_notes(table)
+        for message in messages:
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return matrix
+
+    def encode_with_notes(self, table: pl.DataFrame) -> tuple[np.ndarray, list[str]]:
+        """Encode a table as ``encode``, and return the messages about unexpected cells instead of warning."""
         present = set(table.columns)
         lacking = [column.name for column in self.columns if column.name not in present]
         if lacking:
@@ -150,10 +157,7 @@ class TableEncoder:
             matrix[:, start : start + count], notes = column.encode(series)
             messages += notes
             start += count
-        messages += _unexpected_missing(self.columns, table)
-        for message in messages:
-            warnings.warn(message, UserWarning, stacklevel=2)
-        return matrix
+        return matrix, messages + _unexpected_missing(self.columns, table)
 
     def encode_numbers(self, X: Any) -> Any:
         """Encode an array (rows, columns) whose columns are those of training, all of them numbers.

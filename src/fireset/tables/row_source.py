@@ -123,6 +123,22 @@ class RowSource:
                 raise InputError(f"{one_line(part.file)} changed while it was read; run the command again")
 
 
+def is_parquet(file: Path) -> bool:
+    return file.suffix.lower() in _PARQUET
+
+
+def is_text_file(file: Path) -> bool:
+    """Return whether a file is text that can be read in blocks."""
+    return file.suffix.lower() in _TEXT
+
+
+def parquet_shape(file: Path) -> tuple[int, int]:
+    """Return the numbers of rows and columns of a Parquet file."""
+    with refused_if_damaged(file, _ParquetPart.kind):
+        part = _ParquetPart(file, BLOCK_CELLS)
+    return part.n_rows, len(part.columns)
+
+
 def check_kind(path: Path) -> None:
     """Raise InputError for a file that cannot be read in blocks."""
     suffix, shown = path.suffix.lower(), one_line(path)
@@ -196,7 +212,7 @@ class _TextPart(_Part):
 
 def _open_part(file: Path, block_cells: int, block_bytes: int) -> _Part:
     check_kind(file)
-    kind = _ParquetPart.kind if file.suffix.lower() in _PARQUET else _TextPart.kind
+    kind = _ParquetPart.kind if is_parquet(file) else _TextPart.kind
     if file.stat().st_size == 0:
         raise InputError(f"{one_line(file)} is empty; give a table with at least one row")
     with refused_if_damaged(file, kind):
