@@ -1,5 +1,9 @@
 """Tables that are read in blocks: the same fit as of tables read at once, and errors that name row and file."""
 
+import shutil
+import subprocess
+import sys
+import time
 import warnings
 from functools import partial
 from pathlib import Path
@@ -9,7 +13,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import fireset.commands.train as command
 from fireset._util.errors import InputError
 from fireset._util.mapped_file import mapped_empty, release_pages
 from fireset.commands.train import train_table
@@ -46,7 +49,7 @@ def few_centres(monkeypatch):
 @pytest.fixture
 def in_blocks(monkeypatch):
     """Read tables in small blocks, with mapped rows in a file."""
-    monkeypatch.setattr(command, "needs_blocks", lambda file, memory: True)  # noqa: ARG005
+    monkeypatch.setattr(large_problem, "needs_blocks", lambda file, memory: True)  # noqa: ARG005
     monkeypatch.setattr(RowSource, "open", partial(RowSource.open, block_cells=0, block_bytes=20_000))
     monkeypatch.setattr(encoded_blocks, "_SHARE_OF_MEMORY", 0.0)
 
@@ -199,6 +202,65 @@ def test_the_memory_decides_how_a_file_is_read(tmp_path):
     packed.write_bytes(bytes(100_000))
     with pytest.raises(InputError, match="decompress"):
         needs_blocks(packed, "1M")
+
+
+_KILLABLE = """
+import sys, time
+from pathlib import Path
+from fireset.commands import train
+from fireset.engines import centre_kernel
+from fireset.tables import encoded_blocks, large_problem
+from fireset.training import pass_state
+from fireset.training.checkpoint import Checkpoints
+
+large_problem.needs_blocks = lambda file, memory: True
+encoded_blocks._SHARE_OF_MEMORY = 0.0
+centre_kernel.BLOCK_ROWS = 256
+pass_state._SECONDS = 0.0
+folder, out, pause = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+save = pass_state.PassState.save
+pass_state.PassState.save = lambda *arguments: (save(*arguments), time.sleep(pause))
+train.train_table(
+    folder / "table.parquet",
+    "y",
+    out=out,
+    loss="squared_error",
+    holdout=0.2,
+    settings={"width": 600, "random_state": 0, "solver": "nystrom", "bias": 1.0, "column_scales": None},
+    reading={"drop": ["kind"]},
+    checkpoint=Checkpoints(folder / "checkpoints", every=1, resume=True),
+)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bits(tmp_path):
+    written(tmp_path, ".parquet", table())
+    script, killed = tmp_path / "script.py", tmp_path / "killed.safetensors"
+    script.write_text(_KILLABLE)
+
+    def start(out: Path, pause: float) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, script, tmp_path, out, str(pause)], cwd=tmp_path)
+
+    def count() -> int:
+        return len(list((tmp_path / "checkpoints").glob("pass-*.safetensors")))
+
+    process = start(killed, 0.5)
+    while not count() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1.0)  # some blocks later
+    process.kill()
+    assert process.wait() < 0
+    assert count() == 1
+    assert not killed.exists()
+    assert start(killed, 0.0).wait() == 0
+    assert count() == 0
+    whole = tmp_path / "whole.safetensors"
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert start(whole, 0.0).wait() == 0
+    np.testing.assert_array_equal(
+        Model.load(killed).estimator.network_.weights, Model.load(whole).estimator.network_.weights
+    )
 
 
 def test_an_array_in_a_file_keeps_its_numbers():

@@ -21,10 +21,9 @@ from fireset.tables.cells import require_column
 from fireset.tables.column_notes import columns_in_words
 from fireset.tables.encoded import EncodedTable
 from fireset.tables.file_formats import COMPRESSION_SUFFIXES
-from fireset.tables.large_problem import LargeTableProblem, needs_blocks
+from fireset.tables.large_problem import LargeTableProblem, read_problem
 from fireset.tables.problem import TableProblem
 from fireset.tables.reader import read_cells
-from fireset.tables.row_source import RowSource
 from fireset.tables.target import ClassLabels
 from fireset.theory import Certificate
 from fireset.training.checkpoint import Checkpoints
@@ -104,7 +103,9 @@ def train_table(
     reading = {"task": "auto", "drop": [], **(reading or {})}
     if reading["task"] == "auto" and "classification" not in get_loss(loss).tasks:
         reading["task"] = "regression"  # counts, say, which would be taken for classes
-    table = _read_problem(file, target, reading, memory, certify=certify)
+    table = read_problem(file, target, memory=memory, **reading)
+    if certify and isinstance(table, LargeTableProblem):
+        raise InputError(f"--certify keeps all rows in memory, and {file} is read in blocks; leave it out")
     further = None if eval_file is None else _answered(eval_file, table)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)
@@ -128,7 +129,8 @@ def train_table(
         checkpoint = replace(checkpoint, options={"table": file_name(file), **_options(options)})
     kept, held, encoded = table.split(holdout, settings["random_state"], holdout_by)
     targets, merged = table.targets(kept), 0
-    if certify and isinstance(encoded, EncodedTable):
+    if certify:
+        assert isinstance(encoded, EncodedTable)
         distinct = merge_equal_rows(
             encoded.matrix[kept], table.y[kept], classes=table.classes is not None, dtype=estimator.dtype
         )
@@ -175,21 +177,6 @@ def train_table(
         written["not_written"] = [f"--out: {problem}", *written.get("not_written", [])]
     summary["total_seconds"] = perf_counter() - started
     return {**summary, **written, "model": str(place), **certified}
-
-
-def _read_problem(
-    file: Path, target: str, reading: dict[str, Any], memory: str | None, *, certify: bool
-) -> TableProblem:
-    """Read the table at once, or in blocks if it does not fit into memory."""
-    if current_group().size > 1:  # all workers must decide alike
-        if file.is_dir():
-            raise InputError(f"{file} is a folder, which one process reads; give a file, or train without torchrun")
-        return TableProblem.read(file, target, **reading)
-    if not needs_blocks(file, memory):
-        return TableProblem.read(file, target, **reading)
-    if certify:
-        raise InputError(f"--certify keeps all rows in memory, and {file} is read in blocks; leave it out")
-    return LargeTableProblem.read_blocks(RowSource.open(file), target, **reading, memory=memory)
 
 
 def _answered(file: Path, problem: TableProblem) -> "pl.DataFrame":

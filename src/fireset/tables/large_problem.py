@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fireset._util.errors import InputError
+from fireset.distributed.process_group import current_group
 from fireset.tables.cells import named_rows, nan_as_null, quoted
 from fireset.tables.column_notes import describe_columns, warn_of_columns
 from fireset.tables.encoded import EncodedTable
@@ -46,9 +47,12 @@ def needs_blocks(file: Path, memory: int | str | None) -> bool:
 
     Raise InputError for a file that would not fit, of a kind that cannot be read in blocks.
     """
-    if file.is_dir():
-        return True
-    if not file.is_file():
+    try:
+        if file.is_dir():
+            return True
+        if not file.is_file():
+            return False
+    except OSError:  # the reader of whole files has the message
         return False
     free = free_bytes(parse_memory(memory))
     if file.suffix.lower() in COMPRESSION_SUFFIXES:
@@ -62,8 +66,21 @@ def needs_blocks(file: Path, memory: int | str | None) -> bool:
     try:
         rows, columns = parquet_shape(file)
     except InputError:
-        return False  # the reader of whole files has the message
+        return False
     return rows * columns * _BYTES_PER_CELL > free
+
+
+def read_problem(file: Path, target: str, *, memory: int | str | None = None, **reading: Any) -> TableProblem:
+    """Read a table at once, or in blocks if it is a folder or does not fit into memory.
+
+    ``reading`` are options of ``TableProblem.read``.
+    """
+    several = current_group().size > 1  # these must decide alike, and read whole files
+    if several and file.is_dir():
+        raise InputError(f"{file} is a folder, which one process reads; give a file, or train without torchrun")
+    if several or not needs_blocks(file, memory):
+        return TableProblem.read(file, target, **reading)
+    return LargeTableProblem.read_blocks(RowSource.open(file), target, **reading, memory=memory)
 
 
 class _Scan(NamedTuple):
