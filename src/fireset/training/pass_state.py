@@ -45,7 +45,7 @@ class PassState:
         try:
             arrays, description = read_model(path)
             rows = description.get("rows")
-            valid = type(rows) is int and description.get("checksum") == checksum(arrays, description)
+            valid = isinstance(rows, int) and description.get("checksum") == checksum(arrays, description)
             if not valid or {name: a.shape for name, a in arrays.items()} != {n: a.shape for n, a in sums.items()}:
                 raise InputError(f"{path} is damaged")
         except InputError as error:
@@ -53,7 +53,7 @@ class PassState:
             return path, 0
         for name, array in sums.items():
             array[:] = arrays[name]
-        return path, rows
+        return path, int(rows)
 
     def save(self, path: Path, rows: int, sums: Mapping[str, np.ndarray]) -> None:
         """Write the sums over the first ``rows`` rows, if the last file is a minute old. A failure is a warning."""
