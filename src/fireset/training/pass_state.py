@@ -45,15 +45,16 @@ class PassState:
         try:
             arrays, description = read_model(path)
             rows = description.get("rows")
-            valid = isinstance(rows, int) and description.get("checksum") == checksum(arrays, description)
-            if not valid or {name: a.shape for name, a in arrays.items()} != {n: a.shape for n, a in sums.items()}:
+            shapes = {name: array.shape for name, array in arrays.items()}
+            valid = shapes == {name: array.shape for name, array in sums.items()}
+            if not (valid and isinstance(rows, int) and description.get("checksum") == checksum(arrays, description)):
                 raise InputError(f"{path} is damaged")
         except InputError as error:
             warnings.warn(f"{error}; the pass over the rows begins again", UserWarning, stacklevel=2)
             return path, 0
         for name, array in sums.items():
             array[:] = arrays[name]
-        return path, int(rows)
+        return path, rows
 
     def save(self, path: Path, rows: int, sums: Mapping[str, np.ndarray]) -> None:
         """Write the sums over the first ``rows`` rows, if the last file is a minute old. A failure is a warning."""
