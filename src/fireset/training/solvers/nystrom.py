@@ -199,13 +199,21 @@ class NystromGaussNewton(GaussNewton):
             neurons, sums = self._row_engine.gradient(residual)
             directions[neurons] = sums
             gradient = self._centre_engine.jacobian_product(directions) / self._kernel.unit
-        for rows, K in self._kernel.blocks(self.run.problem.X) if self._decoupled or grams else ():
+        sums = {"gradient": gradient}
+        sums |= {f"{name}{k}": array for k, gram in enumerate(grams) for name, array in gram.sums.items()}
+        path, first = None, 0
+        if self.pass_state is not None:
+            inputs = {"weights": self.run.network.weights, "residual": residual, "roots": roots}
+            path, first = self.pass_state.resume(inputs | {"centres": self._centres}, sums)
+        for rows, K in self._kernel.blocks(self.run.problem.X, first) if self._decoupled or grams else ():
             P = _split(K, self._directions)
             if self._decoupled:
                 gradient += K.T @ residual[rows].astype(K.dtype)
                 gradient += self._directions @ (P.T.astype(np.float64) @ residual[rows])
             for k, gram in enumerate(grams):
                 gram.add(K, P, roots[rows, k])
+            if self.pass_state is not None and path is not None:
+                self.pass_state.save(path, rows.stop, sums)
         self.passes += 1
         if not unchanged:
             self._systems = []  # frees the memory of the old ones first
@@ -275,6 +283,11 @@ class _GramSum:
         count, few = directions.shape
         self._directions = directions
         self._rest, self._cross, self._core = np.zeros((count, count)), np.zeros((count, few)), np.zeros((few, few))
+
+    @property
+    def sums(self) -> dict[str, np.ndarray]:
+        """The sums so far, which a checkpoint stores."""
+        return {"rest": self._rest, "cross": self._cross, "core": self._core}
 
     def add(self, R: np.ndarray, P: np.ndarray, roots: np.ndarray) -> None:
         """Add a block of rows, R (k, M) and P (k, r), with curvatures roots² (k,).
