@@ -237,7 +237,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         outputs, n_rows = outputs or targets.shape[1], rows or X.shape[0]
         self.solver_ = self.solver_for(n_rows, X.shape[1], outputs, sparse=is_sparse(X))
         on_centres = self.solver_ == "nystrom"
-        in_row_space = choose and self._uses_row_space(*X.shape, sparse=is_sparse(X))
+        whole = n_rows == X.shape[0]  # a basis of a sample would not hold the other rows
+        in_row_space = choose and whole and self._uses_row_space(*X.shape, sparse=is_sparse(X))
         if (
             self._solver_class().uses_tangent_products
             and not on_centres
