@@ -13,8 +13,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+import fireset.commands.predict as predict_command
 from fireset._util.errors import InputError
 from fireset._util.mapped_file import mapped_empty, release_pages
+from fireset.commands.predict import predict_table
 from fireset.commands.train import train_table
 from fireset.model import Model
 from fireset.tables import encoded_blocks, large_problem
@@ -120,6 +122,40 @@ def test_scores_of_rows_held_out_are_those_of_the_model(tmp_path, in_blocks):  #
     assert summary["held_out_accuracy"] == pytest.approx(right.mean())
     by_day, _ = train(file, out=tmp_path / "d.safetensors", holdout=0.2, holdout_by="day")
     assert 500 < by_day["held_out_rows"] < 700
+
+
+def test_predictions_in_blocks_are_those_of_the_table_read_at_once(tmp_path, in_blocks, monkeypatch):  # noqa: ARG001
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    table(seed=1).write_csv(folder / "a.csv")
+    table(seed=2).write_csv(folder / "b.csv")
+    together = tmp_path / "together.csv"
+    pl.concat([table(seed=1), table(seed=2)]).write_csv(together)
+    out = tmp_path / "m.safetensors"
+    train(folder, "kind", drop="y", out=out)
+    kept, columns, summary = predict_table(out, folder, proba=True, keep=["color"])
+    monkeypatch.setattr(predict_command, "needs_blocks", lambda file, memory: False)  # noqa: ARG005
+    expected = predict_table(out, together, proba=True, keep=["color"])
+    assert kept == expected[0]
+    # float32 sums of other tiles, times the output scale of 1000
+    np.testing.assert_allclose(columns["p(low)"], expected[1]["p(low)"], rtol=0, atol=1e-3)
+    assert summary["accuracy"] == pytest.approx(expected[2]["accuracy"], abs=1e-3)
+    assert summary["rows"] == 2 * ROWS
+
+
+def test_a_bad_cell_to_predict_is_refused_with_row_and_file(tmp_path, in_blocks):  # noqa: ARG001
+    out = tmp_path / "m.safetensors"
+    train(written(tmp_path, ".parquet", table()), out=out)
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    is_late = pl.int_range(ROWS) == 2500
+    bad = table().with_columns(pl.when(is_late).then(np.inf).otherwise(pl.col("x1")).alias("x1"))
+    bad.drop("y").write_parquet(folder / "b.parquet")
+    with pytest.raises(InputError, match=r"2501 of b\.parquet"):
+        predict_table(out, folder, proba=False)
+    table().select("x0", "x1", "x2", "gaps", "color", "day").write_parquet(folder / "b.parquet")
+    kept, columns, summary = predict_table(out, folder, proba=False)
+    assert (kept, list(columns), summary) == ({}, ["prediction"], {"rows": ROWS})
 
 
 def test_a_rare_missing_cell_is_known_to_the_encoder(tmp_path, monkeypatch, in_blocks):  # noqa: ARG001
