@@ -13,8 +13,8 @@ JOBS ?= 2
 # Compiled tests are cached: without, each of the processes compiles them again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: demo test test-slow test-all test-hosts test-python coverage work-counts chromium hooks lint format picture circuits docs bench \
-	bench-index bench-sums bench-step bench-fit bench-scale bench-accuracy bench-nn bench-predict bench-memory bench-load bench-quantum bench-theory bench-compare bench-distributed adversary try-commands fuzz clean clean-kernels
+.PHONY: demo test test-slow test-all test-hosts test-python coverage work-counts chromium hooks lint format picture circuits docs figures bench \
+	bench-index bench-sums bench-step bench-fit bench-scale bench-accuracy bench-nn bench-predict bench-solvers bench-memory bench-load bench-quantum bench-theory bench-compare bench-distributed adversary try-commands fuzz clean clean-kernels
 
 demo: $(VENV)/.core
 	@mkdir -p out
@@ -80,8 +80,12 @@ docs: $(VENV)/.core
 	$(BIN)/python docs/make_commands.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: bench-step bench-index bench-compare
+# Write the stored results of benchmarks into README and docs.
+figures: $(VENV)/.core
 	$(BIN)/python benchmarks/collect.py
+
+bench: bench-step bench-fit bench-nn bench-predict bench-load bench-solvers bench-index bench-sums bench-compare bench-scale
+	$(MAKE) figures
 
 bench-compare: $(VENV)/.test
 	$(PIP) install --constraint constraints.txt --editable ".[bench]"
@@ -115,6 +119,9 @@ bench-nn: $(VENV)/.test
 
 bench-predict: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_predict.py
+
+bench-solvers: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_solvers.py
 
 bench-memory: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_memory.py
