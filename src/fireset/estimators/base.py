@@ -410,8 +410,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         self.__dict__.pop("_batches", None)  # its engine is not informed of the weights that this fit changes
         if self.early_stopping and validation is None:
             seed = check_random_state(self.random_state).randint(2**31)
-            share, asked = self.validation_fraction, "early_stopping with validation_fraction"
-            kept, held = hold_out(rows.shape[0], share, seed=seed, option=asked, codes=codes)
+            share, option = self.validation_fraction, "early_stopping with validation_fraction"
+            kept, held = hold_out(rows.shape[0], share, seed=seed, option=option, codes=codes)
             self.training_rows_ = kept
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
