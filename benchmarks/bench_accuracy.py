@@ -251,35 +251,35 @@ def main() -> None:
     parser.add_argument("--label", default="fireset", help="file for the results of fireset; 'before' for the baseline")
     parser.add_argument("--report", action="store_true", help="run nothing, only write the report")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="fits at a time")
-    asked = parser.parse_args()
-    models = [each.strip() for each in asked.models.split(",")]
+    options = parser.parse_args()
+    models = [each.strip() for each in options.models.split(",")]
     unknown = set(models) - set(MODELS)
     if unknown:
         parser.error(f"`--models` must be among {', '.join(MODELS)}, got {', '.join(sorted(unknown))}.")
     for model in [each for each in models if version(each) is None]:
         print(f"{model} is left out: its library is not installed; `pip install fireset[bench]`", file=sys.stderr)
         models.remove(model)
-    files = {model: FOLDER / ("peers.jsonl" if model in PEERS else f"{asked.label}.jsonl") for model in MODELS}
-    if not asked.report:
-        run(chosen_tables(asked.families), models, files, asked)
-    write_report(FOLDER, RESULTS, asked.label)
+    files = {model: FOLDER / ("peers.jsonl" if model in PEERS else f"{options.label}.jsonl") for model in MODELS}
+    if not options.report:
+        run(chosen_tables(options.families), models, files, options)
+    write_report(FOLDER, RESULTS, options.label)
 
 
-def run(tables: dict[str, Table], models: list[str], files: dict[str, Path], asked: argparse.Namespace) -> None:
+def run(tables: dict[str, Table], models: list[str], files: dict[str, Path], options: argparse.Namespace) -> None:
     """Run what is missing, and append each result to its file."""
     results = {file: read_results(file) for file in set(files.values())}
-    again = [model for model in models if (not asked.resume if model == OURS else asked.refresh)]
+    again = [model for model in models if (not options.resume if model == OURS else options.refresh)]
     known = {
         key: found
         for each in results.values()
         for key, found in each.items()
         if not (key[2] in again and key[0] in tables)
     }
-    todo = list(tasks(tables, models, known, quick=asked.quick))
+    todo = list(tasks(tables, models, known, quick=options.quick))
     print(f"{len(todo)} fits", file=sys.stderr, flush=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(asked.jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
         running = {pool.submit(run_one, *task): task for task in todo}
         for count, future in enumerate(as_completed(running), 1):
             key, split, model = running[future]

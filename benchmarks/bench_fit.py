@@ -168,13 +168,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     parser.add_argument("--repeats", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     results: dict = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "sets": []}
     for classes, sets in ((True, CLASSIFICATION), (False, REGRESSION)):
         for name, load in sets.items():
-            if asked.only in name:
-                results["sets"].append(run_set(name, load, classes, asked.repeats))
+            if options.only in name:
+                results["sets"].append(run_set(name, load, classes, options.repeats))
                 print(json.dumps(results["sets"][-1]), file=sys.stderr, flush=True)
     peers = {
         "SVC or SVR": ("SVC", "SVR"),
@@ -186,7 +186,7 @@ def main() -> None:
     means = {who: geometric_mean(results["sets"], names) for who, names in peers.items()}
     results["geometric_means"] = {who: mean for who, mean in means.items() if mean is not None}
     print(to_markdown(results))
-    if not asked.only:
+    if not options.only:
         (RESULTS / "fit.json").write_text(json.dumps(results, indent=1))
         (RESULTS / "fit.md").write_text(to_markdown(results))
 

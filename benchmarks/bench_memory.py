@@ -2,7 +2,7 @@
 
     make bench-memory
 
-For each: the estimate that ``--memory`` is held against, and the peak above what was there before training. No estimate
+For each: the estimate that ``--memory`` limits, and the peak above what was there before training. No estimate
 may be below its peak; how far above it is, is the price. The second figure is of the whole process, which is what
 ``--memory`` counts: what was there before, the program and the table, and the estimate, beside the peak of all.
 """
@@ -51,7 +51,7 @@ def problem(seed: int) -> dict:
     }
 
 
-def measure(asked: dict) -> dict:
+def measure(case: dict) -> dict:
     """Train, and compare."""
     from fireset import ShiftedReLUNetwork, train
     from fireset._util.system_memory import PeakMemory, resident_bytes
@@ -59,21 +59,21 @@ def measure(asked: dict) -> dict:
     from fireset.training.memory import expected_bytes, free_bytes
     from fireset.training.solvers import make_solver
 
-    rng = np.random.default_rng(asked["seed"])
-    X = rng.standard_normal((asked["rows"], asked["features"])).astype(asked["dtype"])
-    if asked["clusters"]:
-        centres = rng.standard_normal((asked["clusters"], asked["features"])).astype(asked["dtype"])
+    rng = np.random.default_rng(case["seed"])
+    X = rng.standard_normal((case["rows"], case["features"])).astype(case["dtype"])
+    if case["clusters"]:
+        centres = rng.standard_normal((case["clusters"], case["features"])).astype(case["dtype"])
         X = 0.3 * X + centres[rng.integers(len(centres), size=len(X))]
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    y = np.stack([np.sin((2 + k) * X[:, 0].astype(np.float64)) for k in range(asked["outputs"])], axis=1)
-    scale = 1000.0 if asked["solver"] == "gauss-newton" else 1.0  # as the estimators have it
-    shape = {"threshold": asked["threshold"], "dtype": asked["dtype"], "output_scale": scale}
-    settings = {"solver": asked["solver"], "momentum": asked["momentum"], "engine": asked["engine"], "tol": 0}
-    tiny = ShiftedReLUNetwork.initialize(64, asked["features"], asked["outputs"], **shape)
+    y = np.stack([np.sin((2 + k) * X[:, 0].astype(np.float64)) for k in range(case["outputs"])], axis=1)
+    scale = 1000.0 if case["solver"] == "gauss-newton" else 1.0  # as the estimators have it
+    shape = {"threshold": case["threshold"], "dtype": case["dtype"], "output_scale": scale}
+    settings = {"solver": case["solver"], "momentum": case["momentum"], "engine": case["engine"], "tol": 0}
+    tiny = ShiftedReLUNetwork.initialize(64, case["features"], case["outputs"], **shape)
     train(tiny, X[:64], y[:64], max_iter=2, **settings)  # kernels are compiled or read
-    network = ShiftedReLUNetwork.initialize(asked["width"], asked["features"], asked["outputs"], **shape)
-    solver = make_solver(asked["solver"], {"momentum": asked["momentum"]})
-    engine = create(asked["engine"])
+    network = ShiftedReLUNetwork.initialize(case["width"], case["features"], case["outputs"], **shape)
+    solver = make_solver(case["solver"], {"momentum": case["momentum"]})
+    engine = create(case["engine"])
     estimate = expected_bytes(engine, network, len(X), solver.extra_bytes(network, len(X)))
     estimate += solver.spare_bytes(network, len(X), free_bytes(None) - estimate)
     before, highest = resident_bytes(), PeakMemory()
@@ -82,11 +82,11 @@ def measure(asked: dict) -> dict:
         network,
         X,
         y,
-        max_iter=2 if asked["solver"] == "gauss-newton" else ITERATIONS.get(asked["engine"], 10),
+        max_iter=2 if case["solver"] == "gauss-newton" else ITERATIONS.get(case["engine"], 10),
         **settings,
     )
-    peak = (highest.read() or 0) - before  # of this program: ``getrusage`` has that of whoever started it, too
-    return {**asked, "estimate": estimate, "peak": peak, "before": before, "blocks": result.blocks}
+    peak = (highest.read() or 0) - before  # of this program: ``getrusage`` includes the parent process
+    return {**case, "estimate": estimate, "peak": peak, "before": before, "blocks": result.blocks}
 
 
 def _line(name: str, ratios: list[float]) -> str:
@@ -99,13 +99,13 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--engine", help="only problems of this one")
-    asked = parser.parse_args()
-    if asked.one is not None:
-        print(json.dumps(measure(problem(asked.one))))
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(measure(problem(options.one))))
         return
     found = []
-    for seed in range(asked.first, asked.first + asked.count):
-        if asked.engine and problem(seed)["engine"] != asked.engine:
+    for seed in range(options.first, options.first + options.count):
+        if options.engine and problem(seed)["engine"] != options.engine:
             continue
         done = subprocess.run(
             [sys.executable, __file__, "--one", str(seed)], capture_output=True, text=True, check=False, timeout=600
@@ -133,7 +133,7 @@ def main() -> None:
         *(f"- {json.dumps(one)}" for one in below),
     ]
     print("\n".join(lines))
-    if asked.count >= 100 and not asked.engine:
+    if options.count >= 100 and not options.engine:
         (RESULTS / "memory.md").write_text("\n".join(lines) + "\n")
         (RESULTS / "memory.json").write_text(json.dumps(found, indent=1))
 

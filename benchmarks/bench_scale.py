@@ -68,7 +68,7 @@ print(json.dumps(found))
 
 
 def peers(task: str) -> list[str]:
-    """Names of the models to fit: those that are installed, and CatBoost if asked for."""
+    """Names of the models to fit: those that are installed, and CatBoost if requested."""
     found = ["fireset", "HistGradientBoosting"]
     found += ["LightGBM"] if importlib.util.find_spec("lightgbm") else []
     found += ["CatBoost"] if os.environ.get("SCALE_CATBOOST") and importlib.util.find_spec("catboost") else []

@@ -68,7 +68,7 @@ CASES = {
         "iterations": 300,
         "peers": ["PyTorch", "Jax", "BlockedNumPy"],
         "targets": {"PyTorch": 20},
-        "whole_curve": "PyTorch",  # all its losses are held against ours, not only those of the steps timed
+        "whole_curve": "PyTorch",  # all its losses are compared, not only those of the timed steps
     },
     "one-hot table n=5000 d=121 m=30,000": {
         "data": datasets.one_hot_table,
@@ -122,7 +122,7 @@ def run_case(name: str, case: dict, quick: bool) -> dict:
     compiling = time.perf_counter() - started
     contenders = {peer: getattr(peers, peer)(network, X, y, rate) for peer in case["peers"]}
     for contender in contenders.values():
-        contender.step()  # first touches of memory are nobody's step
+        contender.step()  # the first access to memory is not part of a step
     contenders = {peer: getattr(peers, peer)(network, X, y, rate) for peer in case["peers"]}
     dense = create("dense")  # not network.predict, which may search an index in low dimension
     dense.start(network, X)
@@ -327,20 +327,20 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--measure-memory", nargs=2)
-    asked = parser.parse_args()
-    if asked.measure_memory:
-        measure_memory(*asked.measure_memory)
+    options = parser.parse_args()
+    if options.measure_memory:
+        measure_memory(*options.measure_memory)
         return
     results = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "cases": [], "scaling": []}
     for name, case in CASES.items():
-        if asked.only in name:
+        if options.only in name:
             print(name, file=sys.stderr, flush=True)
-            results["cases"].append(run_case(name, case, asked.quick))
+            results["cases"].append(run_case(name, case, options.quick))
             print(to_markdown({**results, "cases": results["cases"][-1:]}), flush=True)
-    if not asked.only:
-        results["scaling"] = run_scaling(asked.quick)
+    if not options.only:
+        results["scaling"] = run_scaling(options.quick)
         print(to_markdown({**results, "cases": []}))
-    if not asked.only and not asked.quick:
+    if not options.only and not options.quick:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "step.json").write_text(json.dumps(results, indent=1))
         (RESULTS / "step.md").write_text(to_markdown(results))

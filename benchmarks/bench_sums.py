@@ -184,7 +184,7 @@ def to_markdown(results: dict) -> str:
     lines = [f"# Half-space sums, {results['date']}", "", results["machine"], ""]
     if results.get("pictures"):
         lines += ["Seconds per step, forward and backward, float32; in brackets: times the engine `sums`.", ""]
-        lines += ["| picture | b | neurons | sums | data | PyTorch | JAX | NumPy, blocks | asked |"]
+        lines += ["| picture | b | neurons | sums | data | PyTorch | JAX | NumPy, blocks | goals |"]
         lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |"]
         for row in results["pictures"]:
             best = min(row["sums"], row["sums again"])

@@ -28,7 +28,6 @@ from paper_costs import (  # noqa: E402
     run_costs,
     run_covered,
     run_widths,
-    update_page,
     widths_markdown,
 )
 from parts import RESULTS, run_parts  # noqa: E402
@@ -189,7 +188,5 @@ if __name__ == "__main__":
         to_markdown,
     )
     written = RESULTS / "theory.json"
-    if written.exists() and "--quick" not in sys.argv:
-        update_page(json.loads(written.read_text()).get("costs", []), RESULTS.parent.parent / "docs" / "paper-map.md")
     if written.exists() and not {"--quick", "--only"} & set(sys.argv):
         draw(json.loads(written.read_text()), RESULTS.parent.parent / "docs" / "theory.png")

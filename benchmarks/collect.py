@@ -1,14 +1,13 @@
-"""One page of all results: benchmarks/results/README.md, from the Markdown that each benchmark has left there.
+"""All pages with measured figures, from the stored results: ``make figures``.
 
-    python benchmarks/collect.py
-
-The accuracy table of the README, between two comments, is replaced by the summary of the accuracy benchmark.
+``benchmarks/results/README.md`` is collected from the Markdown that each benchmark has written there. The marked blocks
+of README and docs are made by ``figures.py``.
 """
 
 import re
 from pathlib import Path
 
-from parts import RESULTS
+from figures import RESULTS, Results, write_pages
 
 PARTS = {
     "compare": "make bench-compare",
@@ -18,15 +17,20 @@ PARTS = {
     "step": "make bench-step",
     "nn": "make bench-nn",
     "predict": "make bench-predict",
+    "load": "make bench-load",
+    "memory": "make bench-memory",
+    "solvers": "make bench-solvers",
     "sums": "make bench-sums",
     "index": "make bench-index",
     "theory": "make bench-theory",
+    "quantum": "make bench-quantum",
+    "distributed": "make bench-distributed",
 }
 
 
 def page(folder: Path) -> str:
     """The parts that are there, in order, each a level down, with the command that repeats it."""
-    lines = ["# Results", "", "Collected by `make bench`. Each part names its date, its machine and its command.", ""]
+    lines = ["# Results", "", "Collected by `make figures`. Each part names its date, its machine and its command.", ""]
     for name, command in PARTS.items():
         file = folder / f"{name}.md"
         if file.exists():
@@ -35,16 +39,6 @@ def page(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def with_accuracy(readme: str, summary: str) -> str:
-    """Replace what is between the comments ``accuracy`` and ``/accuracy``; a text without them is unchanged."""
-    pattern = re.compile(r"(<!-- accuracy -->\n).*?(<!-- /accuracy -->)", re.DOTALL)
-    return pattern.sub(lambda found: f"{found[1]}\n{summary.strip()}\n\n{found[2]}", readme)
-
-
 if __name__ == "__main__":
-    summary = RESULTS / "accuracy-summary.md"
-    readme = RESULTS.parent.parent / "README.md"
-    if summary.exists():
-        readme.write_text(with_accuracy(readme.read_text(), summary.read_text()))
     (RESULTS / "README.md").write_text(page(RESULTS))
-    print(RESULTS / "README.md")
+    write_pages(Results())

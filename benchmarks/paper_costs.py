@@ -5,21 +5,19 @@ Parts of ``bench_theory.py``: ``costs`` (the three terms of the lemmas, fitted e
 """
 
 import json
-import re
 import sys
 import time
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 from bench_step import exponent
+from figures import ALGORITHMS, cost_cells
 
 from fireset import ShiftedReLUNetwork, train
 from fireset._util.parallel import one_blas_thread
 from fireset.engines import StepRule, create
 from fireset.theory import Certificate, bounds, largest_eigenvalue, least_width
 
-ALGORITHMS = {"weights": "Algorithm 1", "data": "Algorithm 2"}
 WIDTHS = (1_000, 3_162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
 FITTED_FROM = {10: 10_000, 1000: 1_000}  # by the number of rows n
 DIMENSIONS = (2, 3, 4, 16)
@@ -194,44 +192,10 @@ def costs_markdown(rows: list[dict]) -> list[str]:
         head += [f"ms, m = {m:,}" for m in shown] + ["live"]
         lines += ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
         for row in own:
-            lines.append("| " + " | ".join(_cost_cells(row, shown)) + " |")
+            lines.append("| " + " | ".join(cost_cells(row, shown)) + " |")
         lines.append("")
     lines += _start_lines(rows)
     return lines
-
-
-def update_page(rows: list[dict], page: Path) -> None:
-    """Replace what is between the comments ``costs`` and ``/costs`` of a page by the rows of n = 10."""
-    m = 1_000_000
-    own = [row for row in rows if row["n"] == 10 and row["cells"][-1]["m"] == m]
-    dense = {row["d"]: row["cells"][-1]["processor_ms"] for row in own if row["engine"] == "dense"}
-    head = ["algorithm", "radius", "d", "index", "active", "queried", "updated", "time", "ms", "ms, dense"]
-    lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
-    for row in own:
-        if row["engine"] != "dense":
-            cells = _cost_cells(row, [m])
-            lines.append("| " + " | ".join([*cells[:5], *cells[6:10], f"{dense[row['d']]:,.0f}"]) + " |")
-    pattern = re.compile(r"(<!-- costs -->\n).*?(<!-- /costs -->)", re.DOTALL)
-    table = "\n".join(lines)
-    page.write_text(pattern.sub(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", page.read_text()))
-
-
-def _cost_cells(row: dict, shown: list[int]) -> list[str]:
-    fits, paper = row["fits"], row["paper"]
-
-    def fit(name: str, term: str | None = None) -> str:
-        if name not in fits:  # not counted, or 0 in some iteration
-            return ""
-        text = f"{fits[name]['exponent']:.2f} ± {fits[name]['half_interval']:.2f}"
-        return f"{text} ({paper[term]:.2f})" if term else text
-
-    cells = {cell["m"]: cell for cell in row["cells"]}
-    times = [f"{cells[m]['processor_ms']:,.1f}" if m in cells else "" for m in shown]
-    index = row["cells"][-1]["index"] or ""
-    live = f"{row['cells'][-1]['live'] / row['cells'][-1]['m']:.1%}" if row["engine"] != "dense" else ""
-    named = [ALGORITHMS.get(row["engine"], "dense"), "" if row["radius"] is None else str(row["radius"]), str(row["d"])]
-    terms = {"active": "gradient", "tested": None, "queried": "queries", "updated": "updates"}
-    return [*named, index, *(fit(name, term) for name, term in terms.items()), fit("processor_ms"), *times, live]
 
 
 def _start_lines(rows: list[dict]) -> list[str]:

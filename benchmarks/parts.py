@@ -32,22 +32,22 @@ def run_parts(
     parser.add_argument("--only", choices=parts)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--write", action="store_true", help="with --only: replace this part of the written results")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     results: dict = {"date": time.strftime("%Y-%m-%d"), "machine": machine(*versions)}
     for part, function in parts.items():
-        if asked.only in (None, part):
+        if options.only in (None, part):
             print(part, file=sys.stderr, flush=True)
-            results[part] = function(asked.quick)
+            results[part] = function(options.quick)
     print(to_markdown(results))
-    if asked.quick or (asked.only and not asked.write):
+    if options.quick or (options.only and not options.write):
         return
     RESULTS.mkdir(exist_ok=True)
     written = RESULTS / f"{name}.json"
-    if asked.only and written.exists():
+    if options.only and written.exists():
         earlier = json.loads(written.read_text())
         measured = f"{results['date']}, {results['machine']}"
-        parts_measured = earlier.get("measured_later", {}) | {asked.only: measured}
-        results = {**earlier, asked.only: results[asked.only], "measured_later": parts_measured}
+        parts_measured = earlier.get("measured_later", {}) | {options.only: measured}
+        results = {**earlier, options.only: results[options.only], "measured_later": parts_measured}
     written.write_text(json.dumps(results, indent=1))
     later = [f"Part `{part}` was measured on {when}" for part, when in results.get("measured_later", {}).items()]
     (RESULTS / f"{name}.md").write_text(

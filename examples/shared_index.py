@@ -31,20 +31,20 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=20_000)
     parser.add_argument("--iterations", type=int, default=50)
     parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     X, y = make_rows(2_000, 3)
     index = hsr.build(X)  # once, for all six trainings
     print(index)
 
     def loss_of(setting: tuple[float, float]) -> tuple[float, int]:
         threshold, rate = setting
-        network = fireset.ShiftedReLUNetwork.initialize(asked.width, X.shape[1], threshold=threshold, seed=0)
+        network = fireset.ShiftedReLUNetwork.initialize(options.width, X.shape[1], threshold=threshold, seed=0)
         engine = create("data", index=index)  # an engine belongs to one training, the index to all of them
-        result = fireset.train(network, X, y, engine=engine, learning_rate=rate, max_iter=asked.iterations, tol=0)
+        result = fireset.train(network, X, y, engine=engine, learning_rate=rate, max_iter=options.iterations, tol=0)
         return result.loss, engine.work.points_indexed
 
     settings = list(product(THRESHOLDS, RATES))
-    with ThreadPoolExecutor(asked.threads) as pool:
+    with ThreadPoolExecutor(options.threads) as pool:
         found = list(pool.map(loss_of, settings))
     for (threshold, rate), (loss, indexed) in zip(settings, found, strict=True):
         print(f"threshold {threshold:g}, learning rate {rate:g}: loss {loss:.4g}, {indexed} rows preprocessed")

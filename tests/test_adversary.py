@@ -1,4 +1,4 @@
-"""A short run of ``make adversary``, and that each attack sees what is wrong."""
+"""A short run of ``make adversary``, and a test that each kind finds an error."""
 
 import json
 import subprocess
@@ -69,10 +69,10 @@ def test_the_reference_follows_the_gradient():
     assert before - loss() == pytest.approx(one.rate * np.square(gradient).sum(), rel=1e-3)
 
 
-def first_finding(attack, seeds: range) -> str:
+def first_finding(run_case, seeds: range) -> str:
     for seed in seeds:
         try:
-            attack(seed, Counter())
+            run_case(seed, Counter())
         except AssertionError as error:
             return str(error)
     return ""
@@ -88,7 +88,7 @@ def test_a_wrong_step_is_found(monkeypatch):
 
     monkeypatch.setattr(training, "ENGINES", ["dense"])
     monkeypatch.setattr(DenseEngine, "gradient", wrong)
-    assert "weights are off by" in first_finding(training.attack, range(10))
+    assert "weights are off by" in first_finding(training.run_case, range(10))
 
 
 def test_a_missed_pair_is_found(monkeypatch):
@@ -101,13 +101,13 @@ def test_a_missed_pair_is_found(monkeypatch):
 
     monkeypatch.setattr(training, "ENGINES", ["dense"])
     monkeypatch.setattr(DenseEngine, "fire_sets", one_less)
-    assert "1 fired pairs missed" in first_finding(training.attack, range(20))
+    assert "1 fired pairs missed" in first_finding(training.run_case, range(20))
 
 
 def test_an_answer_of_no_state_is_found(monkeypatch):
     monkeypatch.setattr(indexes, "kinds", lambda: ["scan"])
     monkeypatch.setattr(ScanIndex, "_move", lambda self, ids, points: None)  # noqa: ARG005
-    assert "an answer of no state" in first_finding(indexes.attack, range(20))
+    assert "an answer of no state" in first_finding(indexes.run_case, range(20))
 
 
 def test_a_file_that_is_refused_in_two_lines_is_found(monkeypatch, tmp_path):
@@ -121,7 +121,7 @@ def test_a_file_that_is_refused_in_two_lines_is_found(monkeypatch, tmp_path):
         checkpoint = csv = npz = parquet = model
 
     monkeypatch.setattr(files, "victims", Two)
-    assert "one\ntwo" in first_finding(files.attack, range(1))
+    assert "one\ntwo" in first_finding(files.run_case, range(1))
     with pytest.raises(files.InputError, match="no such file"):
         files.run_command("train", tmp_path / "none.csv", "--target", "y")
 
@@ -143,7 +143,7 @@ def test_a_wrong_estimator_is_found(monkeypatch, method, wrong, finding):
     monkeypatch.setattr(estimators, "draw_settings", lambda *_: settings)
     monkeypatch.setattr(estimators.ShiftedReLURegressor, method, wrong)
     monkeypatch.setattr(estimators, "EXCUSES", ())
-    assert finding in first_finding(estimators.attack, range(1))
+    assert finding in first_finding(estimators.run_case, range(1))
 
 
 def test_a_fit_that_does_not_end_is_found():
@@ -161,7 +161,7 @@ def test_overflowing_products_are_decided_exactly():
 def test_a_missed_point_is_found(monkeypatch):
     monkeypatch.setattr(extremes, "kinds", lambda: ["scan"])
     monkeypatch.setattr(ScanIndex, "query", lambda *_: np.empty(0, np.int64))
-    assert "missed" in first_finding(extremes.attack, range(20))
+    assert "missed" in first_finding(extremes.run_case, range(20))
 
 
 def test_a_row_that_is_another_alone_is_found(monkeypatch):
@@ -171,7 +171,7 @@ def test_a_row_that_is_another_alone_is_found(monkeypatch):
 
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(commands, "draw_table", lambda *_: (["a", "y"], [["1", "2"], ["3", "4"]], ","))
-    assert "alone is [9.0]" in first_finding(commands.attack, range(1))
+    assert "alone is [9.0]" in first_finding(commands.run_case, range(1))
 
 
 def test_a_command_with_a_traceback_is_found(monkeypatch):
@@ -184,7 +184,7 @@ def test_answers_that_threads_change_are_found(monkeypatch):
     calls = iter(range(10**6))
     monkeypatch.setattr(threads.ShiftedReLUNetwork, "predict", lambda *_: np.full(3, next(calls)))
     with pytest.raises(AssertionError, match="beside other threads"):
-        threads.attack_network(np.random.default_rng(0))
+        threads.check_network(np.random.default_rng(0))
 
 
 @pytest.mark.slow
@@ -195,9 +195,9 @@ def test_what_is_found_ends_with_exit_code_1(tmp_path):
     for name in ("__init__.py", "__main__.py"):
         (package / name).write_text((TESTS / "adversary" / name).read_text())
     (package / "files.py").write_text(
-        "def attack(seed, counts):\n    assert seed != 6, 'six'\n    counts['tried'] += 1\n"
+        "def run_case(seed, counts):\n    assert seed != 6, 'six'\n    counts['tried'] += 1\n"
     )
-    (package / "kills.py").write_text("import os\n\ndef attack(seed, counts):\n    os.abort()\n")
+    (package / "kills.py").write_text("import os\n\ndef run_case(seed, counts):\n    os.abort()\n")
     command = [sys.executable, "-m", "adversary", "--count", "3", "--seed", "5", "--only"]
     options = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False, "timeout": 60}
     found = subprocess.run([*command, "files"], **options)

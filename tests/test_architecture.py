@@ -202,3 +202,79 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(code):
     loaded = loaded_after(code)
     assert "fireset" in loaded
     assert not loaded & {"numba", "torch", "sklearn", "scipy", "polars"}
+
+
+# Extension points
+
+NAMED_BY = {  # modules that may name an engine, a loss, a solver or a column type, besides registries and its own file
+    "fireset.engines.blocks": "processes the engine data in blocks",
+    "fireset.engines.cost": "the cost model of 'auto'",
+    "fireset.training.solvers.mini_batches": "the solver gradient on batches",
+    "fireset.training.solvers.nystrom": "a subclass of the solver gauss-newton",
+    "fireset.estimators.batch_steps": "a subclass of the solver gradient",
+    "fireset.commands.demo": "shows the engine data",
+    "fireset.commands.quantum": "compares the quantum engines with the engine data",
+    "fireset.tables.encoder": "columns of an array are numbers",
+}
+MAKERS = {"create", "engine_class", "solver_class", "make_solver", "get_loss", "check_task"}
+OTHER_CHOICES = {"kind", "_layout", "layout", "scores"}  # attributes whose values are not names of extension points
+
+
+def extension_points() -> dict[str, str]:
+    """Names and class names of the built-in engines, losses, solvers and column types, with their module."""
+    from fireset.engines.registry import ENGINES
+    from fireset.tables.column_types.registry import COLUMN_TYPES
+    from fireset.training.losses.registry import LOSSES
+    from fireset.training.solvers.registry import SOLVERS
+
+    found = {}
+    for registry in (ENGINES, LOSSES, SOLVERS, COLUMN_TYPES):
+        for name, place in registry._built_in.items():
+            module, _, kind = place.partition(":")
+            found |= {kind: module} | ({} if registry is COLUMN_TYPES else {name: module})
+    return found
+
+
+def last_name(node: ast.AST) -> str:
+    """``c`` for the expressions ``a.b.c``, ``c`` and ``c(…)``."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def named_extension_points(tree: ast.AST, points: dict[str, str]) -> set[str]:
+    """Classes that a module refers to, and names that it compares with, passes to a maker or to ``engine=``."""
+    found = set()
+    for node in ast.walk(tree):
+        strings: list[ast.AST] = []
+        if isinstance(node, ast.Compare) and last_name(node.left) not in OTHER_CHOICES:
+            sides = [node.left, *node.comparators]
+            if not any(last_name(side) in OTHER_CHOICES for side in sides):
+                strings = [each for side in sides for each in (*getattr(side, "elts", ()), side)]
+        elif isinstance(node, ast.Call):
+            strings = [each.value for each in node.keywords if each.arg in ("engine", "solver", "loss")]
+            strings += node.args[:1] if last_name(node) in MAKERS else []
+        elif isinstance(node, ast.Name | ast.Attribute) and last_name(node) in points and last_name(node)[0].isupper():
+            found.add(last_name(node))
+        found |= {one.value for one in strings if isinstance(one, ast.Constant) and one.value in points}
+    return found
+
+
+def test_engines_losses_solvers_and_column_types_are_named_by_registries_only():
+    points = extension_points()
+    wrong, used = [], set()
+    for module, tree in trees().items():
+        if module.endswith((".registry", ".__init__")) or MODULES[module].name == "__init__.py":
+            continue
+        foreign = {name for name in named_extension_points(tree, points) if points[name] != module}
+        if foreign and module in NAMED_BY:
+            used.add(module)
+        elif foreign:
+            wrong.append(f"{module} names {', '.join(sorted(foreign))}")
+    assert not wrong, "\n".join(wrong)
+    assert used >= NAMED_BY.keys() - {"fireset.engines.cost"}  # which has a dict by name
+
+
+def test_a_comparison_with_a_name_is_found():
+    tree = ast.parse("def f(run):\n    if run.solver != 'gradient':\n        create('dense')\n    return Huber(1.0)")
+    assert named_extension_points(tree, extension_points()) == {"gradient", "dense", "Huber"}

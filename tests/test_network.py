@@ -142,9 +142,9 @@ def test_errors_name_the_argument(options):
 def test_wrong_rows():
     network = small()
     rows = np.ones((4, 3))
-    with pytest.raises(InputError, match=r"X must have shape \(n, 3\), got \(4, 2\)"):
+    with pytest.raises(InputError, match=r"^X .*got \(4, 2\)"):
         network.predict(rows[:, :2])
-    with pytest.raises(InputError, match=r"X must have shape \(n, 3\), got \(3,\)"):
+    with pytest.raises(InputError, match=r"^X .*got \(3,\)"):
         network.predict(rows[0])
     with pytest.raises(InputError, match="X must be a matrix of numbers"):
         network.predict([["a", "b", "c"]])

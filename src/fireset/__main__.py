@@ -55,7 +55,7 @@ def main() -> None:
         if error.name != "fireset.kernels":  # whose message says why kernels cannot be compiled
             _end_on_exception(error)
         _end(str(error), WRONG_INPUT)
-    except OutputError as error:  # the summary, as JSON where asked for, says so as well
+    except OutputError as error:  # the summary, as JSON with --json, says so as well
         _say(f"error: {error}")
         sys.exit(NOT_WRITTEN)
     except WorkerLostError as error:

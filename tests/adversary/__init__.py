@@ -1,8 +1,8 @@
-"""Random problems, settings, commands, threads, kills, files and extreme numbers, for as long as one lets it run.
+"""Random problems, settings, commands, threads, kills, files and extreme numbers, until a time limit.
 
     make adversary [MINUTES=30] [ONLY=kills] [COUNT=100] [SEED=12]
 
-Each kind of attack is a module with a function ``attack(seed, counts)``: it draws a case from the seed, counts what it
-compared, and raises whatever it finds. ``python -m adversary`` (``__main__.py``) runs them in turns, each in a process
-of its own.
+Each kind of test is a module with a function ``run_case(seed, counts)``: it draws a case from the seed, counts its
+comparisons, and raises an error for a finding. ``python -m adversary`` (``__main__.py``) runs them in turns, each in a
+separate process.
 """

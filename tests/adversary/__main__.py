@@ -1,4 +1,4 @@
-"""Run the attacks in turns, each in a process of its own, and say at the end what was compared and what was found.
+"""Run the kinds of tests in turns, each in a separate process, and print the counts of comparisons and the findings.
 
     python -m adversary [--minutes 30] [--only KIND] [--count N] [--seed S]
 
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("training", "indexes", "kills", "files", "estimators", "commands", "threads", "extremes")
-TURN = 60.0  # seconds of a kind before the next one has its turn
-LONGEST = 900.0  # seconds of a case, before it is taken to hang
+TURN = 60.0  # seconds of a kind before the next kind
+LONGEST = 900.0  # seconds of a case, after which it counts as hanging
 FEWEST = {"files": 200}  # cases in a turn, where a process takes long to begin
 
 
 def run_here(kind: str, seed: int, count: int, seconds: float) -> None:
-    """In a child: one line for each case begun, and one for what came of it."""
+    """Run cases in a child process; print one line when a case begins and one with its result."""
     warnings.simplefilter("ignore")
-    attack = import_module(f"adversary.{kind}").attack
+    run_case = import_module(f"adversary.{kind}").run_case
     until = time.monotonic() + seconds
     for done in range(count):
         if time.monotonic() > until and done >= FEWEST.get(kind, 1):
@@ -40,7 +40,7 @@ def run_here(kind: str, seed: int, count: int, seconds: float) -> None:
         counts: Counter[str] = Counter()
         finding = None
         try:
-            attack(seed + done, counts)
+            run_case(seed + done, counts)
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             reason = " ".join(str(error).split())[-500:]
@@ -54,7 +54,7 @@ def _tell(facts: dict[str, Any]) -> None:
 
 
 class Tally:
-    """What all children have told."""
+    """Counts and findings that the child processes have printed."""
 
     def __init__(self) -> None:
         self.cases: Counter[str] = Counter()
@@ -63,7 +63,7 @@ class Tally:
         self._started = self._shown = time.monotonic()
 
     def run_child(self, kind: str, seed: int, count: int, seconds: float) -> int:
-        """Some cases of a kind in a process of its own; returns how many. A child that crashes has found something."""
+        """Run some cases of a kind in a child process; return their number. A crash of the child is a finding."""
         command = [sys.executable, "-m", "adversary", "--child", "--only", kind, "--seed", str(seed)]
         command += ["--count", str(count), "--minutes", str(seconds / 60)]
         path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path[1:]])
@@ -116,24 +116,24 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="cases of each kind, however long they take")
     parser.add_argument("--seed", type=int, help="of the first case")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.child:
-        run_here(asked.only, asked.seed, asked.count, 60 * asked.minutes)
+    options = parser.parse_args()
+    if options.child:
+        run_here(options.only, options.seed, options.count, 60 * options.minutes)
         return
-    kinds = [asked.only] if asked.only else list(KINDS)
-    first = asked.seed if asked.seed is not None else int(time.time())
-    extent = f"{asked.count:,} cases of each kind" if asked.count else f"{asked.minutes:g} minutes"
+    kinds = [options.only] if options.only else list(KINDS)
+    first = options.seed if options.seed is not None else int(time.time())
+    extent = f"{options.count:,} cases of each kind" if options.count else f"{options.minutes:g} minutes"
     print(f"seeds from {first} on, {extent}", flush=True)
     tally = Tally()
-    until = time.monotonic() + 60 * asked.minutes
+    until = time.monotonic() + 60 * options.minutes
     seeds = dict.fromkeys(kinds, first)
     while True:
         for kind in kinds:
-            left = asked.count - (seeds[kind] - first) if asked.count else 1 << 30
-            seconds = 1e9 if asked.count else min(TURN, max(1.0, until - time.monotonic()))
+            left = options.count - (seeds[kind] - first) if options.count else 1 << 30
+            seconds = 1e9 if options.count else min(TURN, max(1.0, until - time.monotonic()))
             if left > 0:
                 seeds[kind] += tally.run_child(kind, seeds[kind], left, seconds)
-        if all(seed - first >= asked.count for seed in seeds.values()) if asked.count else time.monotonic() > until:
+        if all(seed - first >= options.count for seed in seeds.values()) if options.count else time.monotonic() > until:
             break
     tally.show()
     sys.exit(bool(tally.findings))

@@ -24,7 +24,7 @@ import numpy as np
 from adversary.estimators import limited
 from fireset.__main__ import main
 
-EXIT_CODES = (0, 2, 73)  # done, the user's mistake, an output that could not be written
+EXIT_CODES = (0, 2, 73)  # success, invalid input, an output that could not be written
 SECONDS = 240  # compiling kernels included
 NAMES = ["a", "y2", "Größe", "prediction", "x y", "c,d", 'quo"te', "1", "=1+1", " b", "TRUE", "日本", "e" * 200]
 FILES = ["table.csv", "ta ble.csv", "täble.csv", "-table.csv", "table", "table.csv.csv", "a" * 60 + ".csv", "t;b.csv"]
@@ -32,18 +32,18 @@ ENCODINGS = ["utf-8", "utf-8", "utf-8", "utf-8-sig", "latin-1", "utf-16"]
 DATES = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y%m%d", "%Y-%m-%d %H:%M:%S"]
 
 
-def attack(seed: int, counts: Counter) -> None:
+def run_case(seed: int, counts: Counter) -> None:
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         before = Path.cwd()
         os.chdir(folder)
         try:
-            _attack(rng, Path(folder), counts)
+            _run_case(rng, Path(folder), counts)
         finally:
             os.chdir(before)
 
 
-def _attack(rng: np.random.Generator, folder: Path, counts: Counter) -> None:
+def _run_case(rng: np.random.Generator, folder: Path, counts: Counter) -> None:
     header, rows, separator = draw_table(rng)
     encoding = str(rng.choice(ENCODINGS))
     name = str(rng.choice(FILES))
@@ -74,7 +74,7 @@ def _attack(rng: np.random.Generator, folder: Path, counts: Counter) -> None:
 
 
 def draw_table(rng: np.random.Generator) -> tuple[list[str], list[list[str]], str]:
-    """Column names, cells and the separator."""
+    """Draw column names, cells and the separator."""
     n, separator = int(rng.choice((8, 30, 80))), str(rng.choice((",", ",", ";", "\t", "|")))
     names = [str(name) for name in rng.choice(NAMES, int(rng.integers(2, 5)), replace=False)]
     columns = []
@@ -148,7 +148,7 @@ def write(path: Path, header: list[str], rows: list[list[str]], separator: str, 
 
 
 def run(arguments: list[str], case: str) -> tuple[int, str]:
-    """A command in this process: its exit code and what it printed."""
+    """Run a command in this process; return exit code and output."""
     before, out, err = sys.argv, io.StringIO(), io.StringIO()
     sys.argv = ["fireset", *arguments]
     code: Any = 0
@@ -170,7 +170,7 @@ def run(arguments: list[str], case: str) -> tuple[int, str]:
 
 
 def predictions_of(out: str) -> list[list[float]]:
-    """The numbers of each row: the prediction, its quantiles, or the probabilities of all classes."""
+    """Return the numbers of each row: the prediction, its quantiles, or the probabilities of all classes."""
     found = json.loads(out)
     names = [name for name in found if name.startswith("p(")] or (["prediction"] if "prediction" in found else [])
     names = names or sorted(name for name in found if name.startswith("q"))
@@ -178,7 +178,7 @@ def predictions_of(out: str) -> list[list[float]]:
 
 
 def same(first: list[float], second: list[float]) -> bool:
-    """To rounding: a row alone and among others is a matrix product of another shape.
+    """Compare predictions up to rounding: a row alone is a matrix product of another shape than a row among others.
 
     Outputs are κ f with κ = 1000. A pre-activation of float32 is rounded by about 1e-6, and κ/√m times the root of the
     number of active neurons is at most κ: an output is rounded by up to 1e-3 in units of the target, whose standard

@@ -1,6 +1,6 @@
-"""Random settings of the estimators on random tables, held against what holds for every fit.
+"""Random settings of the estimators on random tables: invariants of every fit.
 
-A setting or table may be refused by an ``InputError`` of one line. Anything else that is raised is a finding, and so is
+A setting or table may raise an ``InputError`` of one line. Any other exception is a finding, and so is
 a fit that lasts longer than ``SECONDS``. After a fit:
 
 - predictions are finite;
@@ -32,7 +32,7 @@ REGRESSION_LOSSES = ("squared_error", "absolute_error", "huber", "quantile", "po
 SLACK = 1e-3  # of a loss: how much worse than a constant counts as worse
 MORE_ROUNDS = 40
 CLASSIFICATION_SHARE = 0.35
-HARD_SHARE = 0.4  # of the cases: kinds that have been hard before
+HARD_SHARE = 0.4  # of the cases: kinds with earlier findings
 EXCUSES = (
     "constant prediction",
     "neurons are active",
@@ -41,7 +41,7 @@ EXCUSES = (
 )  # warnings of a bad fit
 
 
-def attack(seed: int, counts: Counter) -> None:
+def run_case(seed: int, counts: Counter) -> None:
     rng = np.random.default_rng(seed)
     classes = rng.random() < CLASSIFICATION_SHARE
     X, y, weight = draw_table(rng, classes)
@@ -78,7 +78,7 @@ def attack(seed: int, counts: Counter) -> None:
 
 
 def draw_table(rng: np.random.Generator, classes: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Rows with duplicated, constant, tiny and huge columns; targets and weights of any size."""
+    """Draw rows with duplicated, constant, tiny and huge columns; targets and weights of any size."""
     n = int(
         rng.choice((2, 3, 10, 60, 300, 300, 1000, 2600, 4000), p=(0.03, 0.04, 0.1, 0.3, 0.2, 0.15, 0.06, 0.09, 0.03))
     )
@@ -164,7 +164,7 @@ def draw_settings(rng: np.random.Generator, classes: bool, shape: tuple[int, int
 def draw_hard(
     rng: np.random.Generator, classes: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, dict[str, Any]]:
-    """Singular kernels of many rows, losses with kinks and several outputs, extreme scales, weights and ridges."""
+    """Draw singular kernels of many rows, losses with kinks and several outputs, extreme scales, weights and ridges."""
     settings: dict[str, Any] = {"random_state": int(rng.integers(1000)), "max_iter": int(rng.choice((10, 30, 60)))}
     kind = int(rng.integers(5))
     n = int(rng.choice((2600, 5000, 10000), p=(0.7, 0.2, 0.1))) if kind == 0 else int(rng.choice((40, 60, 150, 300)))
@@ -192,7 +192,7 @@ def draw_hard(
 
 
 def draw_singular(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Rows whose kernel is singular, or nearly so."""
+    """Draw rows whose kernel is singular, or nearly so."""
     kind = int(rng.integers(5))
     if kind == 0:
         return rng.uniform(0, 1, (n, 1))
@@ -235,7 +235,7 @@ def check_predictions(estimator: Any, X: np.ndarray, predictions: np.ndarray, ca
 def check_not_worse_than_constant(
     estimator: Any, y: np.ndarray, weight: np.ndarray | None, predictions: np.ndarray, case: str
 ) -> None:
-    """By the estimator's own loss, in its own units: the network's outputs beside outputs of 0."""
+    """Compare the loss of the network's outputs with that of outputs of 0, in the units of the estimator."""
     rows = estimator.training_rows_
     shares: Any = np.ones(len(rows)) if weight is None else np.asarray(weight)[rows]
     shares = shares / (shares.max() or 1.0)
@@ -273,7 +273,7 @@ def check_not_worse_than_constant(
 
 
 def check_stop_reason(estimator: Any, X: Any, y: Any, weight: Any, case: str, counts: Counter) -> None:
-    """A run that says that it has converged, against one that goes on."""
+    """Compare a run that stopped as converged with one that continues."""
     result = estimator.result_
     if result.stop_reason.value != "tol" or result.solver != "gauss-newton" or X.shape[0] > 400:
         return
@@ -308,9 +308,9 @@ def check_copies(estimator: Any, X: Any, y: Any, weight: Any, predictions: np.nd
 
 
 def _check_loaded(estimator: Any, loaded: Any, X: Any, y: Any, path: Path, case: str) -> None:
-    """All that a fitted estimator has and can."""
-    asked, found = estimator.get_params(), loaded.get_params()
-    other = [name for name in asked if repr(asked[name]) != repr(found[name]) and name not in ("verbose", "loss")]
+    """Check attributes and methods of a fitted estimator."""
+    given, found = estimator.get_params(), loaded.get_params()
+    other = [name for name in given if repr(given[name]) != repr(found[name]) and name not in ("verbose", "loss")]
     assert not other, f"parameters {other} are others after loading; {case}"
     attempts = {
         "feature_importances_": lambda: loaded.feature_importances_,

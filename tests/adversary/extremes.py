@@ -1,6 +1,6 @@
 """Numbers near the limits of float32 and float64, for every index and for the network's fire sets.
 
-The reference decides each pair in exact arithmetic (``fractions``). An index or network may refuse numbers by an
+The reference decides each pair in exact arithmetic (``fractions``). An index or network may raise an
 ``InputError``. A pair whose exact product lies within the rounding error of the threshold may decide either way.
 """
 
@@ -17,7 +17,7 @@ from fireset.hsr import build, kinds
 from fireset.hsr.registry import index_class
 
 
-def attack(seed: int, counts: Counter) -> None:
+def run_case(seed: int, counts: Counter) -> None:
     rng = np.random.default_rng(seed)
     dtype = np.dtype(str(rng.choice(("float32", "float64"))))
     d, n = int(rng.integers(1, 5)), int(rng.integers(1, 40))
@@ -27,12 +27,12 @@ def attack(seed: int, counts: Counter) -> None:
         warnings.simplefilter("ignore")
         for kind in kinds():
             if index_class(kind).suits(d):
-                attack_index(kind, points, normals, thresholds, counts)
-        attack_network(rng, points, normals, float(thresholds[0]), counts)
+                check_index(kind, points, normals, thresholds, counts)
+        check_network(rng, points, normals, float(thresholds[0]), counts)
 
 
 def draw_numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Of all sizes that the precision has, with zeros, equal numbers and numbers next to its limits."""
+    """Draw numbers of all sizes of the precision, with zeros, equal numbers and numbers next to its limits."""
     limits = np.finfo(dtype)
     low, high = int(np.log10(float(limits.tiny))), int(np.log10(float(limits.max)))
     spread = ((-2, 2), (low, high), (high - 12, high), (low - 5, low + 5))[int(rng.integers(4))]
@@ -45,7 +45,7 @@ def draw_numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dty
 
 
 def decided(points: np.ndarray, normal: np.ndarray, threshold: float) -> tuple[set[int], set[int]]:
-    """Points that are above for certain, and points that may be: exact sums beside their rounding error in float64."""
+    """Return points that are certainly above and points that may be, by exact sums and their rounding error."""
     above, open_ = set(), set()
     precision = Fraction(float(np.finfo(points.dtype).eps)) * 4 * len(normal)
     for k, point in enumerate(points):
@@ -60,7 +60,7 @@ def decided(points: np.ndarray, normal: np.ndarray, threshold: float) -> tuple[s
     return above, open_
 
 
-def attack_index(kind: str, points: np.ndarray, normals: np.ndarray, thresholds: np.ndarray, counts: Counter) -> None:
+def check_index(kind: str, points: np.ndarray, normals: np.ndarray, thresholds: np.ndarray, counts: Counter) -> None:
     try:
         index = build(points, kind)
     except InputError:
@@ -80,8 +80,8 @@ def attack_index(kind: str, points: np.ndarray, normals: np.ndarray, thresholds:
         counts[f"{kind}, queries"] += 1
 
 
-def attack_network(rng, points: np.ndarray, normals: np.ndarray, threshold: float, counts: Counter) -> None:
-    """Fire sets of an engine, and finite predictions where the exact ones are representable."""
+def check_network(rng, points: np.ndarray, normals: np.ndarray, threshold: float, counts: Counter) -> None:
+    """Check the fire sets of an engine, and finite predictions where the exact ones are representable."""
     try:
         network = ShiftedReLUNetwork(normals.copy(), rng.choice((-1, 1), (len(normals), 1)), threshold)
         name = str(rng.choice([name for name in ENGINES if not name.startswith(("quantum", "hashing"))]))

@@ -1,4 +1,4 @@
-"""Mutated model files, checkpoints and tables: each is read correctly or refused in one line, and takes no memory to.
+"""Mutated model files, checkpoints and tables: each is read correctly or raises a one-line error, in limited memory.
 
 A case is one file. It is busy for ``SECONDS`` at most, and may allocate twice the file's size and ``SLACK`` besides
 (stacks and arenas of threads): the address space is limited to that while it is read. Any exception but ``InputError``
@@ -34,17 +34,17 @@ from fireset.training.checkpoint_files import checksum
 from fireset.training.solvers import GradientDescent
 from support.checkpoint_folder import folder_for
 
-IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # so that nobody waits for a disk to be synced
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # without waiting for a disk
 SECONDS = 20
 SLACK = 64 << 20
-ASKED_FOR = "requires too much memory"  # what zstd says of a frame that it does not even begin with
+ASKED_FOR = "requires too much memory"  # message of zstd for a frame that it does not start
 WARM_UP = 120  # files read without a limit, so that pools, arenas and kernels are there
 ODD = [0, 1, -1, 2**31, 2**62, 2**64, 1e308, -0.5, float("nan"), "", "x", "\n", None, True, [], {}, [[]], {"a": 1}]
 CELLS = ["", "NaN", "inf", "1e999", '"', '""', "'", "\0", "\r", "9" * 400, "-", "0x1p3", "é", "\ud7ff", "1,2", "y", "#"]
 
 
 def mutate_bytes(content: bytes, rng: random.Random) -> bytes:
-    """A few changes of bytes, of stretches of them, or of a number that is spelled out."""
+    """Change a few bytes, ranges of bytes, or a number written as text."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         size = len(data)
@@ -77,7 +77,7 @@ def mutate_bytes(content: bytes, rng: random.Random) -> bytes:
 
 
 def mutate_json(value, rng: random.Random):
-    """A copy in which one part is something else."""
+    """Return a copy in which one part is replaced."""
     value = json.loads(json.dumps(value))
     places = []
 
@@ -94,7 +94,7 @@ def mutate_json(value, rng: random.Random):
 
 
 class Victims:
-    """Good files of each kind, and how they are read."""
+    """Valid files of each kind, and functions that read them."""
 
     def __init__(self, folder: Path):
         from test_model_file import small_model
@@ -115,7 +115,7 @@ class Victims:
         self._make_checkpoint()
 
     def _make_tables(self) -> None:
-        """The table, trained on, and in other formats, packed and not."""
+        """Write the training table in all formats, compressed and not."""
         import polars as pl
 
         words = ["train", self.table, "--target", "y", "--width", 20, "--max-iter", 2, "-q", "--bias", 1]
@@ -152,8 +152,17 @@ class Victims:
     def _make_checkpoint(self) -> None:
         self.X = np.random.default_rng(0).standard_normal((30, 3))
         self.X /= np.linalg.norm(self.X, axis=1, keepdims=True)
-        asked = Checkpoints(self.folder / "checkpoints", every=5, keep=1)
-        train(self.network(), self.X, self.X[:, 0], momentum=0.9, max_iter=5, tol=0, engine="dense", checkpoint=asked)
+        checkpoints = Checkpoints(self.folder / "checkpoints", every=5, keep=1)
+        train(
+            self.network(),
+            self.X,
+            self.X[:, 0],
+            momentum=0.9,
+            max_iter=5,
+            tol=0,
+            engine="dense",
+            checkpoint=checkpoints,
+        )
         self.state_file = self.folder / "checkpoints" / "checkpoint-00000005.safetensors"
         self.part_file = self.folder / "checkpoints" / "checkpoint-00000005.1-of-1.safetensors"
         self.state, self.part = self.state_file.read_bytes(), self.part_file.read_bytes()
@@ -163,7 +172,7 @@ class Victims:
         return ShiftedReLUNetwork.initialize(60, 3, threshold=0.5, dtype="float64")
 
     def model(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
-        """A mutated model, or an index or a shard of one, some with their checksums made right again."""
+        """Return a mutated model, or an index or a shard of one, some with their checksums corrected."""
         from fireset.model import Model
 
         kind = rng.randrange(8)
@@ -186,7 +195,7 @@ class Victims:
         return size, lambda: ShiftedReLUNetwork.load(index)
 
     def checkpoint(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
-        """A mutated part of a checkpoint, half of them with checksums made right again."""
+        """Return a mutated part of a checkpoint, half of them with checksums corrected."""
         kind = rng.randrange(2)
         self.part_file.write_bytes(mutate_bytes(self.part, rng) if kind == 0 else self.part)
         self.state_file.write_bytes(self.state if kind == 0 else mutate_bytes(self.state, rng))
@@ -204,9 +213,9 @@ class Victims:
 
         def load() -> None:
             network = self.network()
-            asked = Checkpoints(self.folder / "checkpoints", resume=True)
+            checkpoints = Checkpoints(self.folder / "checkpoints", resume=True)
             known = {name: value for name, value in self.description["identity"].items() if name != "initial weights"}
-            folder, history = folder_for(asked, network, GradientDescent(momentum=0.9), known)
+            folder, history = folder_for(checkpoints, network, GradientDescent(momentum=0.9), known)
             if folder.load():
                 assert np.isfinite(network.weights).all()
                 assert len(history) == 5
@@ -224,7 +233,7 @@ class Victims:
         return self._table("mutated.csv", content, rng)
 
     def npz(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
-        """A mutated archive, or one with a mutated array in it: checksums of archives are easily made right again."""
+        """Return a mutated archive, or one with a mutated array in it: checksums of archives are easily corrected."""
         if rng.random() < 0.5:
             return self._table("mutated.npz", mutate_bytes(rng.choice(self.archives), rng), rng)
         whole, changed = zipfile.ZipFile(io.BytesIO(rng.choice(self.archives))), io.BytesIO()
@@ -237,10 +246,10 @@ class Victims:
         return self._table("mutated.npz", changed.getvalue(), rng)
 
     def parquet(self, rng: random.Random) -> tuple[int, Callable[[], object]]:
-        """A mutated footer, or a file that is cut off.
+        """Return a mutated footer, or a file that is cut off.
 
         Pages are left as they are: polars decodes them, and in one of 10,000 mutations it ends the process, because a
-        run length asks for more memory than there is.
+        run length needs more memory than there is.
         """
         content = rng.choice(self.parquets)
         if rng.random() < 0.1:
@@ -249,7 +258,7 @@ class Victims:
         return self._table("mutated.parquet", content[:footer] + mutate_bytes(content[footer:], rng), rng)
 
     def _table(self, name: str, content: bytes, rng: random.Random) -> tuple[int, Callable[[], object]]:
-        """Read a table as training does, or have a command do it."""
+        """Read a table as training does, or by a command."""
         from fireset.tables.problem import TableProblem
 
         path = self.folder / name
@@ -269,7 +278,7 @@ class Victims:
 
 
 def run_command(*arguments) -> None:
-    """Run a command in this process; what it refuses is raised as an ``InputError``."""
+    """Run a command in this process; its errors become an ``InputError``."""
     before, out, err = sys.argv, io.StringIO(), io.StringIO()
     sys.argv = ["fireset", *map(str, arguments)]
     try:
@@ -289,7 +298,7 @@ def run_command(*arguments) -> None:
 
 @cache
 def victims() -> Victims:
-    """Made once in a process, and warmed up."""
+    """Return the files of this process, created and read once."""
     folder = tempfile.TemporaryDirectory(dir=IN_MEMORY)
     atexit.register(folder.cleanup)
     made = Victims(Path(folder.name))
@@ -300,7 +309,7 @@ def victims() -> Victims:
 
 
 def _fill_buffers() -> None:
-    """Let OpenBLAS allocate its work space now: one buffer for each thread that multiplies at the same time."""
+    """Make OpenBLAS allocate its work space: one buffer per thread that multiplies at the same time."""
     ready = Barrier(2 * (os.cpu_count() or 1))
 
     def multiply(_: int) -> None:
@@ -312,12 +321,12 @@ def _fill_buffers() -> None:
         list(pool.map(multiply, range(ready.parties)))
 
 
-def attack(seed: int, counts: Counter) -> None:
+def run_case(seed: int, counts: Counter) -> None:
     counts[_use(victims(), seed, SLACK)] += 1
 
 
 def _use(made: Victims, seed: int, slack: int | None) -> str:
-    """Mutate a file and read it, within the limits; says what kind of file it was, and whether it could be read."""
+    """Mutate a file and read it, within the limits; return its kind and whether it could be read."""
     rng = random.Random(seed)
     makers = (made.model, made.checkpoint, made.csv, made.npz, made.parquet)
     maker = makers[seed % len(makers)]

@@ -1,9 +1,9 @@
 """Random adds, deletes, moves and queries on every kind of index, from several threads at once.
 
-Every thread that changes the index has points of its own. An answer is then right if, for each of these threads, it is
-that of one state between the last change which had ended when the question was asked and the last one which had begun
-when it was answered; all answers of one call must be those of one such state. Points are on a lattice, so that
-products are exact and many points lie on the hyperplane asked about; or drawn at random, where ``reference.above``
+Every thread that changes the index changes only its own points. A result is correct if, for each of these threads, it
+is that of one state between the last change that had ended before the query and the last one that had begun before its
+result; all results of one call must belong to one such state. Points are on a lattice, so that
+products are exact and many points lie on the hyperplane of the query; or drawn at random, where ``reference.above``
 decides.
 """
 
@@ -20,10 +20,10 @@ from fireset.hsr import build, kinds
 from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.registry import index_class
 
-WAIT = 60.0  # seconds after which threads are taken to wait for each other
+WAIT = 60.0  # seconds after which threads count as deadlocked
 
 
-def attack(seed: int, counts: Counter) -> None:
+def run_case(seed: int, counts: Counter) -> None:
     rng = np.random.default_rng(seed)
     os.environ["OMP_NUM_THREADS"] = str(rng.choice((1, 2, 3)))
     kind, d = str(rng.choice(kinds())), int(rng.integers(1, 7))
@@ -40,7 +40,7 @@ def attack(seed: int, counts: Counter) -> None:
 
 
 class Case:
-    """An index, who owns which of its points, and what was asked and answered."""
+    """An index, the owner of each point, and a log of queries and results."""
 
     def __init__(self, kind: str, d: int, rng: np.random.Generator):
         self.kind, self.d = kind, d
@@ -51,7 +51,7 @@ class Case:
             start = max(start, 1)
         points = self.points(start, rng)
         self.index: HalfSpaceIndex = build(points, kind)
-        # The points that are there from the start belong to nobody and stay.
+        # The points that are there from the start belong to no thread and stay.
         self.logs: list[Log] = [Log(dict(enumerate(points)))]
         self.calls = int(rng.integers(3, 25))
         self.answers: list[Answer] = []
@@ -61,7 +61,7 @@ class Case:
         return rows.astype(self.dtype)
 
     def writer(self, rng: np.random.Generator) -> Callable[[], None]:
-        """Adds, moves and deletes points of its own, and keeps a log of what there was after each change."""
+        """Add, move and delete the points of one thread, and log its state after each change."""
         log = Log({})
         self.logs.append(log)
 
@@ -82,7 +82,7 @@ class Case:
                         self.index.move(ids, rows)
                 else:
                     rows = self.points(size, rng)
-                    with log.changing(after):  # ids are known when they have been given: the state is completed then
+                    with log.changing(after):  # ids are assigned during the change
                         given = self.index.add(rows)
                         after.update(zip(given.tolist(), rows, strict=True))
                 own = after
@@ -90,7 +90,7 @@ class Case:
         return change
 
     def refused(self) -> None:
-        """A kind that cannot be changed says so, and goes on answering."""
+        """Check that a static kind raises an error for changes, and answers queries afterwards."""
         for change in (lambda: self.index.add(np.zeros((1, self.d))), lambda: self.index.delete([0])):
             try:
                 change()
@@ -135,7 +135,7 @@ class Case:
 
 
 class Log:
-    """The states that a thread's own points went through."""
+    """The states of the points of one thread."""
 
     def __init__(self, start: dict[int, np.ndarray]):
         self.states = [start]
@@ -162,7 +162,7 @@ class Above:
 
 
 class Answer:
-    """A question, between which changes it was asked, and what the answer was."""
+    """A query, the changes before and after it, and its result."""
 
     def __init__(self, how: str, normals, thresholds, first: list[int], last: list[int], result):
         self.how, self.normals, self.thresholds = how, normals, thresholds
@@ -191,7 +191,7 @@ class Answer:
 
 
 def in_threads(tasks: list[Callable[[], None]]) -> None:
-    """Run all at once; what one of them raises is raised here."""
+    """Run all at the same time; raise the exception of any of them."""
     errors: list[BaseException] = []
 
     def guarded(task: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""``fireset train --checkpoint`` killed at random moments, and resumed: the model has the bits of a run left alone.
+"""``fireset train --checkpoint`` killed at random moments, and resumed: the model has the bits of an undisturbed run.
 
 A case is one run that is killed one to three times, by SIGKILL or SIGTERM, from its first moment on or shortly after it
 wrote a checkpoint, and then goes on to its end. What is compared is the whole model, the times that it took apart.
@@ -48,7 +48,7 @@ COMMON = "--width 600 --bias 1 --tol 0 --holdout 0 --quiet --json --seed 3 --out
 CHANGING = ("seconds", "resumed_at", "products")
 
 
-def attack(seed: int, counts: Counter) -> None:
+def run_case(seed: int, counts: Counter) -> None:
     rng = random.Random(seed)
     number = rng.randrange(len(RUNS))
     expected = undisturbed(number)
@@ -59,7 +59,7 @@ def attack(seed: int, counts: Counter) -> None:
         for _ in range(rng.choice((1, 1, 2, 3))):
             off_beat |= newest(folder) % every(number) > 0
             if not _killed(folder, number, rng, counts):
-                break  # it came to its end before the signal
+                break  # it ended before the signal
         else:
             off_beat |= newest(folder) % every(number) > 0
             _finish(folder, number, "--resume")
@@ -79,11 +79,11 @@ def dtype_of(number: int) -> str:
 
 
 def _killed(folder: Path, number: int, rng: random.Random, counts: Counter) -> bool:
-    """Start it, or go on, and kill it; False if it came to its end first."""
+    """Start or resume the run and kill it; return False if it ended first."""
     run = Run(folder, number, "--resume", forked=rng.random() < 0.875)
     try:
         until, before = time.monotonic() + LONGEST, newest(folder)
-        if rng.random() < 0.8:  # what happens before it trains is the same again and again
+        if rng.random() < 0.8:  # all runs are alike before training starts
             while newest(folder) == before and run.exit_code is None and time.monotonic() < until:
                 time.sleep(0.002)
             time.sleep(rng.uniform(0.0, rng.choice((0.02, 0.2, 1.0))))
@@ -128,7 +128,7 @@ class Run:
                 )
 
     def _run(self, folder: Path, words: list[str]) -> None:
-        """In the forked process."""
+        """Run the command in the forked process."""
         for file, number in zip(self._files, (1, 2), strict=True):
             os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         os.chdir(folder)
@@ -187,13 +187,13 @@ def write_table(folder: Path) -> None:
 
 
 def newest(folder: Path) -> int:
-    """The iteration of the newest checkpoint; 0 if there is none."""
+    """Return the iteration of the newest checkpoint; 0 if there is none."""
     found = (path.name for path in (folder / "ck").glob("checkpoint-????????.safetensors"))
     return max((int(name[11:19]) for name in found), default=0)
 
 
 def model_in(folder: Path) -> tuple[dict[str, bytes], dict]:
-    """All arrays and the description of the model that a run has left, without what is about time."""
+    """Return all arrays and the description of the model of a run, without times."""
     arrays, description = read_model(folder / "model.safetensors")
 
     def lasting(part):

@@ -3,7 +3,7 @@
     f(x) = (κ/√m) Σ_r a_r max(⟨w_r, x⟩ − b, 0),  L = Σ_i s_i ℓ(f(x_i), y_i),  V ← μV + ∂L/∂W,  W ← W − ηV (or Nesterov)
 
 Neuron r fires for x_i when ⟨w_r, x_i⟩ > b, where the product is one fused multiply-add after the other, left to right.
-Where NumPy's product is too close to b to tell, that chain is computed in fractions, which are exact.
+Where NumPy's product is too close to b to decide, that chain is computed in fractions, which are exact.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def fused_dot(w: np.ndarray, x: np.ndarray) -> float:
-    """⟨w, x⟩ with one rounding for each product and sum."""
+    """Return ⟨w, x⟩ with one rounding for each product and sum."""
     total = 0.0
     for a, b in zip(w.tolist(), x.tolist(), strict=True):
         total = float(Fraction(a) * Fraction(b) + Fraction(total))
@@ -22,7 +22,7 @@ def fused_dot(w: np.ndarray, x: np.ndarray) -> float:
 
 
 def above(normals: np.ndarray, points: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Whether each point lies strictly above each (normal, threshold); (normals, points)."""
+    """Return whether each point lies strictly above each (normal, threshold); (normals, points)."""
     normals, points = normals.astype(np.float64), points.astype(np.float64)
     values = normals @ points.T
     result = values > thresholds[:, None]
@@ -58,15 +58,15 @@ class Descent:
         self.velocity = np.zeros_like(self.weights)
 
     def fires(self) -> np.ndarray:
-        """(n, m)."""
+        """Return whether each pair is active, (n, m)."""
         return above(self.weights, self.X, np.full(len(self.weights), self.threshold)).T
 
     def closest(self) -> float:
-        """How close a product is to the threshold, at the closest pair."""
+        """Return the smallest distance of a product from the threshold."""
         return float(np.abs(self.X @ self.weights.T - self.threshold).min())
 
     def predictions(self, active: np.ndarray) -> np.ndarray:
-        """u, if those pairs fire; (n, c)."""
+        """Return u, (n, c), for given active pairs."""
         rows = np.flatnonzero(active.any(axis=1))
         u = np.zeros((len(self.X), self.outputs.shape[1]))
         excess = self.X[rows] @ self.weights.T - self.threshold
@@ -74,7 +74,7 @@ class Descent:
         return self.scale / sqrt(len(self.weights)) * u
 
     def step(self, active: np.ndarray, rows: np.ndarray | None = None) -> None:
-        """On these rows, or all, if those pairs fire."""
+        """Return the gradient on some rows, or all, for given active pairs."""
         rows = np.arange(len(self.X)) if rows is None else rows
         chosen = np.zeros_like(active)
         chosen[rows] = active[rows]
@@ -86,7 +86,7 @@ class Descent:
         self.weights = self.weights - self.rate * move
 
     def _expected(self, u: np.ndarray) -> np.ndarray:
-        """What the loss takes predictions for."""
+        """Return the predictions that the loss compares with the targets."""
         if self.loss == "squared_error":
             return u
         if u.shape[1] == 1:
@@ -95,7 +95,7 @@ class Descent:
         return shares / shares.sum(axis=1, keepdims=True)
 
     def epoch(self, batch_size: int, order: np.ndarray) -> float:
-        """One pass in batches; returns how close a product was to the threshold at the closest pair."""
+        """Make one pass in batches; return the smallest distance of a product from the threshold."""
         closest = np.inf
         for lo in range(0, len(order), batch_size):
             closest = min(closest, self.closest())

@@ -1,4 +1,4 @@
-"""Several threads on one object: what each of them gets is what it gets alone.
+"""Several threads on one object: each must get the result of a single thread.
 
 ``predict`` of networks and estimators, fits of separate estimators side by side, and ``fireset.nn`` layers where torch
 is installed. (``indexes`` does so for the half-space index.)
@@ -18,19 +18,19 @@ from fireset import ShiftedReLUClassifier, ShiftedReLUNetwork, ShiftedReLURegres
 CALLS = 6
 
 
-def attack(seed: int, counts: Counter) -> None:
+def run_case(seed: int, counts: Counter) -> None:
     rng = np.random.default_rng(seed)
     os.environ["OMP_NUM_THREADS"] = str(rng.choice((1, 2, 3)))
-    kinds: list[Callable] = [attack_network, attack_estimator, attack_fits]
+    kinds: list[Callable] = [check_network, check_estimator, check_fits]
     if find_spec("torch"):
-        kinds.append(attack_layer)
+        kinds.append(check_layer)
     kind = kinds[int(rng.integers(len(kinds)))]
     kind(rng)
-    counts[kind.__name__.removeprefix("attack_")] += 1
+    counts[kind.__name__.removeprefix("check_")] += 1
 
 
 def side_by_side(works: list[Callable[[], Any]]) -> list[Any]:
-    """Results of all works, begun at the same moment."""
+    """Return the results of all functions, started at the same moment."""
     barrier, results, errors = threading.Barrier(len(works)), [None] * len(works), []
 
     def begin(k: int) -> None:
@@ -55,14 +55,14 @@ def draw_rows(rng: np.random.Generator, d: int) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def attack_network(rng: np.random.Generator) -> None:
+def check_network(rng: np.random.Generator) -> None:
     d = int(rng.integers(1, 9))
     dtype = str(rng.choice(("float32", "float64")))
     network = ShiftedReLUNetwork.initialize(int(rng.choice((50, 3000))), d, dtype=dtype, seed=int(rng.integers(99)))
     _compare([(network.predict, draw_rows(rng, d)) for _ in range(int(rng.integers(2, 6)))])
 
 
-def attack_estimator(rng: np.random.Generator) -> None:
+def check_estimator(rng: np.random.Generator) -> None:
     X = rng.standard_normal((80, 4))
     if rng.random() < 0.5:
         fitted: Any = ShiftedReLURegressor(300, random_state=0).fit(X, np.sin(X[:, 0]))
@@ -82,8 +82,8 @@ def _compare(calls: list[tuple[Callable, np.ndarray]]) -> None:
         assert all(np.array_equal(each, one) for each in several), f"{call} gives other numbers beside other threads"
 
 
-def attack_fits(rng: np.random.Generator) -> None:
-    """Estimators of their own, at once, as joblib's threading backend and grid searches do."""
+def check_fits(rng: np.random.Generator) -> None:
+    """Fit separate estimators at the same time, as joblib's threading backend and grid searches do."""
     X = rng.standard_normal((60, 3))
     settings = [
         {
@@ -103,8 +103,8 @@ def attack_fits(rng: np.random.Generator) -> None:
         assert np.array_equal(one, other), f"a fit beside others differs by {np.abs(one - other).max():.3g}: {given}"
 
 
-def attack_layer(rng: np.random.Generator) -> None:
-    """Forward passes of a layer, with its lists and without."""
+def check_layer(rng: np.random.Generator) -> None:
+    """Run forward passes of a layer, with its lists and without."""
     import torch
 
     from fireset.nn import ShiftedReLU

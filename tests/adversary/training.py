@@ -2,7 +2,7 @@
 
 In each iteration the reference starts from the engine's own weights, so that a pair which lies on the threshold decides
 the same for both: fire sets must be equal, and predictions and the next weights within ``TOLERANCE``. Where no pair
-ever comes close to the threshold, a second reference that is never told the engine's weights must end at the same ones.
+ever comes close to the threshold, a second reference that never receives the engine's weights must end at equal ones.
 """
 
 import os
@@ -24,7 +24,7 @@ CLOSE = 1e-7  # to the threshold: nearer pairs may decide otherwise for weights 
 BATCH_ENGINES = ("rows", "dense")
 
 
-def attack(seed: int, counts: Counter) -> None:
+def run_case(seed: int, counts: Counter) -> None:
     rng = np.random.default_rng(seed)
     os.environ["OMP_NUM_THREADS"] = str(rng.choice((1, 2, 3)))
     name = str(rng.choice([*ENGINES, "data in blocks"]))
@@ -56,7 +56,7 @@ def attack(seed: int, counts: Counter) -> None:
 
 
 def draw_problem(rng: np.random.Generator) -> Descent:
-    """Rows, targets and a network, some of them with ties, duplicates or zeros; the step size is a safe one."""
+    """Draw rows, targets and a network, some of them with ties, duplicates or zeros; the step size is a safe one."""
     n, d, m = int(rng.integers(1, 80)), int(rng.choice((1, 2, 2, 3, 3, 4, 6, 12))), int(rng.integers(2, 400))
     c = int(rng.choice((1, 1, 2, 4)))
     X, W = rng.standard_normal((n, d)), rng.standard_normal((m, d))
@@ -114,23 +114,23 @@ def draw_engine(name: str, m: int, d: int, rng: np.random.Generator) -> Engine:
 
 
 class Witness:
-    """A callback that holds each iteration against the reference."""
+    """A callback that compares each iteration with the reference."""
 
     def __init__(self, problem: Descent, settings: dict[str, Any], counts: Counter, *, asks_fire_sets: bool):
-        self._told = problem  # is given the engine's weights in every iteration
+        self._synced = problem  # is given the engine's weights in every iteration
         self._alone = Descent(**{name: getattr(problem, name) for name in Descent.__match_args__})
         self._batch_size, self._seed = settings.get("batch_size"), settings.get("shuffle_seed")
         self._counts, self._asks = counts, asks_fire_sets
-        self._free = True  # whether the second reference is still bound to agree
+        self._free = True  # whether the second reference must still agree
         self._comparable = True
 
     def __call__(self, progress) -> None:
-        self._iteration, told = progress.record.iteration, self._told
+        self._iteration, synced = progress.record.iteration, self._synced
         self._weights = progress.network.weights.copy()
         if self._comparable:
-            self._agree("weights", self._weights, told.weights)
-        told.weights = self._weights.copy()
-        active = told.fires()
+            self._agree("weights", self._weights, synced.weights)
+        synced.weights = self._weights.copy()
+        active = synced.fires()
         engine = progress.engine
         if self._asks or not engine.exact:
             found = engine.fire_sets().toarray().astype(bool)
@@ -139,8 +139,8 @@ class Witness:
             assert not (engine.exact and missed), f"{missed} fired pairs missed, iteration {self._iteration}"
             active = found
             self._counts["fire sets compared"] += 1
-        if not self._batch_size or not self._iteration:  # an epoch reports what its batches saw
-            self._agree("predictions", progress.predictions, told.predictions(active))
+        if not self._batch_size or not self._iteration:  # an epoch reports the losses of its batches
+            self._agree("predictions", progress.predictions, synced.predictions(active))
             share = progress.record.active_fraction
             assert round(share * active.size) == active.sum(), f"fired fraction {share}, iteration {self._iteration}"
         self._step(active, engine.exact)
@@ -151,19 +151,19 @@ class Witness:
         if self._batch_size:
             rows = np.flatnonzero(alone.weight > 0)
             order = np.random.default_rng([self._seed, self._iteration]).permutation(rows)
-            # Once a batch may have decided otherwise, so may the velocity have: no later epoch is bound to agree.
-            self._comparable = self._told.epoch(self._batch_size, order) > CLOSE and self._comparable
+            # Once a batch may have decided otherwise, so may the velocity have: later epochs need not agree.
+            self._comparable = self._synced.epoch(self._batch_size, order) > CLOSE and self._comparable
             self._last = alone.weights
             self._free = alone.epoch(self._batch_size, order) > CLOSE and self._free
             return
-        self._told.step(active)
+        self._synced.step(active)
         self._last = alone.weights
         self._free = self._free and exact and alone.closest() > CLOSE
         if self._free:
             alone.step(alone.fires())
 
     def finish(self) -> None:
-        """The weights of the last iteration against those of the reference that was on its own."""
+        """Compare the weights of the last iteration with those of the second reference."""
         if self._free:
             self._agree("weights of the reference on its own", self._weights, self._last)
             self._counts["whole runs compared"] += 1

@@ -11,6 +11,7 @@ import pytest
 from fireset.commands.quantum import PAPER_EXPONENT, quantum_costs, quantum_sections, quantum_summary
 from fireset.quantum import make_schedule
 from fireset.reporting.figures import Section
+from support.checks import mentions
 
 ROWS, WIDTH = 60, 320
 
@@ -141,21 +142,22 @@ def test_without_qiskit(quantum, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ("--width 10", "width must be at least 64, got 10"),
-        ("--iterations 0", "iterations must be at least 1, got 0"),
-        ("--failure-probability 0", "failure_probability must lie between 0 and 1, got 0.0"),
-        ("--failure-probability 1", "failure_probability must lie between 0 and 1, got 1.0"),
-        ("--bits 1", "bits must be from 2 to 24, got 1"),
-        ("--seed -1", "seed must be at least 0 and below 2**32, got -1"),
-        ("--target z", "--target 'z' is not a column of the table; its columns are 'a', 'b', 'c', 'y'"),
-        ("--drop y", "--drop y would drop the target; drop other columns"),
+        ("--width 10", ["width", "64", "10"]),
+        ("--iterations 0", ["iterations", "1", "0"]),
+        ("--failure-probability 0", ["failure_probability", "0", "1", "0.0"]),
+        ("--failure-probability 1", ["failure_probability", "0", "1", "1.0"]),
+        ("--bits 1", ["bits", "2", "24", "1"]),
+        ("--seed -1", ["seed", "0", "2", "32", "-1"]),
+        ("--target z", ["--target", "'z'", "'a'", "'b'", "'c'", "'y'"]),
+        ("--drop y", ["--drop"]),
     ],
 )
-def test_refusals(quantum, options, message):
+def test_refusals(quantum, options, parts):
     code, out, err = quantum("--quiet", *options.split())
-    assert (code, out, err) == (2, "", f"fireset: error: {message}\n")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert mentions(err, *parts)
 
 
 def test_an_interrupt_ends_it(quantum, monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 
 from fireset import InputError, ShiftedReLUNetwork, TensorBoardLog, train
 from fireset.model import Model
+from support.checks import mentions
 
 COMMAND = ("train", "table.csv", "--target", "y", "--width", "60", "--solver", "gradient", "--tol", "0", "-q")
 
@@ -51,23 +52,22 @@ class TestFullDisk:
 
     @pytest.mark.usefixtures("large_files_fail")
     @pytest.mark.parametrize(
-        ("option", "place", "message"),
+        ("option", "place", "parts"),
         [
-            ("--tensorboard", "runs", "--tensorboard: cannot write to the folder runs: File too large"),
-            ("--history", "h.csv", "--history: cannot write h.csv: File too large"),
-            ("--report", "p.html", "--report: cannot write p.html: File too large"),
+            ("--tensorboard", "runs", ["--tensorboard"]),
+            ("--history", "h.csv", ["--history", "h.csv"]),
+            ("--report", "p.html", ["--report", "p.html"]),
         ],
     )
-    def test_the_model_is_written_and_one_line_says_what_is_not(self, run, option, place, message):
+    def test_the_model_is_written_and_one_line_says_what_is_not(self, run, option, place, parts):
         code, out, err = run(*COMMAND, "--max-iter", "400", option, place, "--json")
         lines = err.splitlines()
         assert code == 73
-        assert lines[-1] == self.LEFT_OUT + message
-        assert lines[:-1] == ["fireset: warning: " + message.split(": ", 1)[1] + "; no more is logged"] * (
-            option == "--tensorboard"
-        )
+        assert mentions(lines[-1], "table.safetensors", *parts)
+        assert len(lines) == 1 + (option == "--tensorboard")  # which warns when it can no longer write
         facts = json.loads(out)
-        assert facts["not_written"] == [message]
+        assert len(facts["not_written"]) == 1
+        assert mentions(facts["not_written"][0], *parts)
         assert facts["iterations"] == 400
         assert option[2:] not in facts
         assert Model.load("table.safetensors").estimator.network_.width == 60
@@ -77,7 +77,7 @@ class TestFullDisk:
         asked = ("--history", "h.csv", "--report", "p.html", "--tensorboard", "runs")
         code, out, err = run(*COMMAND, "--max-iter", "3", *asked)
         assert code == 73
-        assert err == f"{self.LEFT_OUT}--history: cannot write h.csv: No space left on device\n"
+        assert mentions(err, "table.safetensors", "--history", "h.csv")
         assert "not written" not in out
         assert Path("p.html").exists()
         assert not Path("h.csv").exists()
@@ -89,7 +89,7 @@ class TestFullDisk:
         code, _, err = run(*COMMAND, "--max-iter", "3", "--tensorboard", "runs")
         assert code == 73
         assert "Traceback" not in err
-        assert err.endswith("--tensorboard: cannot write to the folder runs: No space left on device\n")
+        assert mentions(err, "--tensorboard")
         assert Path("table.safetensors").exists()
 
     @pytest.mark.slow
@@ -128,22 +128,22 @@ def test_a_log_warns_once_and_training_goes_on(tmp_path):
 
 class TestOnePlaceForTwo:
     @pytest.mark.parametrize(
-        ("asked", "message"),
+        ("asked", "parts"),
         [
-            ("--out h.csv --history h.csv", "--out h.csv and --history h.csv are one place"),
-            ("--out ./h.csv --history h.csv", "--out h.csv and --history h.csv are one place"),
-            ("--out folder/../h.csv --history h.csv", "--out folder/../h.csv and --history h.csv are one place"),
-            ("--out p.html --report link.html", "--out p.html and --report link.html are one place"),
-            ("--out link.html --report p.html", "--out link.html and --report p.html are one place"),
-            ("--report table.safetensors", "--out table.safetensors and --report table.safetensors are one place"),
-            ("--history h.json --report h.json", "--history h.json and --report h.json are one place"),
-            ("--out runs --tensorboard runs/", "--out runs and --tensorboard runs are one place"),
-            ("--out ck --checkpoint ck", "--out ck and --checkpoint ck are one place"),
-            ("--out m --tensorboard m/runs", "--tensorboard m/runs is inside --out m, which is to be a file"),
-            ("--out m --checkpoint through/m/ck", "--checkpoint through/m/ck is inside --out m, which is to be a file"),
+            ("--out h.csv --history h.csv", ["--out", "h.csv", "--history", "h.csv"]),
+            ("--out ./h.csv --history h.csv", ["--out", "h.csv", "--history", "h.csv"]),
+            ("--out folder/../h.csv --history h.csv", ["--out", "folder/../h.csv", "--history", "h.csv"]),
+            ("--out p.html --report link.html", ["--out", "p.html", "--report", "link.html"]),
+            ("--out link.html --report p.html", ["--out", "link.html", "--report", "p.html"]),
+            ("--report table.safetensors", ["--out", "table.safetensors", "--report", "table.safetensors"]),
+            ("--history h.json --report h.json", ["--history", "--report"]),
+            ("--out runs --tensorboard runs/", ["--out", "--tensorboard"]),
+            ("--out ck --checkpoint ck", ["--out", "--checkpoint"]),
+            ("--out m --tensorboard m/runs", ["--tensorboard", "--out"]),
+            ("--out m --checkpoint through/m/ck", ["--checkpoint", "--out"]),
         ],
     )
-    def test_is_refused_before_training(self, run, monkeypatch, asked, message):
+    def test_is_refused_before_training(self, run, monkeypatch, asked, parts):
         Path("folder").mkdir()
         Path("through").symlink_to(".")
         Path("link.html").symlink_to("p.html")
@@ -151,7 +151,7 @@ class TestOnePlaceForTwo:
         monkeypatch.setattr("fireset.commands.train.estimator_for", no_space)
         code, out, err = run(*COMMAND, *asked.split())
         assert (code, out) == (2, "")
-        assert err == f"fireset: error: {message}; give each a place of its own\n"
+        assert mentions(err, *parts)
         assert sorted(os.listdir()) == before
 
     def test_folders_may_be_shared_and_hold_files(self, run):

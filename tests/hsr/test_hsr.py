@@ -12,7 +12,7 @@ from fireset import InputError
 from fireset.hsr import HalfSpaceIndex, build, choose, kinds
 from fireset.hsr.registry import index_class
 from fireset.kernels.firing import deciding_dot
-from support.checks import sphere
+from support.checks import mentions, sphere
 from support.indexes import KINDS, STATIC, above, grid, hard_cases, kinds_for, numbered
 
 
@@ -295,26 +295,26 @@ def test_work_is_counted():
 
 
 @pytest.mark.parametrize(
-    ("action", "message"),
+    ("action", "parts"),
     [
-        (lambda i: i.query([1.0, 0.0], 0.0), r"normals must have shape (n, 3), got (1, 2)"),
-        (lambda i: i.query([1.0, np.nan, 0.0], 0.0), "normals must be finite; row 0 is not"),
+        (lambda i: i.query([1.0, 0.0], 0.0), ["normals", "3", "1", "2"]),
+        (lambda i: i.query([1.0, np.nan, 0.0], 0.0), ["normals", "0"]),
         (
             lambda i: i.query_batch(np.eye(3), np.zeros(2)),
-            "thresholds must have shape (3,), got (2,)",
+            ["thresholds", "3", "2"],
         ),
-        (lambda i: i.add([1.0, 0.0, 0.0]), "points must have shape (n, 3), got (3,)"),
-        (lambda i: i.add(np.full((1, 3), np.inf)), "points must be finite; row 0 is not"),
-        (lambda i: i.delete([0, 7]), "ids must be in the index; 7 is not"),
-        (lambda i: i.delete([-1, 0]), "ids must be in the index; -1 is not"),
+        (lambda i: i.add([1.0, 0.0, 0.0]), ["points", "3", "3"]),
+        (lambda i: i.add(np.full((1, 3), np.inf)), ["points", "0"]),
+        (lambda i: i.delete([0, 7]), ["ids", "7"]),
+        (lambda i: i.delete([-1, 0]), ["ids", "-1"]),
     ],
 )
-def test_refused_input_does_not_change_the_index(action, message):
+def test_refused_input_does_not_change_the_index(action, parts):
     index = build(np.eye(3), "scan")
     work = pickle.dumps(index.work)
     with pytest.raises(InputError) as caught:
         action(index)
-    assert str(caught.value) == message
+    assert mentions(str(caught.value), *parts)
     assert len(index) == 3
     assert pickle.dumps(index.work) == work
     assert index.query([1.0, 2.0, 3.0], 1.5).tolist() == [1, 2]

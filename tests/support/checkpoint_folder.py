@@ -14,11 +14,11 @@ from fireset.training.solvers import Solver
 
 
 def folder_for(
-    asked: Checkpoints, network: ShiftedReLUNetwork, solver: Solver, settings: dict
+    checkpoints: Checkpoints, network: ShiftedReLUNetwork, solver: Solver, settings: dict
 ) -> tuple[RunCheckpoints, History]:
     """Return the checkpoints of a run of this network and solver, and its history."""
     rows = network.weights[:1] / (network.weights[:1] ** 2).sum() ** 0.5
     problem = TrainingProblem.check(network, rows, rows[:, : network.n_outputs], SquaredError())
     shard = NetworkShard.of(network, WorkerGrid.neurons_only(SINGLE_PROCESS))
     run = Run(shard, create("dense"), problem, SquaredError(), solver, max_iter=100)
-    return RunCheckpoints(asked, run, settings), run.history
+    return RunCheckpoints(checkpoints, run, settings), run.history

@@ -80,9 +80,9 @@ def in_a_square(out: Path, rank: int) -> None:
         note(out, f"{name}.{rank}", {**facts, "losses": result.history.column("loss").tolist()})
         np.save(out / f"{name}.{rank}.npy", one.weights)
     for resume in (False, True):
-        one, asked = network(), Checkpoints(out / "checkpoints", every=10, resume=resume)
+        one, checkpoints = network(), Checkpoints(out / "checkpoints", every=10, resume=resume)
         stop = [] if resume else [lambda progress: progress.record.iteration == 45]
-        result = train(one, *problem(), **RUNS["momentum"], **arguments(), checkpoint=asked, callbacks=stop)
+        result = train(one, *problem(), **RUNS["momentum"], **arguments(), checkpoint=checkpoints, callbacks=stop)
     note(out, f"resumed.{rank}", result.resumed_at)
     np.save(out / f"resumed.{rank}.npy", one.weights)
     model = fit(*problem())

@@ -31,7 +31,7 @@ def grid(n: int, d: int) -> st.SearchStrategy[np.ndarray]:
 
 
 def hard_cases() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Points, normals and thresholds, by name: the table that every kind is held against."""
+    """Points, normals and thresholds, by name: the cases that every kind is tested on."""
     cases = {}
     for d in (1, 2, 3, 4, 7):
         rng = np.random.default_rng(d)

@@ -63,14 +63,14 @@ def main() -> None:
                 together(X, y, size)
     with group("checkpoint", 2):
         if RANK < 2:
-            asked = Checkpoints(OUT / "checkpoints", every=10)
+            checkpoints = Checkpoints(OUT / "checkpoints", every=10)
             one = network()
-            train(one, X, y, checkpoint=asked, callbacks=[lambda p: p.record.iteration == 45], **SETTINGS)
+            train(one, X, y, checkpoint=checkpoints, callbacks=[lambda p: p.record.iteration == 45], **SETTINGS)
     with group("resume", 3):
         if RANK < 3:
             one = network()
-            asked = Checkpoints(OUT / "checkpoints", every=10, resume=True)
-            result = train(one, X, y, checkpoint=asked, **SETTINGS)
+            checkpoints = Checkpoints(OUT / "checkpoints", every=10, resume=True)
+            result = train(one, X, y, checkpoint=checkpoints, **SETTINGS)
             note(f"resumed.{RANK}", {"at": result.resumed_at, "iterations": len(result.history)})
             np.save(OUT / f"resumed.{RANK}.npy", one.weights)
     for size in (1, 3):
@@ -84,13 +84,13 @@ def main() -> None:
         with group(name, 3):
             if RANK < 3:
                 one, folder = network(), OUT / ("whole" if name == "rounds whole" else "cut")
-                asked = Checkpoints(folder, every=1, resume=name == "rounds resumed")
+                checkpoints = Checkpoints(folder, every=1, resume=name == "rounds resumed")
                 stop = [lambda p: p.record.iteration == 3] if name == "rounds begun" else []
-                train(one, X, y, solver=GaussNewton(), max_iter=6, tol=0, checkpoint=asked, callbacks=stop)
+                train(one, X, y, solver=GaussNewton(), max_iter=6, tol=0, checkpoint=checkpoints, callbacks=stop)
                 np.save(OUT / f"{name}.{RANK}.npy", one.weights)
     with group("shards", 4):
         model = fit(X, y)
-        model.network_.save(OUT / "shards.v2.safetensors")  # of another model, for all that the next one knows
+        model.network_.save(OUT / "shards.v2.safetensors")  # of another model, as far as the next one can detect
         model.network_.save(OUT / "shards.safetensors")
         model.network_.save(OUT / "shards.safetensors")  # over itself: the first ones are removed
         np.save(OUT / f"predictions.{RANK}.npy", model.predict(X))

@@ -20,7 +20,7 @@ from fireset.training import signals
 from fireset.training.run_identity import row_hashes
 from fireset.training.solvers import GradientDescent
 from support.checkpoint_folder import folder_for
-from support.checks import sphere
+from support.checks import mentions, sphere
 
 ROWS = sphere(np.random.default_rng(3), 50, 5)
 TARGETS = np.sin(3 * ROWS[:, :1]) + ROWS[:, 1:2]
@@ -309,11 +309,11 @@ class TestRefused:
 
     def test_another_loss(self, tmp_path):
         run(tmp_path, max_iter=8, y=CLASSES)
-        assert refusal(tmp_path, y=CLASSES, loss="log_loss") == "loss ('squared_error' there, 'log_loss' here)"
+        assert mentions(refusal(tmp_path, y=CLASSES, loss="log_loss"), "'squared_error'", "'log_loss'")
 
     def test_another_solver_than_gauss_newton(self, tmp_path):
         run(tmp_path, max_iter=3, every=1, solver="gauss-newton")
-        assert refusal(tmp_path) == "solver ('gauss-newton' there, 'gradient' here)"
+        assert mentions(refusal(tmp_path), "'gauss-newton'", "'gradient'")
 
     def test_options_explain_differing_fingerprints(self, tmp_path):
         def checkpoints(**options) -> Checkpoints:

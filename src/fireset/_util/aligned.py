@@ -33,18 +33,19 @@ def aligned_outputs(outputs: np.ndarray) -> np.ndarray:
 
 def aligned_zeros(n: int, columns: int, dtype) -> np.ndarray:
     """Allocate zeros (n, at least ``columns``) in the layout of ``aligned_rows``."""
-    return _lines(np.zeros, n, columns, np.dtype(dtype))
+    return _aligned_array(np.zeros, n, columns, np.dtype(dtype))
 
 
 def aligned_empty(n: int, columns: int, dtype) -> np.ndarray:
     """Allocate an uninitialized array (n, at least ``columns``) in the layout of ``aligned_rows``."""
-    return _lines(np.empty, n, columns, np.dtype(dtype))
+    return _aligned_array(np.empty, n, columns, np.dtype(dtype))
 
 
-def _lines(make, n: int, columns: int, dtype: np.dtype) -> np.ndarray:
+def _aligned_array(allocate, n: int, columns: int, dtype: np.dtype) -> np.ndarray:
+    """Return ``allocate``d rows, (n, at least ``columns``), each of whole cache lines and at the start of one."""
     per_line = _CACHE_LINE // dtype.itemsize
     length = -(-columns // per_line) * per_line
-    memory = make(n * length + per_line, dtype)
+    memory = allocate(n * length + per_line, dtype)
     skipped = -memory.ctypes.data % _CACHE_LINE // memory.itemsize
     return memory[skipped : skipped + n * length].reshape(n, length)
 

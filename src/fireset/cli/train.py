@@ -285,20 +285,21 @@ def _show_certificate(certificate: dict[str, Any]) -> None:
 
 def _loss(name: str, quantiles: str | None, huber_delta: float | None) -> "str | Loss":
     """Return the loss that the options describe."""
-    from fireset.training.losses import Huber, Quantile
+    from fireset.training.losses.registry import get_loss, losses_with
 
-    if quantiles is not None:
-        if name != "quantile":
-            raise InputError(f"--quantiles is for --loss quantile, got --loss {name}")
-        try:
-            levels = tuple(float(level) for level in quantiles.split(","))
-        except ValueError:
-            raise InputError(
-                f"--quantiles must be numbers separated by commas, such as 0.1,0.5,0.9; got {quantiles!r}"
-            ) from None
-        return Quantile(levels)
-    if huber_delta is not None:
-        if name != "huber":
-            raise InputError(f"--huber-delta is for --loss huber, got --loss {name}")
-        return Huber(huber_delta)
-    return name
+    if quantiles is None and huber_delta is None:
+        return name
+    try:
+        levels = None if quantiles is None else tuple(float(level) for level in quantiles.split(","))
+    except ValueError:
+        raise InputError(
+            f"--quantiles must be numbers separated by commas, such as 0.1,0.5,0.9; got {quantiles!r}"
+        ) from None
+    parameters = {}
+    for parameter, option, value in (("levels", "--quantiles", levels), ("delta", "--huber-delta", huber_delta)):
+        if value is not None:
+            owners = losses_with(parameter)
+            if name not in owners:
+                raise InputError(f"{option} is for --loss {' or '.join(owners)}, got --loss {name}")
+            parameters[parameter] = value
+    return type(get_loss(name))(**parameters)

@@ -10,6 +10,7 @@ from fireset.tables.cells import one_line
 from fireset.tables.large_problem import read_problem
 from fireset.tables.settings import MAX_ROWS
 from fireset.training.losses import Loss
+from fireset.training.solvers import solver_class
 
 # Seconds of a fit at the defaults, from the fits that docs/benchmarks.md lists: they are within a factor of 2 of
 #     a + b min(n, 1000) + c n (1 + k/8),   n rows, k outputs:
@@ -58,7 +59,9 @@ def explain_training(
     estimator = estimator_for(problem.task, loss, **{**settings, "verbose": False})
     expected_outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
     expected_solver = estimator.solver_for(len(kept), len(encoded.encoder.feature_names), expected_outputs)
-    if expected_solver != "nystrom":  # settings do not depend on the network: two neurons take no time to draw
+    if not solver_class(
+        expected_solver
+    ).uses_centres:  # settings do not depend on the network: two neurons take no time to draw
         estimator.width = 2
     columns = problem.describe_columns(encoded.encoder, kept)
     prepared = estimator.prepare(encoded[kept], problem.targets(kept))
@@ -89,7 +92,7 @@ def explain_training(
         summary |= {f"forecast_{score}": chosen.forecast, "forecast_rows": chosen.rows}
     if chosen.notes:
         summary["notes"] = list(chosen.notes)
-    if settings["width"] == "auto" and solver in ("gauss-newton", "nystrom"):
+    if settings["width"] == "auto" and solver_class(solver).uses_tangent_products:
         work = len(kept) * (1.0 + outputs / _OUTPUTS_ALIKE)
         choosing = _SECONDS_A_CHOSEN_ROW * min(len(kept), MAX_ROWS)
         summary["expected_seconds"] = _SECONDS_AT_LEAST + choosing + _SECONDS_A_ROW * work

@@ -11,7 +11,7 @@ from fireset.model import Model
 
 
 def export_model(path: Path, out: Path) -> dict[str, Any]:
-    """Write the graph of a model; gives what whoever runs it has to know."""
+    """Write the graph of a model; return its inputs and outputs for the summary."""
     if out.suffix != ".onnx":
         raise InputError(f"the exported file must be named .onnx, got {out}; that is the one format there is")
     check_outputs_differ_from_inputs(out, path, flag="OUT")

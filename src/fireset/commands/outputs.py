@@ -105,6 +105,7 @@ def save_or_rescue(
 
 
 def _rescue_paths(out: Path) -> Iterator[Path]:
+    """Yield unused paths for a model that cannot be written to ``out``: here, in the temporary folder, at home."""
     name = out.name if len(os.fsencode(out.name)) <= _MAX_RESCUE_NAME_BYTES else "fireset-model.safetensors"
     for folder in (Path(), Path(tempfile.gettempdir()), Path.home()):
         path = folder / name

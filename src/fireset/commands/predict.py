@@ -99,7 +99,10 @@ def output_names(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, *, pro
 
 
 def _kept_columns(keep: list[str], columns: list[str], outputs: list[str]) -> list[str]:
-    """Columns to carry along; refuses one that is named twice, or has the name of an output."""
+    """Return the columns of the table that are copied to the predictions (``--keep``).
+
+    Raises InputError for a column that is named twice, or has the name of an output.
+    """
     kept: list[str] = []
     for text in keep:
         for name in column_names([text], columns, "--keep"):

@@ -332,7 +332,7 @@ def _score_advice(facts: dict[str, Any], held: HeldOut | None) -> list[str]:
         return ["Measure it: train again without --holdout 0, which holds out a fifth of the rows for the score."]
     rows = len(held.y_true)
     if rows < MIN_ROWS_FOR_CURVES:
-        few = f"{counted(rows, 'held-out row')} cannot tell how good it is"
+        few = f"A score of {counted(rows, 'held-out row')} is uncertain"
         return [f"{few}: collect more rows, or give a larger --holdout."]
     steps = []
     if held.class_names is None:

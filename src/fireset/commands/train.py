@@ -112,7 +112,7 @@ def train_table(
     first = current_group().rank == 0  # the others leave no records
     places = {"history": history, "tensorboard": tensorboard} if first else {"history": None, "tensorboard": None}
     records = RunOutputs(file, target, report=report, command=command, **places)
-    if certify:  # the paper's setting and a whole run, where nothing else was asked for
+    if certify:  # by default the paper's setting and a whole run
         paper = {**PAPER, "tol": 0.0}
         settings = settings | {name: value for name, value in paper.items() if settings.get(name, "auto") == "auto"}
     estimator = estimator_for(table.task, loss, **settings)
@@ -191,11 +191,11 @@ def _evaluated(model: Model, table: "pl.DataFrame") -> dict[str, Any]:
     return {"eval_rows": table.height, **{f"eval_{name}": value for name, value in found.items()}}
 
 
-def _options(asked: dict[str, Any]) -> dict[str, str]:
+def _options(settings: dict[str, Any]) -> dict[str, str]:
     """Return the options by their names on the command line, without those that may change in a resumed run."""
     left_out = ("max_iter", "verbose", "nesterov")
     texts = {
-        name: ", ".join(value) or "none" if isinstance(value, list) else str(value) for name, value in asked.items()
+        name: ", ".join(value) or "none" if isinstance(value, list) else str(value) for name, value in settings.items()
     }
     return {
         "--seed" if name == "random_state" else "--" + name.replace("_", "-"): text
@@ -266,8 +266,8 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str
 def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints | None) -> None:
     """Raise InputError for outputs that need the whole network, or the whole run, in this process."""
     if current_group().size > 1 and (certify or report is not None):
-        asked = "--certify" if certify else f"--report {report}"
-        raise InputError(f"{asked} needs all neurons in one process; leave it out, or train without torchrun")
+        option = "--certify" if certify else f"--report {report}"
+        raise InputError(f"{option} needs all neurons in one process; leave it out, or train without torchrun")
     if certify and checkpoint is not None and checkpoint.resume:
         raise InputError("--certify needs the run from its start; leave it out, or leave --resume out")
 

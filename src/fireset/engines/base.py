@@ -60,6 +60,12 @@ class Engine(ABC):
         Whether rows may be ``SparseRows``.
     supports_batches : bool
         Whether the engine is a ``BatchEngine``.
+    suits_trained_outputs : bool
+        Whether "auto" may choose the engine if the output weights are trained, which needs a list of the active pairs.
+    uses_list_passes : bool
+        Whether tangent products are those of candidate lists, whose kernels ``compile_in_background`` compiles.
+    compiles_fast : bool
+        Whether compilation takes a small part of the time limit of a comparison.
     can_reduce_memory : bool
         Whether ``within_memory`` can return an engine that uses less memory and more time.
     compiled_dimensions : tuple of int
@@ -78,6 +84,9 @@ class Engine(ABC):
     simulated: bool = False
     supports_sparse: bool = False
     supports_batches: bool = False
+    suits_trained_outputs: bool = True
+    uses_list_passes: bool = False
+    compiles_fast: bool = False
     can_reduce_memory: bool = False
     compiled_dimensions: tuple[int, ...] = (1,)
     index_calls: tuple[str, ...] = ("report",)
@@ -100,7 +109,10 @@ class Engine(ABC):
         """Check that the engine supports this kind of rows. Call it before ``memory_bytes``, which depends on it."""
         self.sparse = isinstance(X, SparseRows)
         if self.sparse and not self.supports_sparse:
-            raise InputError(f"engine must be 'dense', 'data' or 'auto' for sparse rows, got {self.name!r}")
+            from fireset.engines.registry import names_with
+
+            allowed = ", ".join(["auto", *names_with("supports_sparse")])
+            raise InputError(f"engine must be one of {allowed} for sparse rows, got {self.name!r}")
 
     @abstractmethod
     def _prepare(self) -> None:

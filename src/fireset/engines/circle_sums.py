@@ -106,6 +106,7 @@ class CircleSums:
 
     @property
     def _threshold(self) -> float:
+        """The threshold b, rounded to the network's precision, in which all engines compare with it."""
         return float(self._network.dtype.type(self._network.threshold))
 
     def _locate(self) -> bool:

@@ -65,6 +65,7 @@ class DataSearchEngine(ListEngine):
     """
 
     name = "data"
+    compiles_fast = True
     supports_sparse = True
     can_reduce_memory = True
     summary = "keeps a list of rows for each neuron, searched again only when it has moved far (Algorithm 2)"

@@ -24,6 +24,7 @@ class DenseEngine(FireSetEngine, BatchEngine):
     """Compute every pair. Memory: one bit per pair, at most 1 GiB, and a gradient as large as the weights."""
 
     name = "dense"
+    compiles_fast = True
     summary = "computes every pair of row and neuron: the reference for all others"
     preprocesses = False
     supports_sparse = True

@@ -57,6 +57,7 @@ class HalfSpaceSumsEngine(FireSetEngine):
     """Exact gradient steps from sums over half-spaces: arcs if the rows lie on a circle, else a partition tree."""
 
     name = "sums"
+    suits_trained_outputs = False
     compiled_dimensions = (1, 2)  # rows on a circle have kernels of their own
     index_calls = ()  # it uses the tree of an index, not its queries
     summary = "for tables of few columns: adds up whole groups of rows at once"

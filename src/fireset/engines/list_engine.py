@@ -49,6 +49,8 @@ class ListEngine(FireSetEngine):
     and writes the numbers of live neurons only. With momentum a neuron stays live until its velocity is 0.
     """
 
+    uses_list_passes = True
+
     _passes: ListPasses
 
     def _uses_chunks(self) -> bool:

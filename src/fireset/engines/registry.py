@@ -24,6 +24,7 @@ _BUILT_IN = {
     "weights": "fireset.engines.weight_search:WeightSearchEngine",
 }
 ENGINES = Registry("fireset.engines", _BUILT_IN)
+REFERENCE = "dense"  # computes every pair: what all other engines are compared with
 
 
 def engine_class(name: str) -> type[Engine]:
@@ -40,6 +41,16 @@ def create(name: str, **options) -> Engine:
     if unknown:
         raise InputError(f"engine {name!r} does not take {', '.join(unknown)}")
     return cls(**options)
+
+
+def names_with(attribute: str) -> list[str]:
+    """Return the names of the engines whose class has a true ``attribute``, such as "supports_sparse"."""
+    return [name for name in sorted(ENGINES) if getattr(engine_class(name), attribute)]
+
+
+def batch_engine(*, sparse: bool) -> str:
+    """Return the name of the engine that "auto" selects for batches of rows."""
+    return REFERENCE if sparse else "rows"
 
 
 def describe() -> list[dict[str, object]]:
@@ -68,14 +79,14 @@ def choose(
         Average number of stored entries of a row, for sparse rows.
     batches, trained_outputs : bool
         Whether training uses batches of rows, or changes the output weights. If the fastest engine does not support
-        batches, "rows" or "dense" does. For output weights "sums" is left out: it would have to list the active pairs.
+        batches, ``batch_engine`` does. For output weights, engines without ``suits_trained_outputs`` are left out.
     """
     costs = expected_costs(network, n_samples, max_iter, width, entries_per_row=entries_per_row)
     if trained_outputs:
-        costs.pop("sums", None)
+        costs = {name: cost for name, cost in costs.items() if engine_class(name).suits_trained_outputs}
     name = min(costs, key=costs.__getitem__)
     if batches and not engine_class(name).supports_batches:
-        name = "rows" if entries_per_row is None else "dense"
+        return batch_engine(sparse=entries_per_row is not None)
     return name
 
 

@@ -27,6 +27,7 @@ class RowSearchEngine(FireSetEngine, BatchEngine):
     """
 
     name = "rows"
+    compiles_fast = True
     summary = "keeps a list of neurons for each row; also for training on batches of rows"
 
     def __init__(self, keep_rows: bool = False):

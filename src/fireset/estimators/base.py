@@ -23,7 +23,7 @@ from fireset.distributed.process_group import current_group
 from fireset.distributed.shard import initialize
 from fireset.distributed.worker_grid import current_grid
 from fireset.engines.base import Engine
-from fireset.engines.registry import create, engine_class
+from fireset.engines.registry import batch_engine, create, engine_class
 from fireset.estimators.batch_steps import BatchDescent, BatchRate
 from fireset.estimators.fit_checks import check_finite, warn_if_inactive, warn_if_worse_than_constant
 from fireset.estimators.network_bias import choose_bias
@@ -48,11 +48,12 @@ from fireset.tables.pieces import append_pieces
 from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap, count_inputs, suits_row_space
 from fireset.training.loop import Trainer, train
-from fireset.training.losses import Loss, SquaredError, get_loss
+from fireset.training.losses import Loss, get_loss
 from fireset.training.memory import check_weights
 from fireset.training.precompile import compile_in_background
 from fireset.training.progress import ProgressBar
-from fireset.training.solvers import SOLVERS, GradientDescent, Solver, solver_class
+from fireset.training.solvers import SOLVERS, Solver, solver_class
+from fireset.training.solvers.registry import CENTRES, DESCENT, LEAST_SQUARES, make_solver
 from fireset.training.stopping import StopReason
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         check_dtype(self.dtype)
         if not is_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
-        GradientDescent(self.learning_rate, self.momentum, self.nesterov)  # checks these three
+        descent = {"learning_rate": self.learning_rate, "momentum": self.momentum, "nesterov": self.nesterov}
+        make_solver(DESCENT, descent)  # checks these three
         given = self.trained_outputs
         if given != "auto" and not (isinstance(given, bool) or (is_number(given) and float(given) >= 0)):
             raise InputError(f"`trained_outputs` must be 'auto', a bool or a number of at least 0, got {given!r}.")
@@ -194,8 +196,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         narrow = is_number(self.width) and float(self.width) * inputs < _MIN_WEIGHTS_PER_TARGET * rows * outputs
         descends = self.learning_rate != "auto" or self.batch_size is not None or misses or narrow
         if descends:
-            return "gradient"
-        return "nystrom" if not sparse and self._suits_centres(rows, columns, outputs) else "gauss-newton"
+            return DESCENT
+        return CENTRES if not sparse and self._suits_centres(rows, columns, outputs) else LEAST_SQUARES
 
     def _suits_centres(self, rows: int, columns: int, outputs: int) -> bool:
         """Return whether "nystrom" is faster and as accurate as "gauss-newton" for this many dense rows.
@@ -213,7 +215,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             and self.start != "paper"
             and self.output_scale == "auto"
             and not self.warm_start
-            and isinstance(get_loss(self.loss), SquaredError)
+            and get_loss(self.loss).is_squared_error
         )
 
     @one_blas_thread()
@@ -236,13 +238,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         """
         outputs, n_rows = outputs or targets.shape[1], rows or X.shape[0]
         self.solver_ = self.solver_for(n_rows, X.shape[1], outputs, sparse=is_sparse(X))
-        on_centres = self.solver_ == "nystrom"
+        on_centres = self._solver_class().uses_centres
         whole = n_rows == X.shape[0]  # a basis of a sample would not hold the other rows
         in_row_space = choose and whole and self._uses_row_space(*X.shape, sparse=is_sparse(X))
         if (
             self._solver_class().uses_tangent_products
             and not on_centres
-            and self.engine in ("auto", "data", "weights")
+            and isinstance(self.engine, str)
+            and (self.engine == "auto" or engine_class(self.engine).uses_list_passes)
             and not is_sparse(X)
         ):
             compile_in_background(self.dtype, several_outputs=outputs > 1)
@@ -303,7 +306,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _mapped_blocks(self, X: EncodedBlocks) -> np.ndarray:
         """Map all rows, after ``_begin`` has learned from the sample."""
         if not X.fits_memory(self.network_.n_features, self.dtype):
-            if self.solver_ != "nystrom":
+            if not self._solver_class().uses_centres:
                 raise InputError(
                     f"solver must be 'nystrom' for {len(X):,} rows that do not fit into memory, got {self.solver_!r}; "
                     "use solver='nystrom', with loss='squared_error' and at most "
@@ -368,7 +371,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         """Return the number of neurons for a table of this size."""
         if self.width != "auto":
             return self.width  # pyright: ignore[reportReturnType] - the network checks it
-        if self.solver_for(rows, columns, outputs, sparse=sparse) == "nystrom":
+        if solver_class(self.solver_for(rows, columns, outputs, sparse=sparse)).uses_centres:
             return choose_width_for_centres(columns + 1, outputs)
         threshold = THRESHOLD if isinstance(self.threshold, str) else self.threshold
         return choose_width(rows, self._count_inputs(rows, columns, sparse=sparse), outputs, threshold)
@@ -441,8 +444,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         self.__dict__.pop("_batches", None)  # its engine is not informed of the weights that this fit changes
         if self.early_stopping and validation is None:
             seed = check_random_state(self.random_state).randint(2**31)
-            share, asked = self.validation_fraction, "early_stopping with validation_fraction"
-            kept, held = hold_out(rows.shape[0], share, seed=seed, option=asked, codes=codes)
+            share, option = self.validation_fraction, "early_stopping with validation_fraction"
+            kept, held = hold_out(rows.shape[0], share, seed=seed, option=option, codes=codes)
             self.training_rows_ = kept
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
@@ -517,7 +520,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         earlier = losses[-min(len(losses), 11)]
         fell = 1.0 - float(losses[-1] / earlier) if earlier > 0 else 0.0
         if fell > max(_NOT_CONVERGED_DECREASE, self._tolerance()):
-            remedy = "raise max_iter" + ("" if self.solver_ != "gradient" else ", or use solver='gauss-newton'")
+            remedy = "raise max_iter" + (
+                f", or use solver={LEAST_SQUARES!r}" if self._solver_class().is_descent else ""
+            )
             warnings.warn(
                 f"training stopped at max_iter={self.max_iter} while the loss still fell, by {percent(fell)} in the "
                 f"last {min(len(losses), 11) - 1} iterations; {remedy}",
@@ -536,7 +541,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
 
     def _step_with_kept_trainer(self, rows: Any, targets: np.ndarray, weight: np.ndarray) -> None:
         sparse = is_sparse(rows)
-        engine = "dense" if sparse and self.engine == "auto" else self.engine
+        engine = batch_engine(sparse=sparse) if self.engine == "auto" else self.engine
         used = self.network_, engine, self.loss, self.learning_rate, sparse
         kept, trainer = getattr(self, "_batches", (None, None))
         name = engine if isinstance(engine, str) else engine.name
@@ -547,7 +552,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 self.network_,
                 rows,
                 targets,
-                engine=create("rows", keep_rows=True) if engine in ("auto", "rows") else deepcopy(engine),
+                engine=create(name, keep_rows=True) if engine == batch_engine(sparse=False) else deepcopy(engine),
                 solver=BatchDescent(self.learning_rate, previous),
                 loss=self.loss,
                 max_iter=1,

@@ -72,8 +72,8 @@ def warn_if_worse_than_constant(
         given = getattr(estimator, name)
         if given != "auto":
             remedies.append(f"use {name}='auto', got {given!r}")
-    if loss.name == "log_loss":  # outputs start at equal probabilities; with squared error, at the class shares
-        remedies.append("use loss='squared_error', got 'log_loss'")
+    if not loss.zero_is_best_constant:
+        remedies.append(f"use loss='squared_error', got {loss.name!r}")
     warnings.warn(
         f"the loss on the training rows, {own:.4g}, is above that of a constant prediction, {constant:.4g}; "
         f"{' or '.join(remedies or ['use the default settings'])}.",

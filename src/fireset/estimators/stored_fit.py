@@ -239,12 +239,12 @@ def _restore_settings(stored: dict, arrays: dict[str, np.ndarray], sphere: Spher
         bias=_positive(stored["bias"]),
         metric=sphere.metric,
         output_layer_scale=_at_least_0(stored["output_layer_scale"]),
-        ridge=_optional(stored["ridge"]),
-        error=_optional(stored["error"]),
+        ridge=_float_or_none(stored["ridge"]),
+        error=_float_or_none(stored["error"]),
         rows=int(stored["rows"]),
         rounds=int(stored["rounds"]),
         importances=_numbers(arrays["settings_importances"], len(sphere.columns.mean)),
-        forecast=_optional(stored["forecast"]),
+        forecast=_float_or_none(stored["forecast"]),
         pieces=sphere.columns.pieces,
         notes=notes,
         left_out=left_out,
@@ -347,5 +347,5 @@ def _at_least_0(number: Any) -> float:
     return float(number)
 
 
-def _optional(number: Any) -> float | None:
+def _float_or_none(number: Any) -> float | None:
     return None if number is None else float(number)

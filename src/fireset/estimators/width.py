@@ -14,7 +14,7 @@ from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset._util.system_memory import available_bytes
 from fireset.initialization import copies_for_outputs
-from fireset.training.losses import Loss, SquaredError
+from fireset.training.losses import Loss, get_loss
 
 THRESHOLD = 1.5
 PAPER_WIDTH = 10_000
@@ -48,7 +48,7 @@ def check_theory_settings(start: str, output_scale: float, loss: str | Loss, out
         raise InputError(f"start must be 'paper' with width='theory', got {start!r}")
     if output_scale != 1:
         raise InputError(f"output_scale must be 1 with width='theory', got {output_scale!r}")
-    if loss != "squared_error" and not isinstance(loss, SquaredError):
+    if not get_loss(loss).is_squared_error:
         raise InputError(f"loss must be 'squared_error' with width='theory', got {loss!r}")
     if outputs != 1:
         raise InputError(f"width='theory' is for one output, got {outputs}; give a number or 'auto'")

@@ -47,8 +47,8 @@ def fill_by_queries(
     while len(open_queries) and rank < len(sample) // 2:
         thresholds = guesses[open_queries, rank]
         thresholds[np.isnan(thresholds)] = -np.inf
-        asked = type(queries)(*(array[open_queries] for array in queries))._replace(thresholds=thresholds)
-        found = answer(asked, False, False)
+        remaining = type(queries)(*(array[open_queries] for array in queries))._replace(thresholds=thresholds)
+        found = answer(remaining, False, False)
         nodes, tested = nodes + found.nodes_visited, tested + found.points_tested
         heaps.sizes[open_queries] = 0
         rows = np.searchsorted(ids, found.ids).astype(np.int32)

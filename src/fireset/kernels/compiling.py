@@ -59,7 +59,7 @@ def code_digest(sources: dict[str, bytes]) -> str:
 
 
 def _kernels_digest() -> str:
-    """``code_digest`` of this package; the sources are parsed only if they differ from those of the mark file."""
+    """Return the ``code_digest`` of this package. Sources equal to those of the mark file are not parsed."""
     sources = {file.name: file.read_bytes() for file in sorted(_FOLDER.glob("*.py"))}
     source_digest = hashlib.blake2b(repr(sources).encode(), digest_size=16).hexdigest()
     marked = _read_mark()

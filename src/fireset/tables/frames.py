@@ -48,7 +48,7 @@ def frame_of_objects(X: np.ndarray, names: list[str]) -> pl.DataFrame:
     """Convert an array of Python objects, (rows, columns), to a table."""
     import polars as pl
 
-    return pl.DataFrame([_from_objects(name, X[:, place].tolist()) for place, name in enumerate(names)])
+    return pl.DataFrame([_from_python_cells(name, X[:, place].tolist()) for place, name in enumerate(names)])
 
 
 def _check_names(names: list[str]) -> None:
@@ -63,7 +63,7 @@ def _from_pandas(name: str, column: Any) -> pl.Series:
 
     kind = type(column.dtype).__name__
     if kind == "CategoricalDtype":
-        texts = category_text(_from_objects(name, _objects(column.cat.categories.to_series())))
+        texts = category_text(_from_python_cells(name, _python_cells(column.cat.categories.to_series())))
         codes = pl.Series(column.cat.codes.to_numpy(), dtype=pl.Int64)
         ordered = column.cat.ordered and texts.n_unique() == texts.len()
         kind = pl.Enum(texts) if ordered else pl.Categorical()
@@ -78,15 +78,15 @@ def _from_pandas(name: str, column: Any) -> pl.Series:
         raise _complex_error(name)
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "mM":
         return pl.Series(name, column.to_numpy().astype(f"{column.dtype.kind}8[us]"))
-    return _from_objects(name, _objects(column))
+    return _from_python_cells(name, _python_cells(column))
 
 
-def _objects(column: Any) -> list:
+def _python_cells(column: Any) -> list:
     """Return the cells of a pandas column, None where they are missing."""
     return column.astype(object).where(column.notna(), None).tolist()
 
 
-def _from_objects(name: str, cells: list) -> pl.Series:
+def _from_python_cells(name: str, cells: list) -> pl.Series:
     """Convert Python objects: to booleans, numbers, dates or text if all cells are, else to the text of each cell."""
     import polars as pl
 

@@ -359,6 +359,7 @@ class _Choice:
         return self._fit(_Candidate(pieces, "none", 0), k, ones, self.first[pieces], plan)
 
     def _rounds(self, k: int, path: _Candidate, fit: KernelFit, plan: dict[_Candidate, _Point]) -> list[_Crossed]:
+        """Learn a metric from the gradients of ``fit`` and fit again, ``path.rounds`` times, without fold k."""
         found: list[_Crossed] = []
         point = self.first[path.pieces]._replace(bias=fit.bias, ridge_index=fit.ridge_index)
         for r in range(1, path.rounds + 1):

@@ -86,7 +86,7 @@ def detect_task(target: pl.Series) -> TaskChoice:
     3. classes if there are at most four levels,
     4. a quantity if the levels are consecutive and do not begin at -1, 0 or 1, where codes begin (ages, years),
     5. classes if the levels are about equally frequent: the most frequent has at most twice the rows of the least
-       frequent, or a χ² test does not tell the frequencies apart at the 1 % level (digits),
+       frequent, or a χ² test does not find a difference of the frequencies at the 1 % level (digits),
     6. a quantity if the frequencies rise to one peak and fall after it, within twice the standard error of the
        difference of two counts (counts, grades), and classes otherwise.
 
@@ -141,6 +141,7 @@ def _task_of_whole_numbers(numbers: np.ndarray, named: str) -> TaskChoice:
 
 
 def _is_balanced(counts: np.ndarray) -> bool:
+    """Return whether counts of values differ by at most a factor of 2, or as little as equal shares would by chance."""
     from scipy.stats import chisquare
 
     return bool(counts.max() <= 2 * counts.min() or chisquare(counts).pvalue > 0.01)

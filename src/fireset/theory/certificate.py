@@ -63,6 +63,8 @@ class _Progress(Protocol):
     def momentum(self) -> float: ...
     @property
     def solver(self) -> str: ...
+    @property
+    def is_descent(self) -> bool: ...
 
 
 class Certificate:
@@ -275,7 +277,7 @@ def _histogram(movement: np.ndarray) -> tuple[list[float], list[int]]:
 
 def _descent_mismatch(progress: _Progress, rows: np.ndarray) -> str:
     """Return why the claims about descent do not apply to this run; empty if they do."""
-    if progress.solver != "gradient":
+    if not progress.is_descent:
         return f"the solver is {progress.solver}: the claims are for gradient descent"
     if reason := _paper_network_mismatch(progress):
         return reason

@@ -5,7 +5,7 @@ from fireset.distributed.engine import NeuronShardEngine, RowShardEngine
 from fireset.distributed.process_group import SINGLE_PROCESS
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
-from fireset.engines.registry import choose, create
+from fireset.engines.registry import REFERENCE, choose, create, names_with
 from fireset.sparse_rows import SparseRows, entries_per_row
 from fireset.training.memory import within_memory
 from fireset.training.precompile import compile_kernels
@@ -27,7 +27,7 @@ def set_up_engine(
     sparse = isinstance(X, SparseRows)
     if isinstance(engine, str):
         if engine == "auto" and solver.forward_only:
-            engine = create("dense", forward_only=True)
+            engine = create(REFERENCE, forward_only=True)
         elif engine == "auto":
             engine = choose(
                 network,
@@ -71,7 +71,8 @@ def _check_engine(engine: Engine, solver: Solver, shard: NetworkShard) -> None:
     """Raise InputError for combinations of engine, solver and workers that are not supported."""
     workers = shard.grid.all_workers.size
     if solver.batch_size and not engine.supports_batches:
-        raise InputError(f"`engine` must be 'rows', 'dense' or 'auto' with batch_size, got {engine.name!r}.")
+        allowed = ", ".join(["auto", *names_with("supports_batches")])
+        raise InputError(f"`engine` must be one of {allowed} with batch_size, got {engine.name!r}.")
     if solver.batch_size and workers > 1:
         raise InputError(f"`batch_size` needs a single process, got {workers} workers.")
     if shard.grid.same_neurons.size > 1 and not solver.shares_rows:

@@ -9,6 +9,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset._util.system_memory import bytes_for_this_process, resident_bytes
 from fireset.engines.base import Engine
+from fireset.engines.registry import names_with
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.precompile import has_compiled
 
@@ -75,7 +76,8 @@ def within_memory(
     narrow = network.part(np.arange(min(2, network.width)))
     least = expected_bytes(engine, narrow, n_samples, solver_bytes(narrow))
     width = network.width * (free - least) / max(needed - least, 1.0)
-    other = "" if engine.can_reduce_memory else ", engine 'data', which can work in blocks"
+    in_blocks = " or ".join(map(repr, names_with("can_reduce_memory")))
+    other = "" if engine.can_reduce_memory else f", engine {in_blocks}, which works in blocks"
     raise InputError(
         f"training needs about {_size(needed)} more with engine {engine.name!r} ({_size(copies)} of it for copies of "
         f"the weights), {_available(limit)} {_size(max(free, 0))}; "

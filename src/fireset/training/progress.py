@@ -86,6 +86,11 @@ class Progress:
         """Name of the solver."""
         return self.run.solver.name
 
+    @property
+    def is_descent(self) -> bool:
+        """Whether every step follows the gradient."""
+        return self.run.solver.is_descent
+
 
 # Return True or a ``StopReason`` to stop training.
 Callback = Callable[[Progress], bool | StopReason | None]

@@ -31,7 +31,7 @@ from fireset.commands.compare.engine_contenders import (
 )
 from fireset.commands.compare.result import EngineComparison, EngineResult, Scaling
 from fireset.commands.compare.verdict import crossover, engine_verdict, fastest_pair
-from fireset.engines.registry import ENGINES, engine_class
+from fireset.engines.registry import ENGINES, REFERENCE, engine_class, names_with
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.cells import one_line
 
@@ -44,7 +44,6 @@ _HALVINGS = 5  # widths below the requested one, to find the crossover
 _MIN_WIDTH = 64
 _SHORT_RUN_STEPS = 5  # timed steps at each of these widths
 _SHORT_RUNS_FRACTION = 0.25  # of the budget reserved for these runs
-_COMPILED_FIRST = ("dense", "data", "rows")  # compilation may use up the time of all others
 _COMPILE_FRACTION = 0.4  # of the budget that must remain when the compilation of another engine starts
 _BUDGET_OVER = "the budget was over"
 
@@ -52,7 +51,7 @@ ShowStage = Callable[[str], None]
 
 
 def selected_engines(text: str | None) -> list[str]:
-    """Return the names in a comma-separated list, after "dense", the reference of all others.
+    """Return the names in a comma-separated list, after ``REFERENCE``, which all others are compared with.
 
     By default all engines except simulations, and the peers that are installed.
     """
@@ -65,7 +64,7 @@ def selected_engines(text: str | None) -> list[str]:
         for name in names:
             if name not in allowed:
                 raise InputError(f"engines must be names from {', '.join(allowed)}, separated by commas; got {name!r}")
-    return list(dict.fromkeys(["dense", *names]))
+    return list(dict.fromkeys([REFERENCE, *names]))
 
 
 def compare_engines(
@@ -153,11 +152,12 @@ class _EngineRun:
             result.expected = measure_expected_times(result.name, pilot, found.problem)
             result.compile_seconds = time.perf_counter() - started - result.expected.pilot_seconds
 
-        for result in sorted(found.results, key=lambda result: result.name not in _COMPILED_FIRST):
+        first = set(names_with("compiles_fast"))  # compilation may use up the time of all others
+        for result in sorted(found.results, key=lambda result: result.name not in first):
             if self._interrupted.is_set():
                 return
             late = budget.remaining() < _COMPILE_FRACTION * budget.seconds
-            if result.running and late and result.name not in _COMPILED_FIRST:
+            if result.running and late and result.name not in first:
                 result.reason = (
                     f"not started: of the budget of {duration(budget.seconds)} only {duration(budget.remaining())} "
                     "were left when its turn came to be compiled, which is done once on a machine; run 'fireset "
@@ -301,7 +301,7 @@ def _measure_last_loss(result: EngineResult) -> None:
 
 def _measure_distances(results: list[EngineResult], initial: np.ndarray, done: int) -> None:
     """Update ``distance_to_dense`` of all engines that have done ``done`` steps."""
-    dense = next((result for result in results if result.name == "dense" and result.running), None)
+    dense = next((result for result in results if result.name == REFERENCE and result.running), None)
     if dense is None or dense.contender is None:
         return
     reference = dense.contender.weights().astype(np.float64)
@@ -333,7 +333,7 @@ def _average_steps(found: EngineComparison) -> None:
         elif result.kind in ("dense", "preprocessed") and result.contender and result.contender.is_engine:
             result.recall = 1.0  # by the definition of exact
         result.final_loss = result.losses()[-1]
-    dense = next((result.seconds_per_iteration for result in ran if result.name == "dense"), None)
+    dense = next((result.seconds_per_iteration for result in ran if result.name == REFERENCE), None)
     if dense is not None:
         for result in ran:
             if result.seconds_per_iteration:

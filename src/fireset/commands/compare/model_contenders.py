@@ -210,7 +210,7 @@ class ModelWorker:
             self._process.join(1.0)
             code = self._process.exitcode
             self._kill()
-            raise FitFailed(f"its process ended by itself (exit code {code}), perhaps for want of memory") from error
+            raise FitFailed(f"its process ended by itself (exit code {code}), possibly out of memory") from error
         except BaseException:
             self._kill()
             raise

@@ -10,6 +10,7 @@ import numpy as np
 from fireset.commands.compare.budget import ExpectedTimes
 from fireset.commands.compare.engine_contenders import Contender, EngineProblem, Kind, TimedStep
 from fireset.commands.compare.model_contenders import MODELS, Fit
+from fireset.engines.registry import REFERENCE
 
 SCORES = {"classification": ("accuracy", "balanced_accuracy", "log_loss"), "regression": ("r2", "rmse")}
 _ENGINE_FIELDS = (
@@ -179,7 +180,7 @@ class EngineComparison(Comparison[EngineResult]):
 
     def trained_weights(self) -> np.ndarray | None:
         """Return the current weights of the dense engine, or else of the first exact engine that ran."""
-        for result in sorted(self.results, key=lambda result: result.name != "dense"):
+        for result in sorted(self.results, key=lambda result: result.name != REFERENCE):
             if result.contender is not None and result.steps and result.kind in ("dense", "preprocessed"):
                 return result.contender.weights()
         return None

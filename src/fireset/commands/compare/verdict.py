@@ -72,7 +72,10 @@ def engine_verdict(results: Sequence[EngineResult], width: int, iterations: int,
 
 
 def _crossover_text(crossing: Crossover | None, *, helps: bool) -> str:
-    """Say from which width on the engine is faster; ``helps`` is the result of the long run at the requested width."""
+    """Return a clause on the width from which on the engine is faster.
+
+    ``helps`` is the result of the long run at the requested width.
+    """
     if crossing is None:
         return "the width from which it is faster was not measured"
     width = f"{int(float(f'{crossing.width:.2g}')):,}"  # two digits: it is not known more precisely

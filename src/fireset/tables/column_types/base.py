@@ -178,7 +178,7 @@ class ColumnType(ABC):
         """
 
     def _supported(self, series: pl.Series) -> pl.Series:
-        """Return cells that are numbers, text or dates, with durations as numbers of days."""
+        """Return the cells, durations as numbers of days; raise InputError if they are no numbers, text or dates."""
         refuse_type(series, self.label, "store it as in the training table")
         return numeric_durations(series)
 

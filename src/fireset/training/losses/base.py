@@ -48,6 +48,10 @@ class Loss(ABC):
         and few tangent products solve its systems.
     ridge_iterations : int
         Reweighted leave-one-out fits that ``ridge="auto"`` makes (``training/solvers/gauss_newton.py``).
+    is_squared_error : bool
+        Whether the loss is ½ Σ (u − y)²: the loss of the paper, which one round of Gauss–Newton minimizes.
+    zero_is_best_constant : bool
+        Whether outputs of 0, those before training, are the best constant prediction.
     models_spread : bool
         Whether predictions depend on the spread of the targets as well as on their centre. The settings of a table are
         then chosen by the absolute errors, too.
@@ -65,6 +69,8 @@ class Loss(ABC):
     gauss_newton_tol: float = 3e-3
     ridge_iterations: int = 4
     suits_output_layer: bool = False
+    is_squared_error: ClassVar[bool] = False
+    zero_is_best_constant: ClassVar[bool] = True
     models_spread: ClassVar[bool] = False
     forecasts_score: ClassVar[bool] = False
     calibrates_classes: ClassVar[bool] = False

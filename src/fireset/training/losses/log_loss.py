@@ -20,6 +20,7 @@ class LogLoss(Loss):
     """
 
     name = "log_loss"
+    zero_is_best_constant = False  # outputs of 0 are equal probabilities, whatever the shares of the classes
     gauss_newton_tol = 3e-2
     ridge_iterations = 1  # on separable classes, the loss decreases as long as the ridge does
     suits_output_layer = True

@@ -28,6 +28,15 @@ def get_loss(loss: str | Loss) -> Loss:
     return LOSSES.load(loss, Loss)()
 
 
+def losses_with(parameter: str) -> list[str]:
+    """Return the names of the losses that have this parameter."""
+    return [name for name in LOSSES if parameter in _parameters(LOSSES.load(name, Loss))]
+
+
+def _parameters(kind: type[Loss]) -> set[str]:
+    return {field.name for field in fields(kind)} if is_dataclass(kind) else set()
+
+
 def check_task(loss: str | Loss, task: str) -> Loss:
     """Return the loss for "regression" or "classification"; raise InputError for a loss of the other task."""
     if not isinstance(loss, Loss) and (not isinstance(loss, str) or loss not in LOSSES):
@@ -59,7 +68,7 @@ def restore_loss(described: Mapping[str, Any]) -> Loss:
     if not isinstance(described, Mapping):
         raise InputError(f"A stored loss must be a mapping with a name, got {str(described)[:40]!r}.")
     loss = get_loss(described.get("name", ""))
-    known = {field.name for field in fields(loss)} if is_dataclass(loss) else set()
+    known = _parameters(type(loss))
     parameters = {name: value for name, value in described.items() if name != "name"}
     if not parameters.keys() <= known:
         unknown = ", ".join(sorted(parameters.keys() - known))[:100]

@@ -12,6 +12,7 @@ class SquaredError(Loss):
     """The paper's L = ½ Σ_i ‖u_i − y_i‖²."""
 
     name = "squared_error"
+    is_squared_error = True
     gauss_newton_tol = 3e-2
     ridge_iterations = 1
     suits_output_layer = True

@@ -50,6 +50,10 @@ class Solver(ABC):
         Whether it moves ``network.output_weights``, too.
     shares_rows : bool
         Whether workers may have different rows. All sums over rows must then be made by ``problem.total``.
+    is_descent : bool
+        Whether every step follows the gradient, as in the paper.
+    uses_centres : bool
+        Whether the weights move in the span of the gradients of some rows, the centres.
     uses_tangent_products : bool
         Whether it multiplies by the tangent kernel instead of calling ``engine.step``; the kernels of the other kind
         are not compiled.
@@ -77,6 +81,8 @@ class Solver(ABC):
     batch_size: int | None = None
     trains_outputs: bool = False
     shares_rows: bool = False
+    is_descent: ClassVar[bool] = False
+    uses_centres: ClassVar[bool] = False
     uses_tangent_products: ClassVar[bool] = False
     chooses_output_scale: ClassVar[bool] = False
     forward_only: ClassVar[bool] = False

@@ -31,6 +31,7 @@ class GradientDescent(Solver):
     """
 
     name = "gradient"
+    is_descent = True
     label = "gradient descent"
     shares_rows = True
 

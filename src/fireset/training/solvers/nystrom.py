@@ -32,7 +32,7 @@ from fireset._util.cholesky import cholesky_solve, cholesky_with_jitter
 from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map
 from fireset.engines.centre_kernel import BLOCK_ROWS, CentreKernel
-from fireset.engines.registry import create
+from fireset.engines.registry import REFERENCE, create
 from fireset.network import ShiftedReLUNetwork
 from fireset.training.run import Run
 from fireset.training.solvers.gauss_newton import GaussNewton, _Point, _Proposal, choose_ridge
@@ -68,6 +68,7 @@ class NystromGaussNewton(GaussNewton):
     """
 
     name = "nystrom"
+    uses_centres = True
     label = "Gauss–Newton on centres"
     forward_only = True
     chooses_output_scale = False
@@ -98,14 +99,14 @@ class NystromGaussNewton(GaussNewton):
         self._directions = _large_directions(self._kernel.matrix)
         # Σ f over all rows is estimated by Σ f/weight over the centres, times this number.
         self._rows_per_centre = float(weight.sum()) / max(self.n_centres, 1)
-        self._centre_engine = create("dense")  # J_M and its transpose, at the initial weights
+        self._centre_engine = create(REFERENCE)  # J_M and its transpose, at the initial weights
         self._centre_engine.start(start, self._kernel.centres)
         by_copy = network.output_weights.reshape(self._kernel.copies, -1, network.n_outputs)
         self._zero_at_start = not by_copy.sum(axis=0).any()
         products = np.einsum("qrk,qrl->rkl", by_copy, by_copy)
         self._decoupled = bool((products == len(by_copy) * np.eye(network.n_outputs)).all())
         if not self._decoupled:
-            self._row_engine = create("dense", forward_only=True)  # Jᵀ of all rows, at the initial weights
+            self._row_engine = create(REFERENCE, forward_only=True)  # Jᵀ of all rows, at the initial weights
             self._row_engine.start(start, problem.X)
         self._systems: list[_System] = []
         self._system_roots = np.empty((0, 0))

@@ -132,7 +132,7 @@ def whole_preconditioner(
             made = CholeskyPreconditioner(kernel, gathered, shift)
         except FloatingPointError as failure:
             error = str(failure)
-    # Every group with the same neurons or rows contains a worker that knows of the error, one exchange later.
+    # Every group with the same neurons or rows contains a worker that has received the error, one exchange later.
     for group in (shares.group, neuron_group):
         if not group.all_true(not error):
             error = error or "the first worker could not factor the kernel"
@@ -232,7 +232,7 @@ class PartialCholeskyPreconditioner:
         # With a smaller shift, the rounding of F Fᵀ v would dominate the difference in ``apply``.
         rounding = float(np.finfo(np.float32).eps) * max(0.0, float(values[-1]))
         scaled_shift = max(shift + left_out, rounding)
-        self.shift, self._scaled_shift = scaled_shift * self._size, scaled_shift
+        self.shift = scaled_shift * self._size
         self._inner, _ = cholesky_with_jitter(lambda: inner + scaled_shift * np.eye(len(inner)))
 
     def apply(self, vector: np.ndarray) -> np.ndarray:

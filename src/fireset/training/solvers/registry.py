@@ -16,6 +16,7 @@ _BUILT_IN = {
     "nystrom": "fireset.training.solvers.nystrom:NystromGaussNewton",
 }
 SOLVERS = Registry("fireset.solvers", _BUILT_IN)
+DESCENT, LEAST_SQUARES, CENTRES = "gradient", "gauss-newton", "nystrom"  # "auto" of the estimators chooses from these
 
 
 def solver_class(solver: str | Solver) -> type[Solver]:
