@@ -58,8 +58,9 @@ def train_table(
 
     The steps, each done once:
 
-    1. ``TableProblem.read``: columns, text formats, task, targets or class codes.
+    1. ``read_problem``: columns, text formats, task, targets or class codes.
     2. ``TableProblem.split``: training and hold-out rows; the encoder is learned on the training rows and encodes all.
+       Large tables (``LargeTableProblem``) are encoded in steps 3 and 5, block by block.
     3. ``estimator.prepare``: width, column map, settings, network, rows on the sphere.
     4. ``estimator.fit_prepared``: training.
     5. ``HeldOut.of``: scores on the encoded hold-out rows.
@@ -126,7 +127,9 @@ def train_table(
             "bias": "auto",
             **settings,
         }
-        checkpoint = replace(checkpoint, options={"table": file_name(file), **_options(options)})
+        reading_mode = "in blocks" if isinstance(table, LargeTableProblem) else "at once"
+        notes = {"table": file_name(file), "reading": reading_mode}
+        checkpoint = replace(checkpoint, options=notes | _options(options))
     kept, held, encoded = table.split(holdout, settings["random_state"], holdout_by)
     targets, merged = table.targets(kept), 0
     if certify:
