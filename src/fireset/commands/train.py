@@ -1,5 +1,6 @@
 """``fireset train``: read, encode, train, score on the hold-out rows, save."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -93,7 +94,7 @@ def train_table(
     started = perf_counter()
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
-    out = out or Path(_stem(file.resolve() if file.is_dir() else file) + ".safetensors")
+    out = out or Path(_stem(file.resolve() if os.path.isdir(file) else file) + ".safetensors")
     check_outputs_differ_from_inputs(out, file)
     check_outputs_differ(
         {"--out": out, "--history": history, "--report": report},
