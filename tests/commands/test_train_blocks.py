@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fireset.tables import encoded_blocks, large_problem
 from fireset.tables.large_problem import LargeTableProblem, needs_blocks
 from fireset.tables.problem import TableProblem
 from fireset.tables.row_source import RowSource
+from fireset.training.checkpoint import Checkpoints
 from fireset.training.solvers import nystrom
 
 ROWS = 3000
@@ -225,6 +227,20 @@ def test_what_needs_all_rows_in_memory_is_refused(tmp_path, in_blocks):  # noqa:
         train(file, out=out, settings=SETTINGS | {"early_stopping": True})
     with pytest.raises(InputError, match="nystrom"):
         train(file, out=out, settings=SETTINGS | {"solver": "gauss-newton"})
+
+
+def test_an_output_in_the_folder_of_the_table_is_refused(tmp_path):
+    written(tmp_path, ".parquet", table(100))
+    with pytest.raises(InputError, match="parts of the table"):
+        train(tmp_path, out=tmp_path / "m.safetensors")
+
+
+def test_a_resumed_run_that_reads_otherwise_is_refused_with_the_reason(tmp_path, request):
+    file, checkpoint = written(tmp_path, ".parquet", table()), Checkpoints(tmp_path / "checkpoints", every=1)
+    train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=checkpoint)
+    request.getfixturevalue("in_blocks")
+    with pytest.raises(InputError, match=r"at once.*in blocks"):
+        train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=replace(checkpoint, resume=True))
 
 
 def test_the_memory_decides_how_a_file_is_read(tmp_path):

@@ -9,6 +9,7 @@ The file is read three times: for the sample and the target, for the training ro
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +48,9 @@ def needs_blocks(file: Path, memory: int | str | None) -> bool:
 
     Raise InputError for a file that would not fit, of a kind that cannot be read in blocks.
     """
-    try:
-        if file.is_dir():
-            return True
-        if not file.is_file():
-            return False
-    except OSError:  # the reader of whole files has the message
+    if os.path.isdir(file):
+        return True
+    if not os.path.isfile(file):  # the reader of whole files has the message
         return False
     free = free_bytes(parse_memory(memory))
     if file.suffix.lower() in COMPRESSION_SUFFIXES:
@@ -76,7 +74,7 @@ def read_problem(file: Path, target: str, *, memory: int | str | None = None, **
     ``reading`` are options of ``TableProblem.read``.
     """
     several = current_group().size > 1  # these must decide alike, and read whole files
-    if several and file.is_dir():
+    if several and os.path.isdir(file):
         raise InputError(f"{file} is a folder, which one process reads; give a file, or train without torchrun")
     if several or not needs_blocks(file, memory):
         return TableProblem.read(file, target, **reading)
