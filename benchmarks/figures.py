@@ -138,7 +138,7 @@ def accuracy_ranks(results: Results) -> list[str]:
         "Mean rank by accuracy or R² (1 is best) ± standard error; sum of fit times (processor time, one thread):",
         "",
         *accuracy.summary(results.accuracy_lines).strip().splitlines(),
-        f"Models within it of fireset: {'; '.join(near)}.",
+        f"Not significantly different from fireset: {'; '.join(near)}.",
         f"By log loss in classification: {', '.join(f'{who} {losses[who][0]:.2f}' for who in best)}.",
         "Largest losses of fireset: "
         + "; ".join(
@@ -565,6 +565,25 @@ def quantum_circuits(results: Results) -> list[str]:
     return table(head, [[f"{row[name]:,}" for name in names] for row in results["quantum"]["oracle"]], left=())
 
 
+def blocks(results: Results) -> list[str]:
+    """Processor time of an iteration with candidate lists, in blocks, and dense."""
+    stored = results["distributed"]
+    seconds: dict[tuple[int, int, int], dict[str, float]] = {}
+    for row in stored["blocks"]:
+        seconds.setdefault((row["n"], row["d"], row["m"]), {})[row["engine"]] = row["cpu_seconds"]
+    names = ("data", "8 blocks", "dense")
+    return [
+        f"{_measured('bench-distributed', stored, 'blocks')}",
+        "Processor seconds of an iteration, float32, random rows:",
+        "",
+        *table(
+            ("n", "d", "m", "lists kept", *names[1:]),
+            [[*(f"{size:,}" for size in key), *(f"{one[name]:.2f}" for name in names)] for key, one in seconds.items()],
+            left=(),
+        ),
+    ]
+
+
 def memory(results: Results) -> list[str]:
     """Peak memory beside its estimate, over random problems."""
     rows = []
@@ -602,4 +621,5 @@ BLOCKS: dict[str, Callable[[Results], list[str]]] = {
     "quantum-calls": quantum_calls,
     "quantum-circuits": quantum_circuits,
     "memory": memory,
+    "blocks": blocks,
 }

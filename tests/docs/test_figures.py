@@ -19,11 +19,19 @@ PAGES_WITH_FIGURES = (
     "docs/solvers.md",
     "docs/export.md",
     "docs/quantum.md",
+    "docs/tabular-data.md",
 )
 # Properties of formats and settings, not measurements.
 CONSTANTS = {
     "docs/half-space-index.md": {"16 MB", "32 MB"},  # a chunk of 2²² coordinates
     "docs/export.md": {"2 GB"},  # the largest file
+    "docs/tabular-data.md": {
+        "256 MB",
+        "8 GB",
+        "1.6 GB",
+        "5 MB",
+        "60s",
+    },  # limits of the reader and of a test; size of a page
 }
 
 
