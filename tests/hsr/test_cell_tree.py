@@ -9,7 +9,7 @@ import pytest
 from fireset import InputError
 from fireset.hsr import build, kinds
 from fireset.hsr.cell_tree import CellTreeIndex
-from fireset.hsr.registry import boxes_suit, index_class
+from fireset.hsr.registry import index_class, suitable_kind
 from fireset.kernels.cell_tree import FIRST, FIRST_LEAF, LAST, LAST_LEAF, upper_bound
 from fireset.kernels.partition_tree import N_FILLED
 
@@ -208,11 +208,27 @@ def test_auto_is_not_much_slower_than_a_scan(name, d):
         assert tested + nodes <= 1.5 * 20_000
 
 
-@pytest.mark.parametrize("d", [2, 3, 4])
-def test_auto_uses_cells_if_boxes_do_not_separate(d):
-    assert build(family("diagonal", 20_000, d)[0]).kind == "cell-tree"
-    for name in ("random", "cube", "sphere", "grid", "two lines"):
-        assert boxes_suit(family(name, 20_000, d)[0]), name
+@pytest.mark.parametrize("d", [2, 3, 4, 6])
+def test_auto_uses_cells_if_they_separate_and_boxes_do_not(d):
+    for dtype in ("float32", "float64"):
+        for name in ("random", "cube", "sphere", "grid", "two lines"):
+            assert suitable_kind(family(name, 50_000, d)[0].astype(dtype)) == "partition-tree", (name, dtype)
+        for n, kind in ((20_000, "scan"), (50_000, "cell-tree")):  # cells cost more than a scan of few points
+            equal = family("all equal", n, d)[0].astype(dtype)
+            assert suitable_kind(equal) == suitable_kind(equal, "convex-layers") == kind, dtype
+    assert suitable_kind(family("diagonal", 20_000, d)[0]) == "scan"
+    points = family("diagonal", 50_000, d)[0]
+    given = points.copy()
+    assert build(points, queries=1e6).kind == "cell-tree"
+    assert np.array_equal(points, given)
+
+
+@pytest.mark.parametrize("d", [3, 4])
+def test_auto_scans_points_that_differ_by_rounding_errors(d):
+    """Values across the line are within rounding distance of the threshold: cells and points have to be tested."""
+    points = family("diagonal", 50_000, d)[0].astype(np.float32)
+    assert suitable_kind(points) == "scan"
+    assert build(points).kind == "scan"
 
 
 @pytest.mark.parametrize("change", ["add", "delete", "move"])
