@@ -215,7 +215,7 @@ def test_merge_ascending_is_the_union(left, right):
 
 @pytest.mark.parametrize("options", [{}, {"radius": 0}, {"index": "partition-tree"}], ids=str)
 def test_neurons_without_candidates_take_no_place_in_the_lists(options):
-    network, X, y, each = started("data", options, width=20_000, threshold=2.5)
+    network, _, y, each = started("data", options, width=20_000, threshold=2.5)
     (lists,) = (chunk.lists for chunk in each._passes.chunks)
     listed = lists.counts > 0
     assert 0 < listed.mean() < 0.2
