@@ -25,10 +25,12 @@ from bench_step import exponent  # noqa: E402
 from paper_costs import (  # noqa: E402
     costs_markdown,
     covered_markdown,
+    draw_costs,
     run_costs,
     run_covered,
     run_widths,
     update_page,
+    update_readme,
     widths_markdown,
 )
 from parts import RESULTS, run_parts  # noqa: E402
@@ -190,6 +192,9 @@ if __name__ == "__main__":
     )
     written = RESULTS / "theory.json"
     if written.exists() and "--quick" not in sys.argv:
-        update_page(json.loads(written.read_text()).get("costs", []), RESULTS.parent.parent / "docs" / "paper-map.md")
+        costs, root = json.loads(written.read_text())["costs"], RESULTS.parent.parent
+        update_page(costs, root / "docs" / "paper-map.md")
+        update_readme(costs, root / "README.md")
+        draw_costs(costs, root / "docs" / "costs.png")
     if written.exists() and not {"--quick", "--only"} & set(sys.argv):
         draw(json.loads(written.read_text()), RESULTS.parent.parent / "docs" / "theory.png")

@@ -216,6 +216,44 @@ def update_page(rows: list[dict], page: Path) -> None:
     page.write_text(pattern.sub(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", page.read_text()))
 
 
+def update_readme(rows: list[dict], page: Path) -> None:
+    """Replace the paragraph of a page that begins with "Exponents in m" by the exponents for n = 10, d = 3."""
+    own = {(row["engine"], row["radius"]): row["fits"] for row in rows if (row["n"], row["d"]) == (10, 3)}
+
+    def fit(engine: str, radius: str | None, name: str = "processor_ms") -> str:
+        found = own[engine, radius][name]
+        return f"{found['exponent']:.2f} ± {found['half_interval']:.2f}"
+
+    text = (
+        "Exponents in m of an iteration, n = 10, d = 3, m = 10⁴ … 10⁶ "
+        "([the paper](docs/paper-map.md#cost-of-an-iteration)\n"
+        f"has 0.8): active pairs {fit('data', 'auto', 'active')}, time of Algorithm 1 {fit('weights', 'auto')}, of "
+        f"Algorithm 2 {fit('data', 'auto')}.\n"
+    )
+    pattern = re.compile(r"^Exponents in m .*?\n(?=\n)", re.DOTALL | re.MULTILINE)
+    page.write_text(pattern.sub(lambda _: text, page.read_text()))
+
+
+def draw_costs(rows: list[dict], path: Path) -> None:
+    """Draw the processor time of an iteration by m for n = 10, d = 3, and the slope of the paper."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+    styles = {"dense": ("#888888", None, "dense"), "weights": ("#b5651d", "auto", "Algorithm 1")}
+    styles["data"] = ("#2a6f97", "auto", "Algorithm 2")
+    for engine, (color, radius, label) in styles.items():
+        (row,) = (r for r in rows if (r["n"], r["d"], r["engine"], r["radius"]) == (10, 3, engine, radius))
+        sizes = [cell["m"] for cell in row["cells"]]
+        axes.plot(sizes, [cell["processor_ms"] for cell in row["cells"]], "o-", color=color, label=label, markersize=4)
+    slope = np.array([1e4, 1e6])
+    axes.plot(slope, 0.25 * (slope / 1e4) ** 0.8, "--", color="black", linewidth=1, label="slope m^0.8")
+    axes.set(xscale="log", yscale="log", xlabel="neurons m", ylabel="ms per iteration")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
 def _cost_cells(row: dict, shown: list[int]) -> list[str]:
     fits, paper = row["fits"], row["paper"]
 

@@ -65,7 +65,7 @@ def test_version_2_searches_again_for_neurons_that_moved_only():
 
 
 def test_the_first_searches_of_version_2_are_linear_in_the_width():
-    """A search costs √n calls even if nothing is found. The paper's Õ(√(n k)) is 0 then, and its sum over r m^(9/10) n."""
+    """A search costs √n calls if nothing is found; the paper's Õ(√(n k)) is 0 then, and its sum m^(9/10) n."""
     X = np.eye(8)[:4]
     calls = []
     for width in (1_000, 16_000):
