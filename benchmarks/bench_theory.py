@@ -25,6 +25,7 @@ from bench_step import exponent  # noqa: E402
 from paper_costs import (  # noqa: E402
     costs_markdown,
     covered_markdown,
+    draw_costs,
     run_costs,
     run_covered,
     run_widths,
@@ -188,5 +189,7 @@ if __name__ == "__main__":
         to_markdown,
     )
     written = RESULTS / "theory.json"
+    if written.exists() and "--quick" not in sys.argv:
+        draw_costs(json.loads(written.read_text())["costs"], RESULTS.parent.parent / "docs" / "costs.png")
     if written.exists() and not {"--quick", "--only"} & set(sys.argv):
         draw(json.loads(written.read_text()), RESULTS.parent.parent / "docs" / "theory.png")

@@ -15,6 +15,7 @@ from typing import Any
 
 import accuracy_report as accuracy
 import numpy as np
+from space_and_time import space_table
 from tabular_peers import OURS
 
 ROOT = Path(__file__).parents[1]
@@ -483,7 +484,32 @@ def index_families(results: Results) -> list[str]:
     return table(("family", *(f"d = {d}, {_SHORT_KINDS[kind]}" for d, kind in columns)), rows)
 
 
+def index_space(results: Results) -> list[str]:
+    """Space and query time of cell trees by their number of directions."""
+    return [f"{_measured('bench-index', results['index'], 'space')}:", "", *space_table(results["index"]["space"])]
+
+
 # Theory, quantum, memory
+
+
+def exponents(results: Results) -> list[str]:
+    """Exponents in m of the cost of an iteration, n = 10, d = 3."""
+    own = {
+        (row["engine"], row["radius"]): row["fits"]
+        for row in results["theory"]["costs"]
+        if row["n"] == 10 and row["d"] == 3
+    }
+
+    def fit(engine: str, name: str) -> str:
+        found = own[engine, "auto"][name]
+        return f"{found['exponent']:.2f} ± {found['half_interval']:.2f}"
+
+    times = ", of ".join(f"{label} {fit(engine, 'processor_ms')}" for engine, label in ALGORITHMS.items())
+    return [
+        f"{_measured('bench-theory', results['theory'], 'costs')}: exponents in m of an iteration,",
+        "n = 10, d = 3, m = 10⁴ … 10⁶ ([the paper](docs/paper-map.md#cost-of-an-iteration) has 0.8):",
+        f"active pairs {fit('data', 'active')}, time of {times}.",
+    ]
 
 
 def costs(results: Results) -> list[str]:
@@ -616,7 +642,9 @@ BLOCKS: dict[str, Callable[[Results], list[str]]] = {
     "index-top": index_top,
     "index-one": index_one,
     "index-families": index_families,
+    "index-space": index_space,
     "costs": costs,
+    "exponents": exponents,
     "quantum-misses": quantum_misses,
     "quantum-calls": quantum_calls,
     "quantum-circuits": quantum_circuits,

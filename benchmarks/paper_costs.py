@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from bench_step import exponent
@@ -196,6 +197,26 @@ def costs_markdown(rows: list[dict]) -> list[str]:
         lines.append("")
     lines += _start_lines(rows)
     return lines
+
+
+def draw_costs(rows: list[dict], path: Path) -> None:
+    """Draw the processor time of an iteration by m for n = 10, d = 3, and the slope of the paper."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+    styles = {"dense": ("#888888", None, "dense"), "weights": ("#b5651d", "auto", "Algorithm 1")}
+    styles["data"] = ("#2a6f97", "auto", "Algorithm 2")
+    for engine, (color, radius, label) in styles.items():
+        (row,) = (r for r in rows if (r["n"], r["d"], r["engine"], r["radius"]) == (10, 3, engine, radius))
+        sizes = [cell["m"] for cell in row["cells"]]
+        axes.plot(sizes, [cell["processor_ms"] for cell in row["cells"]], "o-", color=color, label=label, markersize=4)
+    slope = np.array([1e4, 1e6])
+    axes.plot(slope, 0.25 * (slope / 1e4) ** 0.8, "--", color="black", linewidth=1, label="slope m^0.8")
+    axes.set(xscale="log", yscale="log", xlabel="neurons m", ylabel="ms per iteration")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def _start_lines(rows: list[dict]) -> list[str]:

@@ -211,3 +211,22 @@ def test_merge_ascending_is_the_union(left, right):
     merged = np.empty(len(a) + len(b), np.int64)
     count = merge_ascending(a, b, merged)
     assert np.array_equal(merged[:count], np.union1d(a, b))
+
+
+@pytest.mark.parametrize("options", [{}, {"radius": 0}, {"index": "partition-tree"}], ids=str)
+def test_neurons_without_candidates_take_no_place_in_the_lists(options):
+    network, _, y, each = started("data", options, width=20_000, threshold=2.5)
+    (lists,) = (chunk.lists for chunk in each._passes.chunks)
+    listed = lists.counts > 0
+    assert 0 < listed.mean() < 0.2
+    assert np.array_equal(each.live_neurons, np.flatnonzero(listed))  # before the first pass
+    assert not lists.capacities[~listed].any()
+    assert lists.used < 12 * listed.sum()
+    velocity = np.zeros_like(network.weights)
+    velocity[np.flatnonzero(~listed)[:500]] = 30.0  # as after a checkpoint: neurons without a place move to the rows
+    rule = StepRule(0.1, momentum=0.5)
+    rule.velocity = velocity
+    for _ in range(5):
+        each.step(each.forward() - y, rule)
+        assert_exact(each)
+    assert (lists.capacities[~listed] > 0).any()

@@ -64,6 +64,19 @@ def test_version_2_searches_again_for_neurons_that_moved_only():
         assert engine.work.refreshes - searched == len(moved) < network.width
 
 
+def test_the_first_searches_of_version_2_are_linear_in_the_width():
+    """A search costs √n calls if nothing is found; the paper's Õ(√(n k)) is 0 then, and its sum m^(9/10) n."""
+    X = np.eye(8)[:4]
+    calls = []
+    for width in (1_000, 16_000):
+        engine = create("quantum-data")
+        engine.start(ShiftedReLUNetwork.initialize(width, 8, dtype="float64"), X)
+        calls.append(engine.work.oracle_queries / width)
+        assert engine.work.oracle_queries > 10 * width**0.9 * len(X)
+    assert calls[1] == pytest.approx(calls[0], rel=0.05)
+    assert calls[1] > 10 * np.sqrt(len(X))
+
+
 def test_fire_sets_by_row_and_by_neuron_are_transposes():
     problem = hard_cases()["random"]
     network, engine = problem.network(), create("quantum-data")

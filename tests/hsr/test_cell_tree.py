@@ -9,7 +9,7 @@ import pytest
 from fireset import InputError
 from fireset.hsr import build, kinds
 from fireset.hsr.cell_tree import CellTreeIndex
-from fireset.hsr.registry import boxes_suit, index_class
+from fireset.hsr.registry import index_class, suitable_kind
 from fireset.kernels.cell_tree import FIRST, FIRST_LEAF, LAST, LAST_LEAF, upper_bound
 from fireset.kernels.partition_tree import N_FILLED
 
@@ -180,6 +180,36 @@ def test_queries_stay_fast_after_changes(name):
     assert grown.work.points_tested < 6 * fresh.work.points_tested + 600 * len(normals)
 
 
+@pytest.mark.parametrize("sizes", [range(599, 399, -1), [2000 - 3 * k for k in range(60)], [1] * 700, [700, 400] * 40])
+def test_there_are_few_trees_for_batches_of_any_sizes(sizes, monkeypatch):
+    """Batches that were each smaller than the one before made a tree each; 51,558 of 100,500 points were tested."""
+    rng, built = np.random.default_rng(0), []
+    build_tree = CellTreeIndex._build
+    monkeypatch.setattr(
+        CellTreeIndex, "_build", lambda self, *rows: built.append(len(rows[1])) or build_tree(self, *rows)
+    )
+    index = CellTreeIndex(rng.standard_normal((600, 2)))
+    for size in sizes:
+        index.add(rng.standard_normal((size, 2)))
+    assert len(index._trees) <= np.log2(len(index))
+    assert sum(len(tree.children) == 0 for tree in index._trees.values()) <= 1
+    assert sum(built) <= (1 + np.log(len(index)) / np.log(1.5)) * len(index) + 512 * len(sizes)
+    _, normals = family("random", 10, 2, queries=40)
+    index.query_batch(normals, np.full(40, 3.0))
+    assert index.work.points_tested <= 32 * index.work.points_reported + 512 * 40
+
+
+@pytest.mark.parametrize("name", FEW_ABOVE)
+def test_a_query_in_the_plane_tests_at_most_a_leaf_for_each_point_found(name):
+    points, normals = family(name, 6000, 2)
+    for k in (0, 1, 20):
+        index = CellTreeIndex(points)
+        index.query_batch(normals, few_above(points, normals, k) if k else (normals @ points.T).max(axis=1) + 1e-6)
+        work = index.work
+        assert work.points_tested <= 32 * work.points_reported
+        assert work.nodes_visited <= 40 + 4 * work.points_reported * np.log2(6000)
+
+
 def test_equal_points_are_tested_once():
     index = build(np.tile([1.0, 2.0, 3.0], (5000, 1)), "cell-tree")
     assert len(index.query([1.0, 1.0, 1.0], np.nextafter(6.0, 0))) == 5000
@@ -208,11 +238,27 @@ def test_auto_is_not_much_slower_than_a_scan(name, d):
         assert tested + nodes <= 1.5 * 20_000
 
 
-@pytest.mark.parametrize("d", [2, 3, 4])
-def test_auto_uses_cells_if_boxes_do_not_separate(d):
-    assert build(family("diagonal", 20_000, d)[0]).kind == "cell-tree"
-    for name in ("random", "cube", "sphere", "grid", "two lines"):
-        assert boxes_suit(family(name, 20_000, d)[0]), name
+@pytest.mark.parametrize("d", [2, 3, 4, 6])
+def test_auto_uses_cells_if_they_separate_and_boxes_do_not(d):
+    for dtype in ("float32", "float64"):
+        for name in ("random", "cube", "sphere", "grid", "two lines"):
+            assert suitable_kind(family(name, 50_000, d)[0].astype(dtype)) == "partition-tree", (name, dtype)
+        for n, kind in ((20_000, "scan"), (50_000, "cell-tree")):  # cells cost more than a scan of few points
+            equal = family("all equal", n, d)[0].astype(dtype)
+            assert suitable_kind(equal) == suitable_kind(equal, "convex-layers") == kind, dtype
+    assert suitable_kind(family("diagonal", 20_000, d)[0]) == "scan"
+    points = family("diagonal", 50_000, d)[0]
+    given = points.copy()
+    assert build(points, queries=1e6).kind == "cell-tree"
+    assert np.array_equal(points, given)
+
+
+@pytest.mark.parametrize("d", [3, 4])
+def test_auto_scans_points_that_differ_by_rounding_errors(d):
+    """Values across the line are within rounding distance of the threshold: cells and points have to be tested."""
+    points = family("diagonal", 50_000, d)[0].astype(np.float32)
+    assert suitable_kind(points) == "scan"
+    assert build(points).kind == "scan"
 
 
 @pytest.mark.parametrize("change", ["add", "delete", "move"])

@@ -69,6 +69,23 @@ def test_the_flow_lemma_holds_under_its_assumption():
     assert (path.squared_errors <= np.exp(-smallest * path.times) * 0.02 * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_movement_of_the_flow_lemma_lacks_a_factor_of_two(seed):
+    """‖err(t)‖ ≤ e^(−λt/2) ‖err(0)‖ integrates to 2 D_cts. With one row the movement is D_cts λ/H(0)."""
+    X = np.array([[1.0, 0.0]])
+    network = ShiftedReLUNetwork.initialize(400, 2, threshold=0.0, dtype="float64", seed=seed)
+    y = network.predict(X)[:, 0] + 0.01
+    smallest = smallest_eigenvalue(shifted_ntk(X, 0.0))
+    limit = bounds.flow_movement_bound(1, 400, smallest, 0.01)
+    assert limit < bounds.paper_radius(1, smallest)
+    path = follow_flow(network, X, y, np.array([40.0]))
+    start = path.smallest_eigenvalues[0]
+    assert path.movement.max() == pytest.approx(limit * smallest / start, rel=1e-4)
+    assert path.movement.max() <= 2 * limit
+    if start < 0.999 * smallest:
+        assert path.movement.max() > limit
+
+
 def test_networks_with_several_outputs_raise():
     network = ShiftedReLUNetwork.initialize(10, 2, 2, dtype="float64")
     with pytest.raises(InputError, match="2 outputs"):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper-map.md"
-STATUSES = {"run and judged", "formula only", "not implemented"}
+STATUSES = {"run and judged", "judged in part", "not implemented"}
 
 # Kind and label of every theorem, lemma, claim, corollary, proposition, definition, fact, remark and listing of the
 # paper's LaTeX source, in its order; some have no label.

@@ -1,7 +1,8 @@
 """Storage of the candidate lists: one slot per neuron, in neuron order, with spare capacity.
 
 With slots in neuron order a pass over all lists reads memory in order; scattered lists made it three times slower. A
-neuron whose list outgrows its slot gets a new slot at the end, with an eighth of spare capacity. When the end is used
+neuron with an empty list over all rows is at rest, and its slot is empty. A neuron whose list outgrows its slot gets a
+new slot at the end, with an eighth of spare capacity. When the end is used
 up there are two ways to go on. Without a fixed radius all lists are searched again into the same memory, with smaller
 radii if necessary. With a fixed radius ``grow_by_copying`` copies them to larger arrays in neuron order: no neuron is
 searched that did not move, and the larger of the two arrays exists twice while it is copied.
@@ -17,7 +18,7 @@ from fireset.engines.cost import BYTES_PER_SLOT
 from fireset.kernels.candidates import ListArrays, clear_lists, copy_lists, count_candidates, place_lists
 from fireset.kernels.fire_sets import transpose
 
-SPARE_PER_SLOT = 8  # candidates that every slot can hold beyond its list, plus
+SPARE_PER_SLOT = 8  # candidates that a slot can hold beyond its list, plus
 USED_PER_SPARE = 8  # one more for every so many candidates of the list
 _MAX_SORTED_SHARE = 8  # of the width: more neurons are found by reading all counts faster than by sorting
 _USED_PER_TAIL = 16  # one free place at the end of the array for every so many places in slots
@@ -28,14 +29,14 @@ def slot_capacities(counts: np.ndarray) -> np.ndarray:
     return counts + counts // USED_PER_SPARE + SPARE_PER_SLOT
 
 
-def total_capacity(candidates: float, slots: int) -> float:
-    """Return the capacity of the arrays for this number of candidates in this number of slots."""
+def total_capacity(candidates: float, slots: float) -> float:
+    """Return the capacity of the arrays for this number of candidates in this number of slots that are not empty."""
     return (candidates * (1 + 1 / USED_PER_SPARE) + slots * SPARE_PER_SLOT) * (1 + 1 / _USED_PER_TAIL)
 
 
-def list_bytes(candidates: float, slots: int, dtype: np.dtype) -> float:
-    """Return the bytes of this number of candidates in this number of slots."""
-    return total_capacity(candidates, slots) * (4 + dtype.itemsize) + BYTES_PER_SLOT * slots
+def list_bytes(candidates: float, slots: int, empty_slots: float, dtype: np.dtype) -> float:
+    """Return the bytes of this number of candidates in this number of slots, of which ``empty_slots`` are empty."""
+    return total_capacity(candidates, slots - empty_slots) * (4 + dtype.itemsize) + BYTES_PER_SLOT * slots
 
 
 class NeuronState(NamedTuple):
@@ -125,13 +126,17 @@ class CandidateLists:
         needed = self.used / laid_out * len(self.capacities) * (1 + 1 / _USED_PER_TAIL)
         self.reserve(max(needed, 1.2 * len(self.samples)))
 
-    def append_slots(self, neurons: slice, counts: np.ndarray, times: int = 1) -> bool:
+    def append_slots(self, neurons: slice, counts: np.ndarray, times: int = 1, *, has_all_rows: bool) -> bool:
         """Lay out slots for the next neurons in order, for lists of these lengths. Return whether they fit.
 
-        ``times`` is 2 if ``repeat_first_half`` will follow. If the slots do not fit, call ``reserve_for_all`` and begin
-        again.
+        With ``has_all_rows`` the slots of empty lists are empty: such a neuron is active for no row, and nothing moves
+        it. ``times`` is 2 if ``repeat_first_half`` will follow. If the slots do not fit, call ``reserve_for_all`` and
+        begin again.
         """
-        self.capacities[neurons] = slot_capacities(counts)
+        capacities = slot_capacities(counts)
+        if has_all_rows:
+            capacities[counts == 0] = 0
+        self.capacities[neurons] = capacities
         self._append(neurons)
         return times * self.used <= len(self.samples)
 

@@ -110,15 +110,17 @@ class DataSearchEngine(ListEngine):
         candidates, active = (
             pairs * upper_tail(network.threshold - radius) for radius in (self._first_radius(network), 0.0)
         )
-        slots = network.width * self._count_chunks(network, n_samples)
+        chunks = self._count_chunks(network, n_samples)
+        slots = network.width * chunks
+        empty_slots = _empty_slots(candidates, slots, chunks)
         batch = self._batch_size(network, n_samples)
         growth = min(2.0, max(0.0, network.threshold))  # where few pairs are active, training may activate more
         # Reported pairs exist twice, and the allocator retains memory of earlier ones.
         reported = (2.5 + 0.6 * growth) * (4 + item) * candidates * min(1.0, batch / network.width)
         queries = 2 * min(batch, network.width) * network.n_features * item
-        lists = list_bytes(candidates, slots, network.dtype) + 4 * active * (1 + 0.7 * growth)
+        lists = list_bytes(candidates, slots, empty_slots, network.dtype) + 4 * active * (1 + 0.7 * growth)
         if not self._adaptive:  # lists grow by copying
-            lists += max(4, item) * total_capacity(candidates, slots)
+            lists += max(4, item) * total_capacity(candidates, slots - empty_slots)
         return lists + reported + queries + pass_bytes(network, n_samples, sparse=self.sparse)
 
     def within_memory(self, network, n_samples: int, budget: float) -> Engine | None:
@@ -167,11 +169,13 @@ class DataSearchEngine(ListEngine):
         self._indexes = [self._index_over(self.X[chunk.samples]) for chunk in chunks]
         self._max_radius_for_slots = self._radius_for_slots(self.network, len(self.X))
         W, half = self.network.weights, self.network.width // 2
-        twins = self.network.width % 2 == 0 and np.array_equal(W[:half], W[half:])  # an antisymmetric start
+        # An antisymmetric start. One row is compared first: the comparison of all takes memory.
+        twins = 2 * half == len(W) and np.array_equal(W[0], W[half]) and np.array_equal(W[:half], W[half:])
         first = self._first_radius(self.network)
         candidates_per_row = self.network.width * upper_tail(self.network.threshold - first)
         for samples, _, lists in chunks:
-            lists.reserve(total_capacity((samples.stop - samples.start) * candidates_per_row, self.network.width))
+            candidates, slots = (samples.stop - samples.start) * candidates_per_row, self.network.width
+            lists.reserve(total_capacity(candidates, slots - _empty_slots(candidates, slots, len(chunks))))
         if not self._make_lists(lambda batch: np.full(len(batch), first), twins=twins):
             raise InputError("weights and rows must be small enough for their inner products to be finite")
         if twins:
@@ -180,6 +184,7 @@ class DataSearchEngine(ListEngine):
             for each in (self._radii, self._drifts, self._bands):
                 each[half:] = each[:half]
             self.work.refreshes *= 2
+        self._passes.live = np.flatnonzero(np.any([chunk.lists.counts > 0 for chunk in chunks], axis=0))
 
     def _index_over(self, X: Rows) -> HalfSpaceIndex:
         if self._given_index is not None:
@@ -219,13 +224,14 @@ class DataSearchEngine(ListEngine):
         self._passes.make_all_live()
         for chunk in chunks:
             chunk.lists.clear()
-        for batch in self._batches(np.arange(self.network.width // times)):
+        for batch in self._batches(range(self.network.width // times)):
             margins, done = self._reset_certificates(batch, radii_of(batch)), batch[-1] + 1
             if margins is None:
                 return False
             for index, chunk in zip(self._indexes, chunks, strict=True):
                 report = self._query(index, batch, margins)
-                if not chunk.lists.append_slots(slice(batch[0], done), np.diff(report.indptr), times):
+                laid_out = slice(batch[0], done), np.diff(report.indptr), times
+                if not chunk.lists.append_slots(*laid_out, has_all_rows=len(chunks) == 1):
                     self._overfull = chunk.lists, int(done)
                     return None
                 self._fill(chunk.lists, batch, report, margins)
@@ -279,10 +285,10 @@ class DataSearchEngine(ListEngine):
             radii[short] = self._fill(lists, batch[short], _select(report, short), margins[short])
         return radii
 
-    def _batches(self, neurons: np.ndarray) -> Iterator[np.ndarray]:
+    def _batches(self, neurons: np.ndarray | range) -> Iterator[np.ndarray]:
         size = self._batch_size(self.network, len(self.X))
         for lo in range(0, len(neurons), size):
-            yield neurons[lo : lo + size]
+            yield np.asarray(neurons[lo : lo + size])
 
     def _reset_certificates(self, neurons: np.ndarray, radii: np.ndarray) -> np.ndarray | None:
         """Reset the certificates of neurons that are about to get new lists, and return the margins of the queries.
@@ -337,6 +343,11 @@ class DataSearchEngine(ListEngine):
         lists.prefix_lengths[neurons] = 0
         lists.next_references[neurons] = np.inf
         return radii
+
+
+def _empty_slots(candidates: float, slots: int, chunks: int) -> float:
+    """Return a lower bound on the expected number of empty slots for this number of candidates."""
+    return max(0.0, slots - candidates) if chunks == 1 else 0.0
 
 
 def _check_index(index: HalfSpaceIndex, X: Rows) -> None:

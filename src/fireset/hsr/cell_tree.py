@@ -6,9 +6,10 @@ if its bound in the direction of the normal exceeds the threshold. With more dir
 largest inner product of the points of the cell. A cell with an exact bound is visited only if it has a point above.
 
 Changes use the logarithmic method (Bentley and Saxe 1980): trees of geometrically growing sizes. New points make a tree
-together with all trees that are not larger, which takes O(log n) builds for each point. A deleted point is removed from
-its leaf; the cells above it are not changed and stay valid bounds. A tree is rebuilt when half of its points are gone.
-Fewer than 512 points are stored without cells.
+together with all trees that are at most twice as large. The others are more than twice as large, so that there are
+O(log n) trees. A point that is built again is in a tree 1.5 times as large as before, which takes O(log n) builds for
+each point. A deleted point is removed from its leaf; the cells above it are not changed and stay valid bounds. A tree
+is rebuilt when half of its points are gone. At most one tree has 512 points or fewer; it is stored without cells.
 """
 
 from collections.abc import Sequence
@@ -44,14 +45,14 @@ _MAX_DEPTH = 32  # of the balanced splits of a hull in the plane
 class CellTreeIndex(DynamicIndex):
     """A forest of cell trees.
 
-    Proved for d ≤ 2 and any points: cells are hulls, so a query that finds k points visits O(k log n) cells, at O(log
-    n) each, and tests at most 32 k points. Points within rounding distance of the threshold count as found, and equal
-    points as one. Memory is O(n log n).
+    Proved for d ≤ 2 and any points: cells are hulls, so a query that finds k points visits O((k + 1) log n) cells, at
+    O(log n) each, and tests at most 32 k points and those of the tree without cells. Points within rounding distance of
+    the threshold count as found, and equal points as one. Memory is O(n log n).
 
     Measured for d ≥ 3, where no bound below n is known: ``docs/half-space-index.md`` has the exponents of the points
     tested for families of points that are hard for other trees, d = 2, 3, 4 and 6. Memory is linear in n. More
-    directions take more memory and leave fewer cells and points to visit: the trade-off between space and query time of
-    Agarwal, Eppstein and Matoušek, without their bound. Also only measured, for all d: queries after deletions, since
+    directions take more memory and leave fewer cells and points to visit: a trade-off between space and query time as
+    that of Agarwal, Eppstein and Matoušek, measured only. Also only measured, for all d: queries after deletions, since
     cells are not tightened.
 
     Beyond 6 dimensions cells are oriented boxes, beyond 16 axis-parallel boxes.
@@ -223,14 +224,14 @@ class CellTreeIndex(DynamicIndex):
         self._length += len(ids)
 
     def _insert(self, points: np.ndarray, ids: np.ndarray, replaced: Sequence[int] = ()) -> None:
-        """Build one tree of these points and of all trees with no more points than those collected before them.
+        """Build one tree of these points and of all trees at most twice as large as those collected before them.
 
-        The tree also replaces the trees ``replaced``, whose points are given.
+        Trees without cells are always collected. The tree also replaces the trees ``replaced``, whose points are given.
         """
         parts, count, taken = [(ids.astype(np.int32), points)], len(ids), list(replaced)
         for number in sorted(self._sizes.keys() - taken, key=lambda k: self._sizes[k][0]):
             size = self._sizes[number][0]
-            if size > max(count, _FEW - count):
+            if size > max(2 * count, _FEW):
                 break
             parts.append(self._rows_of(number))
             taken.append(number)

@@ -17,6 +17,7 @@ _TREE_MISS = 2.0  # for each point tested that is not in the cache: leaves are r
 _CACHED_BYTES = 4e6  # of points in float32
 _TREE_FOUND = 3.0  # for each point reported: writing and sorting its id
 _TREE_BUILD, _TREE_BUILD_COORDINATE = 12.0, 1.0  # for each point and level of halving, and for its coordinates
+_CELLS_QUERY = 25_000.0  # for each query that finds few points: cells are visited one after the other
 _LAYERS_LEVEL, _LAYERS_FOUND = 10.0, 11.0  # for each step of the binary search, and for each point reported
 _LAYERS_BUILD = 18.0  # for each point and log² n
 _DENSE_PAIR, _DENSE_COORDINATE = 1.0, 0.03  # for each pair of a prediction without an index
@@ -53,6 +54,11 @@ def tree_tests(n: int, d: int, output: float) -> float:
     density = exp(-(NormalDist().inv_cdf(share) ** 2) / 2) / sqrt(2 * pi)
     extent = (1.05 + 0.275 * d) * sqrt(d) * (_LEAF / max(n, _LEAF)) ** (1 / d)
     return n * (1 - exp(-extent * sqrt(density)))
+
+
+def cells_pay(n: int, d: int) -> bool:
+    """Return whether a cell tree, where it separates the points, is faster than a scan."""
+    return scan_query(n, d) > _CELLS_QUERY
 
 
 def tree_build(n: int, d: int) -> float:

@@ -19,9 +19,9 @@ _BUILT_IN = {
 }
 KINDS = Registry("fireset.indexes", _BUILT_IN, name_attribute="kind")
 
-_PROBE_POINTS = 2048  # sample of ``boxes_suit``
-_MAX_PROBE_DIMENSION = 4  # in more dimensions most boxes are cut for random points, too
-_MAX_TESTED_SHARE = 0.7  # of the sample
+_PROBE_POINTS = 2048  # sample of ``suitable_kind``
+_MAX_PROBE_DIMENSION = 6  # in more dimensions most boxes are cut for random points, too
+_MAX_TESTED_BOXES, _MAX_TESTED_CELLS = 0.7, 0.5  # shares of the sample
 _MIN_VARIANCE = 1e-18  # along axes with less variance all points are equal up to rounding
 
 
@@ -48,8 +48,8 @@ def build(
         Indexed in float32 if they are float32 or float16, otherwise in float64.
     kind : str
         "auto", "scan", "partition-tree", "cell-tree", "convex-layers" (d = 2, static) or "hull-hierarchy" (d ≥ 3,
-        static). "auto" is the cheapest by ``choose``, with "cell-tree" in place of "partition-tree" for points of which
-        a box tree would test nearly all.
+        static). "auto" is the cheapest by ``choose``, or "cell-tree" or "scan" for points of which that kind would test
+        nearly all (``suitable_kind``).
     ids : list of whole numbers, optional
         Ids for the points, any 64-bit integers; by default 0, 1, 2, … in their order.
     dynamic : bool
@@ -75,8 +75,8 @@ def build(
         raise InputError(f"points must have at least one column, got shape {points.shape}")
     if kind == "auto":
         kind = choose(*points.shape, dynamic=dynamic, output=output, queries=queries)
-        if kind == "partition-tree" and not boxes_suit(points):
-            kind = "cell-tree"
+        if kind != "scan":
+            kind = suitable_kind(points, kind)
     cls = index_class(kind)
     unknown = [option for option in options if option not in signature(cls).parameters]
     if unknown:
@@ -109,27 +109,39 @@ def choose(n: int, d: int, *, dynamic: bool = True, output: float | None = None,
     return min(costs, key=costs.__getitem__)
 
 
-def boxes_suit(points) -> bool:
-    """Return whether boxes separate the points of a sample along its principal axes; always True for d > 4.
+def suitable_kind(points, kind: str = "partition-tree") -> str:
+    """Return ``kind``, or "cell-tree" or "scan" if all points are equal or boxes do not separate a sample of them.
 
-    A partition tree over the sample is queried for 1 % of it along each axis, in both directions. Across a thin set
-    that is oblique to the coordinate axes every box is cut.
+    A tree over the sample is queried for 1 % of it along each principal axis, in both directions. Across a thin set
+    that is oblique to the coordinate axes every box is cut. If cells do not separate the points either, because they
+    differ by little more than rounding errors, or if there are too few points for the cells to pay, a scan is faster.
+    Convex layers separate all points that are not equal. For more than 6 dimensions the result is always ``kind``.
     """
     n, d = points.shape
-    sample = np.asarray(points[:: max(1, n // _PROBE_POINTS)], np.float64)
+    sample = np.array(points[:: max(1, n // _PROBE_POINTS)], np.float64)  # a copy, which is scaled
     if d > _MAX_PROBE_DIMENSION or not np.isfinite(sample).all():
-        return True
+        return kind
     largest = np.abs(sample).max(initial=0.0)
-    sample = (sample - sample.mean(axis=0)) / (largest if largest > 0 else 1.0)
+    sample /= largest if largest > 0 else 1.0
     variances, vectors = np.linalg.eigh(np.cov(sample.T).reshape(d, d))
     axes = vectors.T[variances > _MIN_VARIANCE]
-    tree = index_class("partition-tree")(sample)
-    for normal in np.concatenate([axes, -axes]):
-        before = tree.work.points_tested
-        tree.query(normal, float(np.quantile(sample @ normal, 0.99)))
-        if tree.work.points_tested - before > _MAX_TESTED_SHARE * len(sample):
-            return False
-    return True
+    normals = np.concatenate([axes, -axes])
+    thresholds = np.quantile(normals @ sample.T, 0.99, axis=1) if len(axes) else np.empty(0)
+    sample = sample.astype(np.float64 if points.dtype == np.float64 else np.float32)
+
+    def largest_share(kind: str) -> float:
+        """Return the share of the sample that a query tests, at most."""
+        tree, tested = index_class(kind)(sample), [0]
+        for normal, threshold in zip(normals, thresholds, strict=True):
+            tree.query(normal, float(threshold))
+            tested.append(tree.work.points_tested)
+        return float(np.diff(tested).max()) / len(sample)
+
+    if len(axes) and (kind == "convex-layers" or largest_share("partition-tree") <= _MAX_TESTED_BOXES):
+        return kind
+    if not cost.cells_pay(n, d):
+        return "scan"
+    return "cell-tree" if not len(axes) or largest_share("cell-tree") <= _MAX_TESTED_CELLS else "scan"
 
 
 def kinds() -> list[str]:

@@ -30,6 +30,11 @@ def sort_answers(ids, counts, n_ids):
         if count * count <= 8 << width:  # clearing and summing the histograms would cost more
             _sort_by_insertion(run)
             continue
+        sorted_until = 1  # ids of equal points, and of a tree that is reported as a whole, are often sorted
+        while sorted_until < count and run[sorted_until - 1] < run[sorted_until]:
+            sorted_until += 1
+        if sorted_until == count:
+            continue
         low[:] = 0
         high[:] = 0
         for p in range(count):

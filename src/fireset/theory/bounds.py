@@ -13,6 +13,7 @@ from the printed text:
 5. With η = λ/(4n²) and R = λ/(12n) the last step of the convergence proof, 4ηnR + η²n² ≤ ηλ/2, has 7/12 ηλ on its left.
    ``safe_radius``, λ/(16n), repairs it. Runs are still compared with the printed claim.
 6. The Fact on H(t)^⊥ bounds the square of the norm; its printed left side lacks the square.
+7. ‖err(t)‖ ≤ e^(−λt/2) ‖err(0)‖ integrates to a movement of 2 D_cts. The lemma on gradient flow has D_cts.
 """
 
 from math import exp, inf, log, log1p, pi, sqrt
@@ -170,7 +171,7 @@ def movement_bound(n: int, m: int, smallest: float, error: float) -> float:
 
 
 def flow_movement_bound(n: int, m: int, smallest: float, error: float) -> float:
-    """Definition D_cts = √n ‖err(0)‖/(√m λ): movement bound of gradient flow."""
+    """Definition D_cts = √n ‖err(0)‖/(√m λ). Gradient flow moves a neuron by at most 2 D_cts (deviation 7)."""
     return sqrt(n) * error / (sqrt(m) * smallest) if smallest > 0 else inf
 
 
