@@ -194,7 +194,7 @@ def test_editing_a_comment_compiles_nothing(tmp_path):
         "print(sum(dot.stats.cache_hits.values()), sum(dot.stats.cache_misses.values()))\n"
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    environment = kept | {"PYTHONPATH": str(tmp_path)}
+    environment = kept | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     counts = []
     for _ in range(2):
         done = subprocess.run(
@@ -204,6 +204,91 @@ def test_editing_a_comment_compiles_nothing(tmp_path):
         firing = package / "kernels" / "firing.py"
         firing.write_text("# A new first line.\n" + firing.read_text(encoding="utf-8"), encoding="utf-8")
     assert counts == [["0", "1"], ["1", "0"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="XDG_CACHE_HOME is not used")
+def test_a_new_installation_finds_the_kernels_of_a_former_one(tmp_path):
+    """Both are in the folder of the user, so that the second process compiles nothing; with other code it does."""
+    code = (
+        "import numpy as np\n"
+        "from fireset.kernels import compiling\n"
+        "from fireset.kernels.firing import deciding_dot as dot\n"
+        "before = compiling.is_marked('dots')\n"
+        "compiling.mark('dots')\n"
+        "print(before, dot(np.ones(3), np.ones(3)), sum(dot.stats.cache_misses.values()))\n"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    found = []
+    for name in ("first", "second", "other"):
+        package = tmp_path / name / "fireset"
+        shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        if name == "other":
+            with (package / "kernels" / "firing.py").open("a") as firing:
+                firing.write("one = 1\n")
+        environment = kept | {"PYTHONPATH": str(tmp_path / name), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, cwd="/", capture_output=True, text=True, check=True
+        )
+        found.append(done.stdout.split())
+    assert found == [["False", "3.0", "1"], ["True", "3.0", "0"], ["False", "3.0", "1"]]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="XDG_CACHE_HOME is not used")
+class TestUserFolder:
+    @pytest.fixture(autouse=True)
+    def cache(self, tmp_path, monkeypatch) -> Path:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        return tmp_path / "fireset"
+
+    def test_is_private(self, cache):
+        folder = Path(compiling._user_folder("0123456789abcdef"))
+        assert folder.parent == cache
+        assert {stat.S_IMODE(one.stat().st_mode) for one in (folder, cache)} == {0o700}
+        assert Path(compiling._user_folder("0123456789abcdef")) == folder
+        assert Path(compiling._user_folder("fedcba9876543210")) != folder
+
+    @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+    @pytest.mark.parametrize("inner", [False, True])
+    def test_that_others_can_write_is_not_used(self, cache, mode, inner):
+        folder = Path(compiling._user_folder("0123456789abcdef"))
+        (folder if inner else cache).chmod(mode)
+        assert compiling._user_folder("0123456789abcdef") == ""
+
+    def test_of_another_user_is_not_used(self, cache, monkeypatch):
+        folder = compiling._user_folder("0123456789abcdef")
+        assert folder
+        monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
+        assert compiling._user_folder("0123456789abcdef") == ""
+
+    def test_link_is_not_used(self, cache, tmp_path):
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        cache.symlink_to(tmp_path / "elsewhere")
+        assert compiling._user_folder("0123456789abcdef") == ""
+
+    def test_least_recently_used_are_removed(self, cache):
+        digests = [f"{k:016x}" for k in range(compiling._KEPT_FOLDERS + 2)]
+        folders = []
+        for k, digest in enumerate(digests):
+            folders.append(Path(compiling._user_folder(digest)))
+            (folders[-1] / "kernel.nbc").touch()
+            os.utime(folders[-1], (k, k))
+            compiling._user_folder(digests[0])  # in use
+        (cache / "of another program").mkdir()
+        kept = [folder.exists() for folder in folders]
+        assert kept[0]
+        assert kept[-1]
+        assert sum(kept) == compiling._KEPT_FOLDERS
+
+
+def test_a_function_that_is_not_a_kernel_cannot_be_called():
+    """Functions that only kernels call have no machine code of their own."""
+    from fireset.kernels.cosines import _chebyshev, function_of_cosines
+
+    one = np.ones(25, np.float32)
+    function_of_cosines(np.full((1, 1), 0.5, np.float32), one[:8], one, 0, 1)
+    with pytest.raises(TypeError):
+        _chebyshev(one[0], one, one[0])
 
 
 @pytest.mark.slow

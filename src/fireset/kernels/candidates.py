@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import inlined, strict, vectorized
+from fireset.kernels.allocation import new_array, zero_array
+from fireset.kernels.compiling import inlined, internal, strict, vectorized
 from fireset.kernels.firing import decide
 from fireset.kernels.prefetching import AHEAD, prefetch, prefetch_end
 from fireset.kernels.rows import add_to_rows, lanes_of
@@ -74,10 +75,10 @@ def forward(rows, W, output_weights, threshold, lists, certificates, active, sum
     radii, drifts, bands = certificates
     lanes = lanes_of(W)
     zero = threshold - threshold
-    padded = np.zeros(rows.shape[1], W.dtype)
-    output_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], W.dtype)
-    excess = np.empty(rows.shape[0] + lanes, W.dtype)
-    padded_ids = np.empty(lanes, np.int32)
+    padded = zero_array(rows.shape[1], W.dtype)
+    output_row = zero_array(1 if sums.ndim == 1 else sums.shape[1], W.dtype)
+    excess = new_array(rows.shape[0] + lanes, W.dtype)
+    padded_ids = new_array(lanes, np.int32)
     tested = 0
     place = np.uint64(0)  # in ``active``; for a signed index numba adds a check whether it is negative
     violated = -1
@@ -143,10 +144,10 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
     """
     prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
     rate, momentum, nesterov = rule
-    gradient = np.empty(rows.shape[1], W.dtype)
-    output_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], W.dtype)
-    coefficients = np.empty(rows.shape[0] + lanes_of(output_weights), W.dtype)
-    padded_ids = np.empty(lanes_of(output_weights), np.int32)
+    gradient = new_array(rows.shape[1], W.dtype)
+    output_row = zero_array(1 if residual.ndim == 1 else residual.shape[1], W.dtype)
+    coefficients = new_array(rows.shape[0] + lanes_of(output_weights), W.dtype)
+    padded_ids = new_array(lanes_of(output_weights), np.int32)
     has_velocity = V.shape[0] > 0
     for position in range(neurons.size):
         _prefetch_neuron(neurons, position, active_counts, W, output_weights)
@@ -180,9 +181,9 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
 def add_gradients(rows, output_weights, residual, lists, active, near_misses, gradients, neurons):
     """Add the part of one block of samples in G_r to ``gradients[k]``, r = ``neurons[k]``: half of ``backward``."""
     prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
-    output_row = np.zeros(1 if residual.ndim == 1 else residual.shape[1], output_weights.dtype)
-    coefficients = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
-    padded_ids = np.empty(lanes_of(output_weights), np.int32)
+    output_row = zero_array(1 if residual.ndim == 1 else residual.shape[1], output_weights.dtype)
+    coefficients = new_array(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
+    padded_ids = new_array(lanes_of(output_weights), np.int32)
     for k in range(neurons.size):
         r = neurons[k]
         count = active_counts[r]
@@ -268,10 +269,10 @@ def tangent(rows, output_weights, direction, lists, active, sums, neurons):
     the cache. Weights are not read. Layouts as in ``forward``; the factor 1/m is not applied. Cost O(d · active pairs).
     """
     active_starts, active_counts = lists.active_starts, lists.active_counts
-    linear = np.empty(rows.shape[1], output_weights.dtype)
-    output_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
-    values = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
-    padded_ids = np.empty(lanes_of(output_weights), np.int32)
+    linear = new_array(rows.shape[1], output_weights.dtype)
+    output_row = zero_array(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
+    values = new_array(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
+    padded_ids = new_array(lanes_of(output_weights), np.int32)
     for r in neurons:
         count = active_counts[r]
         if count > 0:
@@ -290,10 +291,10 @@ def spread_linear(rows, output_weights, linear, lists, active, sums, neurons):
     ``linear[k]`` belongs to ``neurons[k]``. Cost O(d · active pairs).
     """
     active_starts, active_counts = lists.active_starts, lists.active_counts
-    own = np.empty(rows.shape[1], output_weights.dtype)
-    output_row = np.zeros(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
-    values = np.empty(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
-    padded_ids = np.empty(lanes_of(output_weights), np.int32)
+    own = new_array(rows.shape[1], output_weights.dtype)
+    output_row = zero_array(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
+    values = new_array(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
+    padded_ids = new_array(lanes_of(output_weights), np.int32)
     for k in range(neurons.size):
         r = neurons[k]
         count = active_counts[r]
@@ -350,12 +351,12 @@ def fill(neurons, indptr, ids, values, threshold, slacks, radii, capacities, sta
     ``radii[k]`` is reduced to what the rest certifies: every dropped sample has a value of at most b − radius.
     ``slacks`` cover the rounding of the edges. Cost O(candidates).
     """
-    places = np.empty(LEVELS + 2, np.int64)
-    edges = np.empty(LEVELS + 1, references.dtype)
+    places = new_array(LEVELS + 2, np.int64)
+    edges = new_array(LEVELS + 1, references.dtype)
     longest = 0
     for k in range(neurons.shape[0]):
         longest = max(longest, indptr[k + 1] - indptr[k])
-    levels = np.empty(longest, np.uint8)
+    levels = new_array(longest, np.uint8)
     for k in range(neurons.shape[0]):
         r = neurons[k]
         start = starts[r]
@@ -389,7 +390,7 @@ def fill(neurons, indptr, ids, values, threshold, slacks, radii, capacities, sta
                 places[level] += 1
 
 
-@vectorized
+@internal
 def _level(threshold, value, scale):
     """Return 0 for active samples, else 1 + the number of whole heights below b, at most LEVELS."""
     below = np.float64(threshold) - np.float64(value)

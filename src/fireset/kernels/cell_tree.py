@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.compiling import internal, vectorized
 from fireset.kernels.masks import first_bit
 from fireset.kernels.partition_tree import LEAF, N_FILLED, leaf_bits
 
@@ -161,7 +161,7 @@ def search(tree, queries, first, found, stack, counts, work):
     return normals.shape[0]
 
 
-@vectorized
+@internal
 def _test_leaf(coordinates, buckets, starts, sizes, ids, leaf, x, threshold, band, found, end):
     """Append the ids of the points of a leaf that are above; returns the new end."""
     above = leaf_bits(coordinates, buckets, leaf, x, threshold, band)
@@ -171,7 +171,7 @@ def _test_leaf(coordinates, buckets, starts, sizes, ids, leaf, x, threshold, ban
     return end
 
 
-@vectorized
+@internal
 def _append(starts, sizes, ids, point, found, end):
     for place in range(starts[point], starts[point] + sizes[point]):
         found[end] = ids[place]

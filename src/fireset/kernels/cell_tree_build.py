@@ -11,7 +11,7 @@ import numpy as np
 
 from fireset.kernels.cell_tree import FIRST, LAST
 from fireset.kernels.cell_tree_splits import best_splits, hull_splits, project, sort_by
-from fireset.kernels.compiling import strict, vectorized
+from fireset.kernels.compiling import internal, strict_internal, vectorized
 from fireset.kernels.partition_tree import LEAF
 
 _FLAT = 1e-12  # standard deviations below this are rounding: all points have norm at most about 1
@@ -108,7 +108,7 @@ def build_cells(rows, order, space, budget):
     return n_cells, n_splits, error
 
 
-@vectorized
+@internal
 def _fit_frame(rows, begin, end, frames, parent, v, scratch):
     """Write the frame of a cell to ``frames[v]`` and ``scratch[0]``: the candidate with the smallest box.
 
@@ -151,7 +151,7 @@ def _fit_frame(rows, begin, end, frames, parent, v, scratch):
     return error
 
 
-@vectorized
+@internal
 def _principal_axes(rows, begin, end, covariance, axes):
     """Compute the eigenvectors of the covariance by Jacobi rotations: rows of ``axes``, orthonormal up to rounding."""
     d = rows.shape[1]
@@ -182,7 +182,7 @@ def _principal_axes(rows, begin, end, covariance, axes):
     _orthonormalize(axes)
 
 
-@vectorized
+@internal
 def _rotate(covariance, axes, p, q):
     """Apply the Jacobi rotation that makes entry (p, q) zero."""
     theta = (covariance[q, q] - covariance[p, p]) / (2.0 * covariance[p, q])
@@ -201,7 +201,7 @@ def _rotate(covariance, axes, p, q):
         axes[p, k], axes[q, k] = c * x - s * y, s * x + c * y
 
 
-@strict
+@strict_internal
 def _orthonormalize(frame):
     """Orthonormalize the rows of ``frame`` by Gram–Schmidt, up to a few units of rounding."""
     d = frame.shape[0]
@@ -220,7 +220,7 @@ def _orthonormalize(frame):
             frame[j, i] /= norm
 
 
-@vectorized
+@internal
 def _deviations(rows, begin, end, frame, deviations):
     """Compute the standard deviations along the axes of a frame."""
     for j in range(rows.shape[1]):
@@ -234,7 +234,7 @@ def _deviations(rows, begin, end, frame, deviations):
         deviations[j] = np.sqrt(total / (end - begin))
 
 
-@vectorized
+@internal
 def _fit_extent(rows, begin, end, frame, lowest, highest, v, extremes):
     """Compute the extent of cell v along the axes of a frame; its largest and smallest points go to ``extremes``."""
     for j in range(rows.shape[1]):
@@ -248,7 +248,7 @@ def _fit_extent(rows, begin, end, frame, lowest, highest, v, extremes):
         lowest[v, j], highest[v, j] = low, high
 
 
-@vectorized
+@internal
 def _halve(rows, order, begin, end, middle, frame, deviations):
     """Reorder rows so that those before ``middle`` are on one side of a hyperplane, the others on the other side."""
     d = rows.shape[1]
@@ -281,7 +281,7 @@ def _halve(rows, order, begin, end, middle, frame, deviations):
             return
 
 
-@vectorized
+@internal
 def _choose_axis(rows, begin, end, frame, deviations):
     """Choose the axis to halve along from a sample of the points.
 

@@ -6,7 +6,7 @@ largest predicted gain are made first, up to a given number.
 
 import numpy as np
 
-from fireset.kernels.compiling import strict, vectorized
+from fireset.kernels.compiling import internal, strict_internal, vectorized
 
 _MIN_GAIN = 1e-3  # relative to the extent of a cell; splits with a smaller predicted gain are not made
 _MIN_WEIGHT = 1e-12  # of a generator in a split
@@ -21,7 +21,7 @@ def project(rows, i, frame, j):
     return value
 
 
-@vectorized
+@internal
 def _extreme(rows, begin, end, direction):
     """Return the largest ⟨direction, p⟩ and its point."""
     best, where = -np.inf, begin
@@ -34,7 +34,7 @@ def _extreme(rows, begin, end, direction):
     return best, where
 
 
-@vectorized
+@internal
 def _choose_split(rows, generators, heights, points, widths, cone, choices):
     """Choose the split of a cone with the largest predicted gain; returns the gain relative to the extent of the cell.
 
@@ -82,7 +82,7 @@ def _choose_split(rows, generators, heights, points, widths, cone, choices):
     return 0.25 * least if edge_gap > 0.0 else 0.0
 
 
-@vectorized
+@internal
 def best_splits(rows, begin, end, frame, lowest, highest, extremes, budget, orthants, slots, weights, used):
     """Make splits in all orthants of a frame, those with the largest predicted gain first.
 
@@ -143,7 +143,7 @@ def best_splits(rows, begin, end, frame, lowest, highest, extremes, budget, orth
     return used
 
 
-@vectorized
+@internal
 def sort_by(keys, order):
     """Sort ``order`` by ``keys[order]`` (heapsort)."""
     count = order.shape[0]
@@ -154,7 +154,7 @@ def sort_by(keys, order):
         _sift(keys, order, 0, end)
 
 
-@vectorized
+@internal
 def _sift(keys, order, hole, count):
     moved = order[hole]
     while 2 * hole + 1 < count:
@@ -168,7 +168,7 @@ def _sift(keys, order, hole, count):
     order[hole] = moved
 
 
-@vectorized
+@internal
 def hull_splits(rows, begin, end, frame, lowest, highest, orthants, slots, weights, used):
     """Make the splits that turn a cell in the plane into the hull of its points: a balanced tree for each quadrant.
 
@@ -210,12 +210,12 @@ def hull_splits(rows, begin, end, frame, lowest, highest, orthants, slots, weigh
     return used, lost
 
 
-@strict
+@strict_internal
 def _turns_left(x, y, side, p, q, r):
     return side * ((x[q] - x[p]) * (y[r] - y[p]) - (y[q] - y[p]) * (x[r] - x[p])) >= 0.0
 
 
-@strict
+@strict_internal
 def _largest_excess(x, y, side, order, chain, length):
     """Return the largest distance of a point beyond the edge of the chain at its x."""
     worst, edge = 0.0, 0
@@ -233,7 +233,7 @@ def _largest_excess(x, y, side, order, chain, length):
     return worst
 
 
-@vectorized
+@internal
 def _balanced_splits(x, y, side, chain, length, first, last, half, lowest, highest, slots, weights, used):
     """Make the splits of one quadrant, normals of the edges first … last − 1 of a chain; returns (root, new ``used``).
 
@@ -292,6 +292,6 @@ def _balanced_splits(x, y, side, chain, length, first, last, half, lowest, highe
     return root, used
 
 
-@vectorized
+@internal
 def _rise(x, y, chain, p, q, w_x, w_y):
     return w_x * (x[chain[q]] - x[chain[p]]) + w_y * (y[chain[q]] - y[chain[p]])

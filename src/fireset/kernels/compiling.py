@@ -5,22 +5,26 @@ pairs are active. ``vectorized`` kernels let LLVM reorder sums and use fused mul
 NaN and infinity keep their meaning in both, so that a diverging run is detected. A kernel gives the same bits in the
 process that compiles it and in those that load it (``_KernelLibrary``).
 
-Compiled code is cached in the first of these folders that is writable:
+Compiled code is cached in ``NUMBA_CACHE_DIR``, if it is set to a writable folder. Otherwise in two folders:
 
-1. ``NUMBA_CACHE_DIR``, if it is set;
-2. ``__pycache__`` beside the kernels;
-3. the cache folder of the user, ``~/.cache/numba``;
-4. a private folder of the user in the folder for temporary files.
+1. ``__pycache__`` beside the kernels, which everybody who uses this installation reads;
+2. the cache folder of the user, ``~/.cache/fireset``, which all environments of the user share and which is kept when
+   the package is installed again.
 
-Without any of them each process compiles its kernels. This case and the fourth give one warning per process.
+Code is loaded from the first folder that has it, and saved in those that are writable. The second is used only if no
+other user can write there, because numba unpickles its files. If neither is writable, a private folder in the folder
+for temporary files is used, and without that each process compiles its kernels. These cases give one warning per
+process.
 
 The cache is valid while the code of all kernels is unchanged. Comments, docstrings, blank lines and modification times
-do not matter (``code_digest``, ``KernelCacheLocator``).
+do not matter (``code_digest``, ``KernelCacheLocator``). numba itself compares its version and the processor.
 """
 
 import ast
+import ctypes
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -30,10 +34,13 @@ from pathlib import Path
 from typing import Any
 
 import numba.core.config
-from llvmlite.binding import Linkage
-from numba.core.caching import InTreeCacheLocator
+from llvmlite.binding import Linkage, get_host_cpu_name
+from numba import _dynfunc
+from numba.core.caching import FunctionCache, IndexDataCacheFile, InTreeCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.compiler_machinery import register_pass
+from numba.core.typed_passes import NativeLowering
 from numba.misc.appdirs import AppDirs
 
 _FASTMATH = {"reassoc", "contract", "nsz"}
@@ -105,29 +112,68 @@ def _is_writable(folder: Path) -> bool:
     return True
 
 
-def _temporary_folder() -> Path | None:
-    """Create a folder for temporary files that only this user can write: numba unpickles the files of its cache."""
+def _private_folder(folder: Path) -> Path | None:
+    """Create a folder that only this user can write: numba unpickles the files of its cache."""
     try:
-        if not hasattr(os, "getuid"):  # on Windows the folder for temporary files belongs to the user
-            return Path(tempfile.gettempdir(), "fireset-kernels")
-        folder = Path(tempfile.gettempdir(), f"fireset-kernels-{os.getuid()}")
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
     except OSError:
         return None
-    private = status.st_uid == os.getuid() and not status.st_mode & 0o077
-    return folder if private and folder.is_dir() and not folder.is_symlink() else None
+    if folder.is_symlink() or not folder.is_dir():
+        return None
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        return None
+    return folder
 
 
-def _choose_cache(digest: str) -> tuple[bool, str]:
-    """Whether to cache compiled code, and the folder for it; "" stands for ``__pycache__`` beside the kernels."""
+def _temporary_folder() -> Path | None:
+    """Create a private folder in the folder for temporary files."""
+    if not hasattr(os, "getuid"):  # on Windows the folder for temporary files belongs to the user
+        return Path(tempfile.gettempdir(), "fireset-kernels")
+    return _private_folder(Path(tempfile.gettempdir(), f"fireset-kernels-{os.getuid()}"))
+
+
+_KEPT_FOLDERS = 4  # in the cache folder of a user: versions of the kernels, of numba and of the processor
+
+
+def _user_folder(digest: str) -> str:
+    """Create the folder for these kernels in the cache folder of the user; "" if others can write there.
+
+    Folders that were not used for the longest time are removed.
+    """
+    try:
+        parent = _private_folder(Path(AppDirs("fireset", appauthor=False).user_cache_dir))
+    except RuntimeError:  # there is no home folder
+        return ""
+    if parent is None:
+        return ""
+    folder = parent / f"kernels-{digest[:16]}-numba{numba.__version__}-{get_host_cpu_name()}"
+    is_new = not folder.exists()
+    if _private_folder(folder) is None or not _is_writable(folder):
+        return ""
+    try:
+        os.utime(folder)
+        if is_new:
+            for unused in sorted(parent.glob("kernels-*"), key=lambda one: -one.stat().st_mtime)[_KEPT_FOLDERS:]:
+                shutil.rmtree(unused, ignore_errors=True)
+    except OSError:  # another process removes the same folders
+        pass
+    return str(folder)
+
+
+def _choose_cache(digest: str) -> tuple[bool, str, tuple[str, ...]]:
+    """Whether to cache compiled code, the folder for it, and further folders to load it from and save it in.
+
+    "" stands for ``__pycache__`` beside the kernels.
+    """
     name = f"fireset-{digest}"
     if _CONFIG.CACHE_DIR and _is_writable(given := Path(_CONFIG.CACHE_DIR, name)):
-        return True, str(given)
-    if _is_writable(_FOLDER / "__pycache__"):
-        return True, ""
-    if _is_writable(of_user := Path(AppDirs("numba", appauthor=False).user_cache_dir, name)):
-        return True, str(of_user)
+        return True, str(given), ()
+    of_package, of_user = _FOLDER / "__pycache__", _user_folder(digest)
+    if _is_writable(of_package):
+        return True, "", (of_user,) if of_user else ()
+    if of_user:
+        return True, of_user, (str(of_package),)
     temporary = _temporary_folder()
     if temporary is not None and not _is_writable(temporary / name):
         temporary = None
@@ -138,7 +184,7 @@ def _choose_cache(digest: str) -> tuple[bool, str]:
         RuntimeWarning,
         stacklevel=2,
     )
-    return temporary is not None, str(temporary / name) if temporary else ""
+    return temporary is not None, str(temporary / name) if temporary else "", (str(of_package),)
 
 
 if _CONFIG.DISABLE_JIT:  # kernels contain LLVM code, which Python cannot run
@@ -146,7 +192,7 @@ if _CONFIG.DISABLE_JIT:  # kernels contain LLVM code, which Python cannot run
         "NUMBA_DISABLE_JIT must be unset or 0: the kernels of fireset run compiled only", name="fireset.kernels"
     )
 _DIGEST = _kernels_digest()
-_CACHE, _CACHE_FOLDER = _choose_cache(_DIGEST)
+_CACHE, _CACHE_FOLDER, _FURTHER_FOLDERS = _choose_cache(_DIGEST)
 
 
 def cache_is_shared() -> bool:
@@ -156,20 +202,22 @@ def cache_is_shared() -> bool:
 
 def is_marked(name: str) -> bool:
     """Return whether ``mark`` was called with this name for the present kernels, in any process."""
-    return _CACHE and _named_mark(name).exists()
+    return _CACHE and any(file.exists() for file in _named_marks(name))
 
 
 def mark(name: str) -> None:
-    """Record in the cache folder that the kernels that ``name`` stands for are compiled."""
-    try:
-        _named_mark(name).touch()
-    except OSError:  # the folder was removed or is full: kernels are compiled again
-        return
+    """Record in the cache folders that the kernels that ``name`` stands for are compiled."""
+    for file in _named_marks(name):
+        try:
+            file.touch()
+        except OSError:  # the folder was removed, is full or not writable
+            continue
 
 
-def _named_mark(name: str) -> Path:
-    folder = Path(_CACHE_FOLDER) if _CACHE_FOLDER else _FOLDER / "__pycache__"
-    return folder / f"{name}.{_PYTHON}.{_DIGEST[:16]}.mark"
+def _named_marks(name: str) -> list[Path]:
+    folders = [_CACHE_FOLDER or _FOLDER / "__pycache__", *_FURTHER_FOLDERS]
+    version = f"numba{numba.__version__}-{get_host_cpu_name()}"
+    return [Path(folder, f"{name}.{_PYTHON}.{_DIGEST[:16]}.{version}.mark") for folder in folders]
 
 
 class KernelCacheLocator(InTreeCacheLocator):
@@ -189,6 +237,30 @@ class KernelCacheLocator(InTreeCacheLocator):
 
     def get_disambiguator(self) -> str:
         return "kernel"
+
+
+class _KernelCache(FunctionCache):
+    """The cache of one kernel in all folders."""
+
+    def __init__(self, function: Callable) -> None:
+        super().__init__(function)
+        self._further = [FunctionCache(function) for _ in _FURTHER_FOLDERS]
+        for cache, folder in zip(self._further, _FURTHER_FOLDERS, strict=True):
+            cache._cache_file = IndexDataCacheFile(folder, self._impl.filename_base, _DIGEST)
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        loaded = super()._load_overload(sig, target_context)
+        for cache in self._further:
+            loaded = cache._load_overload(sig, target_context) if loaded is None else loaded
+        return loaded
+
+    def _save_overload(self, sig: Any, data: Any) -> None:
+        super()._save_overload(sig, data)
+        for cache in self._further:
+            try:
+                cache._save_overload(sig, data)
+            except OSError:  # the folder is not writable, is full or was removed: the first one has the code
+                continue
 
 
 @contextmanager
@@ -224,28 +296,83 @@ class _KernelLibrary(JITCodeLibrary):
 class _KernelCompiler(Compiler):
     """numba's compiler, with a ``_KernelLibrary`` for the compiled code."""
 
+    library_class: Any = _KernelLibrary
+
     def define_pipelines(self) -> list[Any]:
         if self.state.library is None:
-            self.state.library = _KernelLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+            self.state.library = self.library_class(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
             self.state.library.enable_object_caching()  # so that the cache can store it
         return super().define_pipelines()
 
 
+class _InternalLibrary(_KernelLibrary):
+    """LLVM code of a function that is only a part of kernels: each of them optimizes and compiles its own copy."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _InternalLowering(NativeLowering):
+    """Generate LLVM code without machine code and without functions that can be called from Python or C."""
+
+    _name = "fireset_internal_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        flags = state.flags = state.flags.copy()
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        super().run_pass(state)
+        # A key for numba's table of functions. A call from Python raises TypeError.
+        refuse = ctypes.cast(ctypes.pythonapi.PyErr_BadArgument, ctypes.c_void_p).value
+        key = _dynfunc.make_function(sys.modules[__name__], "internal", "", refuse, _dynfunc.Environment({}), ())
+        state.targetctx.insert_user_function(key, state["cr"].fndesc, [state.library])
+        state["cr"] = state["cr"]._replace(cfunc=key)
+        return True
+
+
+class _InternalCompiler(_KernelCompiler):
+    """numba's compiler with ``_InternalLowering``, which takes half the time."""
+
+    library_class = _InternalLibrary
+
+    def define_pipelines(self) -> list[Any]:
+        pipelines = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.passes = [
+                (_InternalLowering if kind is NativeLowering else kind, name) for kind, name in pipeline.passes
+            ]
+            pipeline.finalize()
+        return pipelines
+
+
 def _compiler(**options: Any) -> Any:
     """Create a decorator for kernels with these options of ``numba.njit``."""
-    decorator = numba.njit(cache=_CACHE, nogil=True, error_model="numpy", pipeline_class=_KernelCompiler, **options)
+    decorator = numba.njit(**{"cache": _CACHE, "nogil": True, "pipeline_class": _KernelCompiler, **_COMMON, **options})
 
     def declare(function: Callable) -> Any:
         with _cache_settings():
-            return decorator(function)
+            kernel = decorator(function)
+            if options.get("cache", _CACHE):
+                kernel._cache = _KernelCache(function)
+            return kernel
 
     return declare
 
 
+_COMMON: Any = {"error_model": "numpy", "no_cfunc_wrapper": True}
+_INTERNAL: Any = {"cache": False, "pipeline_class": _InternalCompiler}
 # ``fastmath=False`` must be explicit: without it a kernel inherits the flags of the kernel that calls it first.
 strict = _compiler(fastmath=False)
 vectorized = _compiler(fastmath=_FASTMATH)
-# For a part of a kernel that is called for every neuron: the call alone would cost as much as a short list.
-inlined = _compiler(fastmath=_FASTMATH, forceinline=True)
-INLINED: Any = {"fastmath": _FASTMATH, "forceinline": True, "error_model": "numpy"}  # ``inlined`` for ``overload``
-strict_inlined = _compiler(fastmath=False, forceinline=True)
+# Functions that only kernels call. They take half the time to compile, and cannot be called from Python.
+internal = _compiler(fastmath=_FASTMATH, **_INTERNAL)
+strict_internal = _compiler(fastmath=False, **_INTERNAL)
+# For those that are called for every neuron: the call alone would cost as much as a short list; INLINED for overloads.
+inlined = _compiler(fastmath=_FASTMATH, forceinline=True, **_INTERNAL)
+strict_inlined = _compiler(fastmath=False, forceinline=True, **_INTERNAL)
+INLINED: Any = {"fastmath": _FASTMATH, "forceinline": True, **_COMMON, "pipeline_class": _InternalCompiler}

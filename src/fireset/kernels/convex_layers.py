@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import strict
+from fireset.kernels.compiling import strict, strict_internal
 from fireset.kernels.firing import add_scaled_product, fma, unscaled
 
 _SLACK = 16 * 2.0**-53  # 10 units are needed (``search``); the rest covers the rounding of the bound itself
@@ -87,7 +87,7 @@ def search(layers, normals, thresholds, first, found, counts, work):
     return normals.shape[0]
 
 
-@strict
+@strict_internal
 def _walk_layers(points, ids, starts, rightmost, slopes, own_counts, chain_starts, query, found, end):
     """Write the ids that one query finds to ``found`` from ``end`` on.
 
@@ -139,7 +139,7 @@ def _walk_layers(points, ids, starts, rightmost, slopes, own_counts, chain_start
     return end, visited, tested
 
 
-@strict
+@strict_internal
 def _perpendicular_slope(w0, w1, slope_exponent):
     """Return −w_0/w_1 · 2**slope_exponent, the slope perpendicular to w, clipped far beyond the slopes of all edges.
 
@@ -154,7 +154,7 @@ def _perpendicular_slope(w0, w1, slope_exponent):
     return -math.ldexp(mantissa_0 / mantissa_1, exponent)
 
 
-@strict
+@strict_internal
 def _inner_product(w0, w1, points, i):
     """Return the bits of ``deciding_dot(w, points[i])`` without the cost of a view of the point."""
     x, y = np.float64(points[i, 0]), np.float64(points[i, 1])

@@ -24,7 +24,7 @@ the upper hull; for the lower hull read "below".
 
 import numpy as np
 
-from fireset.kernels.compiling import strict
+from fireset.kernels.compiling import strict, strict_internal
 from fireset.kernels.firing import fma
 
 _UNIT = 2.0**-53
@@ -36,7 +36,7 @@ _MAX_DEPTH = 64  # greater than the depth of any leaf
 # Signs of determinants
 
 
-@strict
+@strict_internal
 def _rounded_sign(x1, y1, x2, y2):
     """Return the determinant (x1, y1) × (x2, y2) of rounded differences; 0 if its sign is uncertain."""
     left, right = x1 * y2, y1 * x2
@@ -44,7 +44,7 @@ def _rounded_sign(x1, y1, x2, y2):
     return determinant if abs(determinant) > _DETERMINANT_ERROR * (abs(left) + abs(right)) else 0.0
 
 
-@strict
+@strict_internal
 def _exact_sign(points, a, b, c, d):
     """Return a number with the exact sign of the determinant (p_b − p_a) × (p_d − p_c)."""
     x1, x1_error = _difference(points[b, 0], points[a, 0])
@@ -76,7 +76,7 @@ def cross_sign(points, a, b, c, d):
     return rounded if rounded != 0.0 else _exact_sign(points, a, b, c, d)
 
 
-@strict
+@strict_internal
 def _difference(p, q):
     """Return p − q rounded, and the rounding error (Knuth)."""
     rounded = p - q
@@ -84,14 +84,14 @@ def _difference(p, q):
     return rounded, (p - (rounded - part)) - (q + part)
 
 
-@strict
+@strict_internal
 def _product(p, q) -> tuple[float, float]:
     """Return p·q rounded, and the rounding error."""
     rounded = p * q
     return rounded, fma(p, q, -rounded)  # pyright: ignore[reportCallIssue]
 
 
-@strict
+@strict_internal
 def _add_product(parts, count, p, q):
     """Add p·q to an expansion of ``count`` parts; returns the new number of parts."""
     rounded, error = _product(p, q)
@@ -107,7 +107,7 @@ def _add_product(parts, count, p, q):
 # The tree of bridges
 
 
-@strict
+@strict_internal
 def _stays_below(x1, y1, x2, y2, x, y, gap):
     """Return whether the lower line is certainly below the upper one from ``gap`` before a point of it on.
 
@@ -125,7 +125,7 @@ def _stays_below(x1, y1, x2, y2, x, y, gap):
     return depth * abs(x2) > gain * gap * (1 + 16 * _UNIT) + _UNDERFLOW  # seven more roundings of 1 unit each
 
 
-@strict
+@strict_internal
 def _rises_above(points, nodes, leaves, node, side, a, b):
     """Return whether a point under ``node`` is strictly above line ab; all are right of a and b. Cost O(log n)."""
     while node < leaves:  # descend to the point of the hull that is farthest above the line
@@ -134,7 +134,7 @@ def _rises_above(points, nodes, leaves, node, side, a, b):
     return side * cross_sign(points, a, b, a, node - leaves) > 0
 
 
-@strict
+@strict_internal
 def _bridge(points, nodes, leaves, node, span, side, floor, ceiling):
     """Find a bridge of a node whose children, of ``span`` leaves each, are up to date.
 
@@ -200,7 +200,7 @@ def _bridge(points, nodes, leaves, node, span, side, floor, ceiling):
             r = nodes[r, child]
 
 
-@strict
+@strict_internal
 def _update_node(points, nodes, live, leaves, node, span):
     """Update a node whose children, of ``span`` leaves each, are up to date."""
     left, right = live[2 * node], live[2 * node + 1]
@@ -218,7 +218,7 @@ def _update_node(points, nodes, live, leaves, node, span):
             _bridge(points, nodes, leaves, node, span, side, floor, ceiling)
 
 
-@strict
+@strict_internal
 def _update_ancestors(points, nodes, live, leaves, changed):
     """Update the ancestors of the leaves ``changed`` (ascending), each after its children.
 
@@ -235,7 +235,7 @@ def _update_ancestors(points, nodes, live, leaves, changed):
             span *= 2
 
 
-@strict
+@strict_internal
 def _read_hull(nodes, leaves, root, side, hull):
     """Write the points of a hull from left to right; returns their number. Cost O(log n) for each."""
     waiting = np.empty((_MAX_DEPTH, 3), np.int32)
@@ -350,7 +350,7 @@ def cascade(points, starts, rightmost, chain):
     return slopes, own_counts, chain_starts
 
 
-@strict
+@strict_internal
 def _edge_slope(points, starts, layer, position, previous):
     """Return the slope of the edge that begins at ``position``, at most that of the ``previous`` edge."""
     after = position + 1 if position + 1 < starts[layer + 1] else starts[layer]

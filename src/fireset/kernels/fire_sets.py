@@ -6,6 +6,7 @@ Neuron r is active for the rows ``samples[indptr[r]:indptr[r+1]]``, in any order
 
 import numpy as np
 
+from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import inlined, vectorized
 from fireset.kernels.masks import LANES, above_bits, count_bits
 from fireset.kernels.sparse_rows import add_row, row_dot
@@ -36,7 +37,7 @@ def tangent_product(X, output_weights, indptr, samples, direction, product, lo, 
     ``Σ_r active a_rc ⟨t_r, x_i⟩``, without the factor 1/m. Cost O(d · active pairs); t_r stays in the cache.
     """
     outputs = output_weights.shape[1]
-    t = np.empty(X.shape[1], output_weights.dtype)
+    t = new_array(X.shape[1], output_weights.dtype)
     zero = output_weights.dtype.type(0)
     for r in range(lo, hi):
         _sum_active_rows(X, output_weights, indptr, samples, direction, r, t)
@@ -78,7 +79,7 @@ def gradient_squares(X, output_weights, indptr, samples, residual, squares, lo, 
     ``residual`` is (n, c), ``squares`` (m,). Cost O(d · active pairs).
     """
     d = X.shape[1]
-    t = np.empty(d, X.dtype)
+    t = new_array(d, X.dtype)
     for r in range(lo, hi):
         _sum_active_rows(X, output_weights, indptr, samples, residual, r, t)
         total = X.dtype.type(0)
@@ -148,7 +149,7 @@ def _spread_activations(indptr, samples, values, factors, r, product):
 @vectorized
 def output_tangent_product(indptr, samples, values, direction, product, lo, hi):
     """Add Σ_r σ_ri Σ_j σ_rj direction_jc over neurons lo … hi−1 to ``product`` (n, c). Cost O(c · active pairs)."""
-    totals = np.empty(direction.shape[1], values.dtype)
+    totals = new_array(direction.shape[1], values.dtype)
     for r in range(lo, hi):
         _gather_activations(indptr, samples, values, direction, r, totals)
         _spread_activations(indptr, samples, values, totals, r, product)

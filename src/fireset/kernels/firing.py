@@ -16,7 +16,7 @@ import numpy as np
 from numba import float64, types
 from numba.extending import intrinsic, overload
 
-from fireset.kernels.compiling import strict, vectorized
+from fireset.kernels.compiling import internal, strict, strict_internal, vectorized
 
 _SCALE, _UNSCALE = 2.0**-600, 2.0**600
 
@@ -45,7 +45,7 @@ def deciding_dot(w, x):
     return total
 
 
-@strict
+@strict_internal
 def add_scaled_product(a, b, total):
     """a·b/2¹²⁰⁰ + total, which does not overflow.
 
@@ -54,13 +54,13 @@ def add_scaled_product(a, b, total):
     return fma(np.float64(a) * _SCALE, np.float64(b) * _SCALE, total)  # pyright: ignore[reportCallIssue]
 
 
-@strict
+@strict_internal
 def unscaled(total):
     """A sum of ``add_scaled_product`` in its own size: ±∞ if that is beyond float64."""
     return total * _UNSCALE * _UNSCALE
 
 
-@strict
+@strict_internal
 def _sparse_deciding_dot(w, indptr, indices, numbers, i):
     """Return the bits of ``deciding_dot`` for sparse row i, whose columns ascend: fma(w, 0, total) is total."""
     total = 0.0
@@ -92,12 +92,25 @@ def difference(a, b):
     return np.float64(a) - np.float64(b)
 
 
-@strict
+@strict_internal
 def store_decided(values, place, value, threshold):
     """Set ``values[place] = value``, rounded so that it is above the threshold if ``value`` is."""
     values[place] = value
     if value > threshold and values[place] == threshold:
         values[place] = np.nextafter(values[place], values.dtype.type(np.inf))
+
+
+@internal
+def _refine_row(row, w, X, threshold, band):
+    """Replace every ``row[i] ≈ ⟨w, x_i⟩`` within ``band`` of ``threshold`` by ``deciding_dot``."""
+    undecided = 0
+    for i in range(row.shape[0]):
+        undecided += abs(row[i] - threshold) <= band
+    may_overflow = band == np.inf  # a sum may be infinite or NaN although ``deciding_dot`` is finite
+    if undecided > 0 or may_overflow:
+        for i in range(row.shape[0]):
+            if abs(row[i] - threshold) <= band or may_overflow:
+                store_decided(row, i, decide(w, X, i), threshold)
 
 
 @vectorized
@@ -108,17 +121,7 @@ def refine_near_threshold(H, W, X, thresholds, bands):
     (n, d) or sparse rows. Cost O(H.size), and O(d) for each replaced value.
     """
     for r in range(H.shape[0]):
-        row = H[r]
-        threshold = thresholds[r]
-        band = bands[r]
-        undecided = 0
-        for i in range(row.shape[0]):
-            undecided += abs(row[i] - threshold) <= band
-        may_overflow = band == np.inf  # a sum may be infinite or NaN although ``deciding_dot`` is finite
-        if undecided > 0 or may_overflow:
-            for i in range(row.shape[0]):
-                if abs(row[i] - threshold) <= band or may_overflow:
-                    store_decided(row, i, decide(W[r], X, i), threshold)
+        _refine_row(H[r], W[r], X, thresholds[r], bands[r])
 
 
 @vectorized
@@ -131,7 +134,7 @@ def activate(H, W, X, threshold, bands):
     for r in range(H.shape[0]):
         row = H[r]
         if bands[r] >= zero:
-            refine_near_threshold(H[r : r + 1], W[r : r + 1], X, np.full(1, threshold), bands[r : r + 1])
+            _refine_row(row, W[r], X, threshold, bands[r])
         for i in range(row.shape[0]):
             excess = row[i] - threshold
             row[i] = zero if excess <= 0 else excess  # a NaN is not ≤ 0 and is kept, so that divergence is detected

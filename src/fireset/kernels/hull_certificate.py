@@ -5,7 +5,7 @@ Layout of ``facets``, ``incident`` and of lists: ``fireset.kernels.hull_hierarch
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.compiling import internal, vectorized
 
 INCOMPLETE, COMPLETE, STRICTLY_COMPLETE = range(3)
 EPS = float(np.finfo(np.float64).eps)
@@ -54,7 +54,7 @@ def project(facets, chosen, count, direction, weights, residual, basis, triangle
     return True
 
 
-@vectorized
+@internal
 def rebalance(facets, chosen, count, direction, weights, trial, residual, basis, triangle):
     """Drop facets until the least-squares weights of the others are positive: the inner loop of Lawson and Hanson.
 

@@ -20,7 +20,7 @@ Facets are in reduced coordinates x̂ of dimension ρ ≤ d: x = center + axes x
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.compiling import internal, vectorized
 from fireset.kernels.firing import deciding_dot, store_decided
 from fireset.kernels.hull_certificate import EPS, INCOMPLETE, STRICTLY_COMPLETE, certify
 from fireset.kernels.masks import LANES, above_bits, first_bit
@@ -94,7 +94,7 @@ def walk(points, normal, threshold, nodes, steps, step_points, path, values):
     return count, visited
 
 
-@vectorized
+@internal
 def choose_list(direction, limit, radius, nodes, incident, facets, path, length, chosen, scratch):
     """Return the finest list on the path that is proven complete up to ``limit``: (start, split, end, facets visited).
 
@@ -114,7 +114,7 @@ def choose_list(direction, limit, radius, nodes, incident, facets, path, length,
     return nodes[0, LIST_START], nodes[0, LIST_SPLIT], nodes[0, LIST_END], visited
 
 
-@vectorized
+@internal
 def refine_members(points, members, lo, hi, normal, threshold, band, values):
     """Replace every value within ``band`` of the threshold, or NaN, by ``deciding_dot``."""
     undecided = 0

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.allocation import new_array
+from fireset.kernels.compiling import internal, vectorized
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.masks import columns_above_16, columns_above_32, first_bit, prefetch
 
@@ -56,8 +57,8 @@ def search(tree, queries, first, found, stack, counts, work):
     normals, thresholds, slacks, bands = queries
     d = normals.shape[1]
     zero = normals.dtype.type(0)
-    farthest = np.empty(2 * d, normals.dtype)
-    nearest = np.empty(2 * d, normals.dtype)
+    farthest = new_array(2 * d, normals.dtype)
+    nearest = new_array(2 * d, normals.dtype)
     n_points = nodes[0, N_POINTS]
     prefetching = coordinates.size * coordinates.itemsize > _PREFETCH_BYTES
     begin = 0
@@ -115,7 +116,7 @@ def search(tree, queries, first, found, stack, counts, work):
     return normals.shape[0]
 
 
-@vectorized
+@internal
 def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
     """Return an int64 whose bit k is set if point k of a leaf is above; ``deciding_dot`` decides within the band."""
     filled = (np.int64(1) << buckets[leaf, N_FILLED]) - 1
@@ -133,7 +134,7 @@ def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
     return above
 
 
-@vectorized
+@internal
 def _append_subtree(nodes, buckets, child, found, end, stack, depth):
     """Append all ids below a child; the stack is free from ``depth`` on. Writes up to LEAF entries beyond the end."""
     stack[depth] = child

@@ -6,7 +6,8 @@ below a node are divided evenly among as few children as possible, so that the n
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.allocation import new_array
+from fireset.kernels.compiling import internal, vectorized
 from fireset.kernels.partition_tree import (
     BUCKETS,
     FAN,
@@ -31,7 +32,8 @@ def build_root(tree, rows, ids, leaves, tasks):
     Cost O(n · d).
     """
     nodes, free_nodes, free_counts = tree.nodes, tree.free_nodes, tree.free_counts
-    return _make_node(nodes, free_nodes, free_counts, rows, ids, -1, 0, rows.shape[0], leaves, tasks, 0)
+    zero = np.int64(0)  # not a literal, for which numba would compile further functions
+    return _make_node(nodes, free_nodes, free_counts, rows, ids, zero - 1, zero, rows.shape[0], leaves, tasks, zero)
 
 
 @vectorized
@@ -41,10 +43,10 @@ def build_subtree(tree, rows, ids, parent, begin, end, leaves):
     ``parent`` is ``FAN · node + column``. There must be enough free nodes and leaves. Cost O(s log s · d) for s points.
     """
     boxes, nodes, coordinates, buckets, locations, free_nodes, free_buckets, free_counts = tree
-    lowest = np.empty(rows.shape[1], rows.dtype)
-    highest = np.empty(rows.shape[1], rows.dtype)
+    lowest = new_array(rows.shape[1], rows.dtype)
+    highest = new_array(rows.shape[1], rows.dtype)
     # Every open node leaves at most FAN − 1 waiting siblings, and a level has 1/FAN of the leaves of the one above.
-    tasks = np.empty((16 * FAN, 4), np.int64)
+    tasks = new_array((16 * FAN, 4), np.int64)
     tasks[0, 0], tasks[0, 1], tasks[0, 2], tasks[0, 3] = parent, begin, end, leaves
     waiting = 1
     while waiting > 0:
@@ -58,7 +60,7 @@ def build_subtree(tree, rows, ids, parent, begin, end, leaves):
             waiting = _make_node(nodes, free_nodes, free_counts, rows, ids, parent, begin, end, leaves, tasks, waiting)
 
 
-@vectorized
+@internal
 def _make_node(nodes, free_nodes, free_counts, rows, ids, parent, begin, end, leaves, tasks, waiting):
     """Create an inner node and append its children to ``tasks``; returns the new number of waiting tasks."""
     free_counts[NODES] -= 1
@@ -69,7 +71,7 @@ def _make_node(nodes, free_nodes, free_counts, rows, ids, parent, begin, end, le
     nodes[node, N_POINTS] = nodes[node, N_BUILT] = end - begin
     children = child_count(leaves)
     nodes[node, N_CHILDREN] = children
-    ends = np.empty(FAN + 1, np.int64)
+    ends = new_array(FAN + 1, np.int64)
     partition_rows(rows, ids, begin, end, leaves, children, ends)
     for child in range(children):
         tasks[waiting, 0] = FAN * node + child
@@ -89,15 +91,15 @@ def child_count(leaves):
     return (leaves + unit - 1) // unit
 
 
-@vectorized
+@internal
 def partition_rows(rows, ids, begin, end, leaves, parts, ends):
     """Partition ``rows[begin:end]`` into parts, ``ends[k] … ends[k+1]−1``, by halving along the widest coordinate."""
-    lowest = np.empty(rows.shape[1], rows.dtype)
-    highest = np.empty(rows.shape[1], rows.dtype)
+    lowest = new_array(rows.shape[1], rows.dtype)
+    highest = new_array(rows.shape[1], rows.dtype)
     for part in range(parts + 1):
         first_leaf = leaves * part // parts
         ends[part] = begin + (end - begin) * first_leaf // leaves
-    ranges = np.empty((FAN, 2), np.int64)
+    ranges = new_array((FAN, 2), np.int64)
     ranges[0, 0], ranges[0, 1] = 0, parts
     waiting = 1
     while waiting > 0:
@@ -107,7 +109,7 @@ def partition_rows(rows, ids, begin, end, leaves, parts, ends):
             continue
         middle = (first + last + 1) // 2
         find_box(rows, ends[first], ends[last], lowest, highest)
-        widest = 0
+        widest = np.int64(0)
         for j in range(1, rows.shape[1]):
             if highest[j] - lowest[j] > highest[widest] - lowest[widest]:
                 widest = j
@@ -117,7 +119,7 @@ def partition_rows(rows, ids, begin, end, leaves, parts, ends):
         waiting += 2
 
 
-@vectorized
+@internal
 def _select(rows, ids, begin, end, middle, j):
     """Reorder rows so that coordinate j is ≤ rows[middle, j] before ``middle`` and ≥ after it (Hoare's FIND)."""
     low, high = begin, end - 1
@@ -143,12 +145,12 @@ def _select(rows, ids, begin, end, middle, j):
             return
 
 
-@vectorized
+@internal
 def _median(a, b, c):
     return max(min(a, b), min(max(a, b), c))
 
 
-@vectorized
+@internal
 def find_box(rows, begin, end, lowest, highest):
     """Compute the smallest and largest coordinates of ``rows[begin:end]``, which is not empty."""
     for j in range(rows.shape[1]):
@@ -160,7 +162,7 @@ def find_box(rows, begin, end, lowest, highest):
             highest[j] = value if value > highest[j] else highest[j]
 
 
-@vectorized
+@internal
 def set_box(boxes, parent, lowest, highest):
     """Store the box around the child at ``parent`` = ``FAN · node + column``."""
     box = boxes[parent // FAN]
@@ -170,7 +172,7 @@ def set_box(boxes, parent, lowest, highest):
         box[d + j, parent % FAN] = lowest[j]
 
 
-@vectorized
+@internal
 def make_leaf(nodes, coordinates, buckets, locations, free_buckets, free_counts, rows, ids, parent, begin, end):
     """Create a leaf of ``rows[begin:end]``, at most ``LEAF`` rows, and attach it to ``parent``."""
     free_counts[BUCKETS] -= 1

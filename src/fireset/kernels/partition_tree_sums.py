@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.allocation import new_array
+from fireset.kernels.compiling import internal, vectorized
 from fireset.kernels.leaf_vectors import add_excess, add_weighted
 from fireset.kernels.masks import columns_above_16, count_bits, first_bit
 from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT, leaf_bits
@@ -33,7 +34,7 @@ class Contributions(NamedTuple):
     visits: np.ndarray  # (children,) int64: number of neurons whose half-space contains the child
 
 
-@vectorized
+@internal
 def _split_half_space(
     boxes, nodes, coordinates, buckets, x, threshold, slack, band, farthest, nearest, stack, entries, masks, end
 ):
@@ -95,9 +96,9 @@ def forward(tree, W, output_weights, threshold, slacks, bands, order, entry_arra
     boxes, nodes, coordinates, buckets = tree.boxes, tree.nodes, tree.coordinates, tree.buckets
     entries, masks, ends = entry_arrays
     linear, totals, visits = contributions
-    farthest = np.empty(2 * W.shape[1], W.dtype)
-    nearest = np.empty(2 * W.shape[1], W.dtype)
-    stack = np.empty(2048, np.int32)
+    farthest = new_array(2 * W.shape[1], W.dtype)
+    nearest = new_array(2 * W.shape[1], W.dtype)
+    stack = new_array(2048, np.int32)
     most = nodes.shape[0] + buckets.shape[0]
     for k in range(lo, hi):
         if end + most > entries.shape[0]:
@@ -117,7 +118,7 @@ def forward(tree, W, output_weights, threshold, slacks, bands, order, entry_arra
     return hi, end
 
 
-@vectorized
+@internal
 def _add_linear(coordinates, w, output_weights, threshold, r, entries, masks, begin, end, linear, totals, visits):
     """Add a_rc (⟨w, x⟩ − b) to the entries of neuron r; returns the number of active pairs in cut leaves."""
     d = w.shape[0]
@@ -146,8 +147,8 @@ def gradients(coordinates, output_weights, order, entry_arrays, sums, residuals,
     points of cut leaves. Cost O(c · d) for each entry.
     """
     entries, masks, ends = entry_arrays
-    gradient = np.empty(rows.shape[1], rows.dtype)
-    begin = 0
+    gradient = new_array(rows.shape[1], rows.dtype)
+    begin = np.int64(0)
     for k in range(lo, hi):
         r = order[k]
         _gather(coordinates, output_weights, r, entries, masks, begin, ends[k], sums, residuals, gradient)
@@ -164,8 +165,8 @@ def backward(coordinates, W, V, output_weights, order, entry_arrays, sums, resid
     """
     entries, masks, ends = entry_arrays
     rate, momentum, nesterov = rule
-    gradient = np.empty(W.shape[1], W.dtype)
-    begin = 0
+    gradient = new_array(W.shape[1], W.dtype)
+    begin = np.int64(0)
     for k in range(lo, hi):
         r = order[k]
         _gather(coordinates, output_weights, r, entries, masks, begin, ends[k], sums, residuals, gradient)
@@ -174,7 +175,7 @@ def backward(coordinates, W, V, output_weights, order, entry_arrays, sums, resid
         begin = ends[k]
 
 
-@vectorized
+@internal
 def _gather(coordinates, output_weights, r, entries, masks, begin, end, sums, residuals, gradient):
     """Compute ``gradient = Σ_c a_rc Σ_{i active} residuals_ic x_i`` (d,) from the entries of neuron r."""
     gradient[:] = 0
@@ -198,9 +199,9 @@ def tangent(coordinates, output_weights, order, entry_arrays, sums, residuals, c
     """
     entries, masks, ends = entry_arrays
     linear, totals, visits = contributions
-    gradient = np.empty(coordinates.shape[1], coordinates.dtype)
+    gradient = new_array(coordinates.shape[1], coordinates.dtype)
     zero = coordinates.dtype.type(0)
-    begin = 0
+    begin = np.int64(0)
     for k in range(lo, hi):
         r = order[k]
         _gather(coordinates, output_weights, r, entries, masks, begin, ends[k], sums, residuals, gradient)
@@ -228,24 +229,30 @@ def top_down_order(nodes, order):
 
 @vectorized
 def push_down(nodes, order, rows_by_child):
-    """Add the row of every inner child to the rows of its own children, from the root down. Cost O(nodes)."""
+    """Add the matrix of every inner child to those of its own children, from the root down. Cost O(nodes)."""
+    _, outputs, columns = rows_by_child.shape  # loops: an expression of arrays takes seconds to compile
     for v in order:
         parent = nodes[v, PARENT]
         if parent >= 0:
-            for c in range(nodes[v, N_CHILDREN]):
-                rows_by_child[FAN * v + c] += rows_by_child[parent]
+            for child in range(FAN * v, FAN * v + nodes[v, N_CHILDREN]):
+                for c in range(outputs):
+                    for j in range(columns):
+                        rows_by_child[child, c, j] += rows_by_child[parent, c, j]
 
 
 @vectorized
 def sum_up(nodes, order, sums):
-    """Set the row of every inner child to the sum of the rows of its own children, from the leaves up."""
+    """Set the matrix of every inner child to the sum of those of its own children, from the leaves up."""
+    _, outputs, columns = sums.shape
     for k in range(order.shape[0] - 1, -1, -1):
         v = order[k]
         parent = nodes[v, PARENT]
         if parent >= 0:
             sums[parent] = 0
-            for c in range(nodes[v, N_CHILDREN]):
-                sums[parent] += sums[FAN * v + c]
+            for child in range(FAN * v, FAN * v + nodes[v, N_CHILDREN]):
+                for c in range(outputs):
+                    for j in range(columns):
+                        sums[parent, c, j] += sums[child, c, j]
 
 
 @vectorized
@@ -268,7 +275,7 @@ def leaf_predictions(coordinates, buckets, linear, totals, scale, predictions, l
     """
     ranges, _, outputs, _ = totals.shape
     d = coordinates.shape[1]
-    values = np.empty(LEAF, np.float64)
+    values = new_array(LEAF, np.float64)
     for leaf in range(lo, hi):
         parent = buckets[leaf, LEAF_PARENT]
         for c in range(outputs):

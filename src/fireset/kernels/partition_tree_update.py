@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import inlined, vectorized
+from fireset.kernels.compiling import inlined, internal, vectorized
 from fireset.kernels.masks import first_bit, row_above_16
 from fireset.kernels.partition_tree import (
     BUCKETS,
@@ -86,7 +86,7 @@ def _insert_one(tree, point_id, point, rows, row_ids, growth):
     return DONE
 
 
-@vectorized
+@internal
 def _choose_leaf(boxes, nodes, point, growth):
     """Return the leaf whose boxes, from the root down, grow least by the point; −1 if the tree is empty.
 
@@ -108,7 +108,7 @@ def _choose_leaf(boxes, nodes, point, growth):
         node = np.int64(child)
 
 
-@vectorized
+@internal
 def _least_growth(boxes, children, node, point, growth):
     """Return the child whose box grows least, in the sum of its sides, when the point is added."""
     d = point.shape[0]
@@ -125,7 +125,7 @@ def _least_growth(boxes, children, node, point, growth):
     return best
 
 
-@vectorized
+@internal
 def _extend_ancestors(boxes, nodes, parent, point):
     """Add a point to the counts and boxes of ``parent`` and all its ancestors."""
     d = point.shape[0]
@@ -138,7 +138,7 @@ def _extend_ancestors(boxes, nodes, parent, point):
         parent = nodes[node, PARENT]
 
 
-@vectorized
+@internal
 def _insert_by_rebuilding(tree, leaf, point_id, point, rows, row_ids):
     """Insert a point into a full leaf: rebuild the highest ancestor that has grown by GROWTH, or split the leaf."""
     boxes, nodes, _, buckets, _, _, _, free_counts = tree
@@ -167,7 +167,7 @@ def _insert_by_rebuilding(tree, leaf, point_id, point, rows, row_ids):
     return DONE
 
 
-@vectorized
+@internal
 def _split_leaf(tree, leaf, point_id, point, rows, row_ids):
     """Replace a full leaf, whose parent has a free column, by two leaves, and add the new point to one of them."""
     boxes, nodes, coordinates, buckets, locations, _, free_buckets, free_counts = tree
@@ -198,7 +198,7 @@ def _split_leaf(tree, leaf, point_id, point, rows, row_ids):
     _extend_ancestors(boxes, nodes, nodes[node, PARENT], point)
 
 
-@vectorized
+@internal
 def _free_subtree(tree, top, rows, row_ids):
     """Copy all points below ``top`` to ``rows`` and free its nodes and leaves; returns the number of points."""
     _, nodes, coordinates, buckets, _, free_nodes, free_buckets, free_counts = tree
@@ -252,7 +252,7 @@ def _delete_one(tree, point_id):
         _tighten_leaf(boxes, nodes, coordinates, buckets, leaf)
 
 
-@vectorized
+@internal
 def _remove_leaf(boxes, nodes, buckets, free_nodes, free_buckets, free_counts, leaf):
     """Remove an empty leaf, and every node that loses its last child, except the root."""
     free_buckets[free_counts[BUCKETS]] = leaf
@@ -278,7 +278,7 @@ def _remove_leaf(boxes, nodes, buckets, free_nodes, free_buckets, free_counts, l
         parent = nodes[node, PARENT]
 
 
-@vectorized
+@internal
 def _tighten_leaf(boxes, nodes, coordinates, buckets, leaf):
     """Fit the box of a nonempty leaf to its points, and update the boxes of its ancestors."""
     points = coordinates[leaf]
@@ -297,7 +297,7 @@ def _tighten_leaf(boxes, nodes, coordinates, buckets, leaf):
         _tighten_ancestors(boxes, nodes, node)
 
 
-@vectorized
+@internal
 def _tighten_ancestors(boxes, nodes, node):
     """Fit the box around ``node`` to the boxes of its children, and continue upwards while boxes change."""
     d = boxes.shape[1] // 2

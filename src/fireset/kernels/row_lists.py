@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import inlined, strict, vectorized
+from fireset.kernels.compiling import inlined, strict_internal, vectorized
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.rows import add_rows, add_to_rows, dots, lanes_of
 from fireset.kernels.steps import take_step
@@ -212,7 +212,7 @@ def _distance(w, reference):
     return np.sqrt(np.float64(squares)) * (1.0 + (w.shape[0] + 8) * eps) + 1e-18  # covers squares lost to underflow
 
 
-@strict
+@strict_internal
 def _change(a, b):
     """Return a − b. In a ``vectorized`` kernel LLVM would cancel the rounding of the step that was just taken."""
     return a - b

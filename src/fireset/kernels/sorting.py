@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.allocation import new_array
+from fireset.kernels.compiling import internal, vectorized
 
 
 @vectorized
@@ -16,11 +17,11 @@ def sort_answers(ids, counts, n_ids):
     while (np.int64(1) << (2 * width)) < n_ids:
         width += 1
     shift, mask, one = np.uint32(width), np.uint32((1 << width) - 1), np.uint32(1)
-    low, high = np.empty(1 << width, np.uint32), np.empty(1 << width, np.uint32)
+    low, high = new_array(1 << width, np.uint32), new_array(1 << width, np.uint32)
     longest = np.int64(0)
     for k in range(counts.shape[0]):
         longest = max(longest, counts[k])
-    by_low = np.empty(longest, np.uint32)
+    by_low = new_array(longest, np.uint32)
     numbers = ids.view(np.uint32)
     begin = 0
     for k in range(counts.shape[0]):
@@ -59,7 +60,7 @@ def sort_answers(ids, counts, n_ids):
             run[place] = number
 
 
-@vectorized
+@internal
 def _sort_by_insertion(run):
     for p in range(1, run.shape[0]):
         value = run[p]

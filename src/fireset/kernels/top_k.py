@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.compiling import internal, vectorized
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.masks import LANES, above_bits, columns_above_32, first_bit
 from fireset.kernels.partition_tree import FAN, N_CHILDREN, N_FILLED
@@ -24,7 +24,7 @@ class Heaps(NamedTuple):
     sizes: np.ndarray  # (queries,) int64
 
 
-@vectorized
+@internal
 def _push(values, ids, sizes, q, value, point_id):
     """Push a point to the heap of query q if it is among the best k so far. Cost O(log k)."""
     if value != value:
@@ -44,7 +44,7 @@ def _push(values, ids, sizes, q, value, point_id):
         _replace_root(values, ids, q, k, value, point_id)
 
 
-@vectorized
+@internal
 def _replace_root(values, ids, q, size, value, point_id):
     """Replace the root of the heap of query q, which has ``size`` entries, and sift it down. Cost O(log size)."""
     hole = 0
@@ -61,7 +61,7 @@ def _replace_root(values, ids, q, size, value, point_id):
     values[q, hole], ids[q, hole] = value, point_id
 
 
-@vectorized
+@internal
 def _required_value(values, sizes, q, slack):
     """Return the value that a fast inner product must exceed to be tested; −∞ until the heap is full."""
     return values[q, 0] - 2 * slack if sizes[q] == values.shape[1] and slack < np.inf else -np.inf

@@ -1,8 +1,8 @@
 """Compilation of the kernels on a tiny problem, so that training times exclude it.
 
 It takes seconds the first time on a machine. Later the compiled code is read from disk. numba compiles on one core. At
-the first fit with Gauss–Newton a second process therefore compiles the kernels of tangent products, while this process
-chooses settings and compiles the others.
+the first fit with Gauss–Newton a second process therefore compiles the kernels of tangent products and of the output
+layer, while this process chooses settings and compiles the others.
 """
 
 import os
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from fireset.engines.step_rule import StepRule
 from fireset.hsr import build
 from fireset.hsr.registry import index_class
 from fireset.sparse_rows import SparseRows
+
+if TYPE_CHECKING:
+    from fireset.network import ShiftedReLUNetwork
 
 
 def compile_kernels(
@@ -125,7 +129,7 @@ def _finish_background(dtype: np.dtype, *, several_outputs: bool) -> None:
 
 
 def compile_products(dtype: str, several_outputs: bool) -> None:
-    """Compile the kernels of tangent products and common counts over candidate lists, and no others."""
+    """Compile the kernels of tangent products, common counts and the output layer, all over lists, and no others."""
     from fireset.engines.common_counts import common_counts
     from fireset.engines.list_passes import ListPasses
     from fireset.kernels.compiling import mark
@@ -141,7 +145,24 @@ def compile_products(dtype: str, several_outputs: bool) -> None:
     passes.jacobian_product(network.weights)
     passes.gradient(direction)
     common_counts(passes.active_by_neuron(), network.dtype.type)
+    _compile_output_layer(network)
     mark(_mark(dtype, several_outputs))
+
+
+def _compile_output_layer(network: "ShiftedReLUNetwork") -> None:
+    """Compile the kernels of the output layer; neurons with few and with many active rows use different ones."""
+    from fireset.engines.output_layer import ListedOutputLayer
+    from fireset.engines.tangent import ActiveByNeuron
+
+    X = np.full((20, 1), -1.0, network.dtype)
+    X[0] = 1
+    network.weights[:] = [[1], [-1]]
+    active = ActiveByNeuron(np.array([0, 1, len(X)]), np.arange(len(X), dtype=np.int32), len(X))
+    layer = ListedOutputLayer(network, X, active)
+    residual = np.zeros((len(X), network.n_outputs))
+    layer.jacobian_product(layer.gradient(residual))
+    layer.tangent_product(residual)
+    layer.whole_kernel()
 
 
 def _mark(dtype: str, several_outputs: bool) -> str:
