@@ -33,7 +33,7 @@ from fireset.tables.kernel_fit import FitRows, KernelFit
 from fireset.tables.metric import filled_outer_product, geometric_mean, learned_metric
 from fireset.tables.pieces import Pieces, append_pieces, learn_pieces, through_pieces
 from fireset.theory.kernel_function import KernelFunction
-from fireset.theory.leave_one_out import RELATIVE_RIDGES, LeaveOneOutFit
+from fireset.theory.leave_one_out import RELATIVE_RIDGES
 
 BIASES = (0.3, 1.0, 3.0)
 DEFAULT_BIAS = 1.0
@@ -293,18 +293,17 @@ class _Choice:
 
     def _best_point(
         self, rows: np.ndarray, pieces: bool, metric: np.ndarray, start: _Point, kernels: list
-    ) -> tuple[_Point, KernelFit, LeaveOneOutFit]:
+    ) -> tuple[_Point, KernelFit]:
         """Choose kernel, then bias, by leave-one-out on some rows of the sample, from ``start``."""
         some = self.tables[pieces].take(rows)
         tried = []
 
-        def look(kernel: KernelFunction, scale: float, bias: float, ridge_index: int, search: bool = True) -> int:
+        def look(kernel: KernelFunction, scale: float, bias: float, ridge_index: int) -> int:
             fit = KernelFit(some, metric, bias, kernel)
-            found = fit.search_ridge(ridge_index) if search else fit.leave_one_out(ridge_index)
+            found = fit.search_ridge(ridge_index)
             loss = float(self.losses(some.targets - found.errors, rows).mean())
-            tried.append(
-                (loss if np.isfinite(found.error) else np.inf, _Point(kernel, scale, bias, fit.ridge_index), fit, found)
-            )
+            point = _Point(kernel, scale, bias, fit.ridge_index)
+            tried.append((loss if np.isfinite(found.error) else np.inf, point, fit))
             return fit.ridge_index
 
         place = start.ridge_index
@@ -380,11 +379,11 @@ class _Choice:
             point = plan[candidate]
             fit = KernelFit(own, metric, point.bias, point.kernel).solve(point.ridge_index)
         else:
-            fits = [KernelFit(own, metric, point.bias, point.kernel)]
+            fits = [KernelFit(own, metric, point.bias, point.kernel, by_half=candidate.rounds != 1)]
             if candidate.rounds == 1:
                 fits += [KernelFit(own, metric, b, point.kernel) for b in self.biases if b != point.bias]
             if len(fits) > 1:
-                errors = [fit.leave_one_out(point.ridge_index).error for fit in fits]
+                errors = [fit.look(point.ridge_index).error for fit in fits]
                 fits = [fits[int(np.argmin(errors))]]
             fit = fits[0]
             if candidate.rounds in _SEARCH_ROUNDS:
@@ -431,7 +430,8 @@ class _Choice:
     def settings(self, rows: np.ndarray) -> TableSettings:
         """Choose bias, output scale and ridge with the metric; ``rows`` are those of the sample in the table."""
         some = np.arange(min(len(rows), _LAST_ROWS))
-        point, fit, found = self._best_point(some, bool(self.pieces), self.metric, self.last, self.kernels)
+        point, fit = self._best_point(some, bool(self.pieces), self.metric, self.last, self.kernels)
+        found = fit.leave_one_out()
         total = 0.0
         own = self.tables[False].take(some)
         for block, gradients in fit.gradients():
