@@ -39,10 +39,8 @@ class KernelFit:
     errors.
     """
 
-    def __init__(
-        self, rows: FitRows, metric: np.ndarray, bias: float, kernel: KernelFunction, *, by_half: bool = False
-    ):
-        self.rows, self.metric, self.bias, self.kernel, self._by_half = rows, metric, bias, kernel, by_half
+    def __init__(self, rows: FitRows, metric: np.ndarray, bias: float, kernel: KernelFunction):
+        self.rows, self.metric, self.bias, self.kernel = rows, metric, bias, kernel
         V = apply_metric(rows.Z, metric)
         self.typical = typical_norm(V, rows.weight)
         self._mapped, self._norms = to_sphere(V, self.typical, bias)
@@ -53,26 +51,22 @@ class KernelFit:
     @cached_property
     def _system(self) -> KernelSystem:
         kernel = self.kernel.values(self._cosines.copy(), lower=True)
-        return KernelSystem(kernel, self.rows.targets, self.rows.weight, by_half=self._by_half)
+        return KernelSystem(kernel, self.rows.targets, self.rows.weight)
 
     @property
     def _varies(self) -> bool:
         return self._system.mean_diagonal > 0 and bool(self.rows.targets.any())
 
-    def search_ridge(self, start: int) -> LeaveOneOutFit:
+    def search_ridge(self, start: int) -> None:
         """Fit with a ridge of small leave-one-out error, searched from index ``start`` of the grid."""
-        if not self._varies:
-            return self._keep(self._system.leave_one_out(1.0))._replace(error=1.0)
-        return self._keep(self._system.search(start))
+        if self._varies:
+            self._keep(self._system.search(start))
 
-    def look(self, ridge_index: int) -> LeaveOneOutFit:
-        """Fit with the ridge at this index and compute the leave-one-out errors that the search uses."""
-        return self._keep(self._system.look(ridge_index))
-
-    def leave_one_out(self) -> LeaveOneOutFit:
-        """Compute the leave-one-out errors of all rows with the present ridge."""
-        ridge = self._system.ridge(self.ridge_index) if self.ridge_index >= 0 else 1.0
-        return self._keep(self._system.leave_one_out(ridge, self.ridge_index))
+    def leave_one_out(self, ridge_index: int) -> LeaveOneOutFit:
+        """Fit with the ridge at this index, or a large one for −1, and compute all leave-one-out errors."""
+        if ridge_index < 0:
+            return self._keep(self._system.leave_one_out(1.0))
+        return self._keep(self._system.leave_one_out_at(ridge_index))
 
     def solve(self, ridge_index: int) -> "KernelFit":
         """Fit with the ridge at this index."""

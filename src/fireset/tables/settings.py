@@ -6,8 +6,8 @@ costs one factorization (``theory/leave_one_out.py``). Settings are chosen on up
 1. Bias, share of the output layer and ridge by leave-one-out, all columns alike.
 2. Metrics (``metric.py``) depend on the targets, so that leave-one-out on the same rows is optimistic. Therefore rows
    are divided into folds. Without one fold, a diagonal and a full metric are learned in up to five rounds each, and the
-   rows of the fold measure the loss after each round. A second set of candidates has pieces of columns
-   (``pieces.py``) with a diagonal metric.
+   rows of the fold measure the loss after each round. Rounds end early if they no longer reduce it. A second set of
+   candidates has pieces of columns (``pieces.py``) with a diagonal metric.
 3. Pieces are used if their best candidate is better by more than a standard error of the difference. Among the rest no
    winner is chosen, which would be noise on small tables: candidate j has weight exp(−d_j/(½ se_j)), where d_j is its
    mean loss minus the least, and se_j the standard error of d_j. The metric is the geometric mean of the metrics of all
@@ -33,7 +33,7 @@ from fireset.tables.kernel_fit import FitRows, KernelFit
 from fireset.tables.metric import filled_outer_product, geometric_mean, learned_metric
 from fireset.tables.pieces import Pieces, append_pieces, learn_pieces, through_pieces
 from fireset.theory.kernel_function import KernelFunction
-from fireset.theory.leave_one_out import RELATIVE_RIDGES
+from fireset.theory.leave_one_out import RELATIVE_RIDGES, LeaveOneOutFit
 
 BIASES = (0.3, 1.0, 3.0)
 DEFAULT_BIAS = 1.0
@@ -46,6 +46,7 @@ _LAST_ROWS = 1000  # for bias and share afterwards
 _MAX_FULL_COLUMNS = 300  # of a full metric
 _ROUNDS = 5
 _SEARCH_ROUNDS = (0, 1, 2, 4)  # rounds after which the ridge is searched again
+_MIN_ROUNDS_GAIN = 0.005  # relative reduction of the loss by two rounds below which a path ends
 _MIN_TWO_FOLD_ROWS = 1500  # fewer rows are divided into three folds
 _DROP_ERRORS = 2.5  # standard errors by which a candidate is worse than the best of the first fold
 _PIECES_ERRORS = 1.0  # standard errors by which pieces must be better
@@ -293,17 +294,18 @@ class _Choice:
 
     def _best_point(
         self, rows: np.ndarray, pieces: bool, metric: np.ndarray, start: _Point, kernels: list
-    ) -> tuple[_Point, KernelFit]:
+    ) -> tuple[_Point, KernelFit, LeaveOneOutFit]:
         """Choose kernel, then bias, by leave-one-out on some rows of the sample, from ``start``."""
         some = self.tables[pieces].take(rows)
         tried = []
 
         def look(kernel: KernelFunction, scale: float, bias: float, ridge_index: int) -> int:
             fit = KernelFit(some, metric, bias, kernel)
-            found = fit.search_ridge(ridge_index)
+            fit.search_ridge(ridge_index)
+            found = fit.leave_one_out(fit.ridge_index)
             loss = float(self.losses(some.targets - found.errors, rows).mean())
             point = _Point(kernel, scale, bias, fit.ridge_index)
-            tried.append((loss if np.isfinite(found.error) else np.inf, point, fit))
+            tried.append((loss if np.isfinite(found.error) else np.inf, point, fit, found))
             return fit.ridge_index
 
         place = start.ridge_index
@@ -360,6 +362,7 @@ class _Choice:
     def _rounds(self, k: int, path: _Candidate, fit: KernelFit, plan: dict[_Candidate, _Point]) -> list[_Crossed]:
         found: list[_Crossed] = []
         point = self.first[path.pieces]._replace(bias=fit.bias, ridge_index=fit.ridge_index)
+        losses: list[float] = []
         for r in range(1, path.rounds + 1):
             full = path.kind == "full"
             product = fit.outer_product(full)
@@ -367,6 +370,9 @@ class _Choice:
             one, fit = self._fit(path._replace(rounds=r), k, metric, point, plan)
             point = one.point
             found.append(one)
+            losses.append(float(self.losses(one.predictions, self.held[k]).mean()))
+            if not plan and r > 2 and not losses[-1] < (1.0 - _MIN_ROUNDS_GAIN) * losses[-3]:
+                break
         return found
 
     def _fit(
@@ -379,11 +385,11 @@ class _Choice:
             point = plan[candidate]
             fit = KernelFit(own, metric, point.bias, point.kernel).solve(point.ridge_index)
         else:
-            fits = [KernelFit(own, metric, point.bias, point.kernel, by_half=candidate.rounds != 1)]
+            fits = [KernelFit(own, metric, point.bias, point.kernel)]
             if candidate.rounds == 1:
                 fits += [KernelFit(own, metric, b, point.kernel) for b in self.biases if b != point.bias]
             if len(fits) > 1:
-                errors = [fit.look(point.ridge_index).error for fit in fits]
+                errors = [fit.leave_one_out(point.ridge_index).error for fit in fits]
                 fits = [fits[int(np.argmin(errors))]]
             fit = fits[0]
             if candidate.rounds in _SEARCH_ROUNDS:
@@ -430,8 +436,7 @@ class _Choice:
     def settings(self, rows: np.ndarray) -> TableSettings:
         """Choose bias, output scale and ridge with the metric; ``rows`` are those of the sample in the table."""
         some = np.arange(min(len(rows), _LAST_ROWS))
-        point, fit = self._best_point(some, bool(self.pieces), self.metric, self.last, self.kernels)
-        found = fit.leave_one_out()
+        point, fit, found = self._best_point(some, bool(self.pieces), self.metric, self.last, self.kernels)
         total = 0.0
         own = self.tables[False].take(some)
         for block, gradients in fit.gradients():

@@ -4,7 +4,7 @@ With row weights R² = diag(weight), A = R K R + λ and z = A⁻¹ R t, the coef
 the regression without row i is z_i / (√weight_i [A⁻¹]_ii).
 
 The diagonal of A⁻¹ costs as much as the factorization. For the last half of the rows it costs an eighth of that, since
-a column of the inverse factor is 0 above its diagonal: searches of λ may use the errors of these rows only. With
+a column of the inverse factor is 0 above its diagonal: ``KernelSystem.search`` uses the errors of these rows only. With
 e_i = z_i/[A⁻¹]_ii, the derivative of their sum of squares is
 
     d/dλ Σ e_i² = 2 Σ (e_i²/[A⁻¹]_ii ‖A⁻¹ ε_i‖² − e_i [A⁻¹ z]_i/[A⁻¹]_ii),
@@ -40,22 +40,29 @@ class LeaveOneOutFit(NamedTuple):
     error: float  # score of the errors divided by the score of the targets
 
 
+class _Look(NamedTuple):
+    """One λ of a search."""
+
+    fit: LeaveOneOutFit
+    slope: float  # d log(error) / d log λ
+    factor: np.ndarray | None
+
+
 class KernelSystem:
     """Regression with one kernel for several λ.
 
     Only the lower triangle of ``kernel`` (n, n) is read, and it is not changed; ``targets`` (n, c), ``weight`` (n,).
     R K R is formed once and divided by its mean diagonal, which changes neither coefficients nor errors, and prevents
-    over- and underflow. With ``by_half`` searches use the errors of the last half of the rows, or of 200 if that is
-    more.
+    over- and underflow.
     """
 
-    def __init__(self, kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray, *, by_half: bool = False):
+    def __init__(self, kernel: np.ndarray, targets: np.ndarray, weight: np.ndarray):
         self._kernel, self.targets, self.weight, n = kernel, targets, weight, len(weight)
-        self._first = n - max(min(n, _MIN_SEARCH_ROWS), n // 2) if by_half else 0
+        self._first = n - max(min(n, _MIN_SEARCH_ROWS), n // 2)
         self.mean_diagonal = float(np.mean(kernel.diagonal() * weight))
         self._scale = max(self.mean_diagonal, 1e-300)
         self._roots = np.sqrt(weight / self._scale)[:, None]
-        self._looks: dict[int, tuple[LeaveOneOutFit, float]] = {}
+        self._looks: dict[int, _Look] = {}
 
     @cached_property
     def _matrix(self) -> np.ndarray:
@@ -81,24 +88,29 @@ class KernelSystem:
         """Fit with λ = ``ridge`` and compute the errors of all rows; cost 2/3 n³."""
         return self._fit(self._factor(ridge), ridge, index, 0, score)[0]
 
-    def look(self, index: int) -> LeaveOneOutFit:
-        """Fit with the λ at ``index`` and compute the errors that searches use; fits are kept."""
-        return self._look(index)[0]
+    def leave_one_out_at(self, index: int) -> LeaveOneOutFit:
+        """Fit with the λ at ``index`` of ``RELATIVE_RIDGES``; cost 1/3 n³ after a search that has tried it."""
+        look = self._looks.get(index)
+        ridge = self.ridge(index)
+        return self._fit(look.factor if look else self._factor(ridge), ridge, index, 0)[0]
 
     def search(self, start: int) -> LeaveOneOutFit:
-        """Fit with a λ of small error, found downhill by derivatives from index ``start``.
+        """Fit with a λ of small error of the last rows, found downhill by derivatives from index ``start``.
 
-        Two fits are usual. Of two equal errors the larger λ wins: the fit is smoother and faster to solve.
+        The errors are those of the last half of the rows, or of 200 if that is more. Two fits of cost 3/8 n³ are usual.
+        Of two equal errors the larger λ wins: the fit is smoother and faster to solve.
         """
         k = start
-        fit, slope = self._look(k)
+        fit, slope, _ = self._look(k)
         step = -1 if slope < 0 else 1
         while 0 <= k + step < len(RELATIVE_RIDGES):
-            distance = abs(np.log(RELATIVE_RIDGES[k + step] / RELATIVE_RIDGES[k]))
+            # The error may have a plateau towards λ = 0: with increasing λ it is taken as linear in λ, else in log λ.
+            ratio = RELATIVE_RIDGES[k + step] / RELATIVE_RIDGES[k]
+            distance = ratio - 1.0 if step < 0 else -np.log(ratio)
             flat = abs(slope) * distance / 2 < _MIN_GAIN  # half: that of a parabola with its minimum at the next λ
-            if flat and RELATIVE_RIDGES[k] >= _MIN_FLOAT32_RIDGE:  # below, the error may have a plateau towards λ = 0
+            if flat and RELATIVE_RIDGES[k] >= _MIN_FLOAT32_RIDGE:
                 break
-            other, other_slope = self._look(k + step)
+            other, other_slope, _ = self._look(k + step)
             better = other.error <= _TIE_RATIO * fit.error if step < 0 else other.error * _TIE_RATIO < fit.error
             if not better:
                 break
@@ -107,13 +119,12 @@ class KernelSystem:
                 break
         return fit
 
-    def _look(self, index: int) -> tuple[LeaveOneOutFit, float]:
-        """Return the fit of ``look`` and d log(error) / d log λ."""
+    def _look(self, index: int) -> _Look:
         if index not in self._looks:
             ridge = self.ridge(index)
             L = self._factor(ridge)
             fit, solved, inverse = self._fit(L, ridge, index, self._first)
-            self._looks[index] = fit, -np.inf if L is None else self._slope(L, ridge, solved, inverse)
+            self._looks[index] = _Look(fit, -np.inf if L is None else self._slope(L, ridge, solved, inverse), L)
         return self._looks[index]
 
     def _fit(
