@@ -277,6 +277,27 @@ def version_lines(compared: list[dict]) -> list[str]:
     return lines
 
 
+def forecast_line(lines: list[dict]) -> str:
+    """Describe the differences between the forecasts of fireset and its test scores, on tables not tuned on."""
+    ours = [each for each in lines if each["model"] == OURS and "forecast" in each]
+    parts = []
+    for kind, name in (("classification", "accuracy"), ("regression", "R²")):
+        of_table: dict[str, list[float]] = {}
+        for each in ours:
+            if each["table"].split("/")[0] in GROUPS["untuned"][1] and each["table"].split("/")[1] == kind:
+                of_table.setdefault(each["table"], []).append(each["forecast"] - each["score"])
+        if not of_table:
+            continue
+        means = {table: float(np.mean(found)) for table, found in of_table.items()}
+        gaps = np.array(list(means.values()))
+        worst = max(means, key=lambda table: abs(means[table]))
+        parts.append(
+            f"{name} of {len(gaps)} tables: median absolute difference {np.median(np.abs(gaps)):.3f}, mean difference "
+            f"{gaps.mean():+.3f}, worst {means[worst]:+.3f} ({worst.split('/', 2)[2]})"
+        )
+    return f"Forecast before training minus test score, {'; '.join(parts)}.\n" if parts else ""
+
+
 def summary(lines: list[dict]) -> str:
     """The table for the README and the documentation: ranks and times on tables that no default was tuned on."""
     columns, notes, order = {}, [], []
@@ -301,7 +322,8 @@ def summary(lines: list[dict]) -> str:
     found += [f"| {_bold(who)} | " + " | ".join(columns[who].get(kind, "| ") for kind in kinds) + " |" for who in rows]
     said = " and ".join(f"{difference:.2f} in {kind}" for kind, _, difference in notes)
     found += ["", f"Critical difference of mean ranks at 5 %: {said}."]
-    return "\n".join(found) + "\n"
+    forecast = forecast_line(lines)
+    return "\n".join(found) + "\n" + (f"\n{forecast}" if forecast else "")
 
 
 def report(lines: list[dict], before: list[dict]) -> str:

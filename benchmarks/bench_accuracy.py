@@ -162,6 +162,8 @@ def run_one(key: str, split: int, model: str) -> dict:
         else:  # SVC has no probabilities at its defaults
             predicted, extra = np.asarray(estimator.predict(X_test)).reshape(len(y_test)), {}
         done = process_seconds()
+    if model == OURS and estimator.settings_.forecast is not None:
+        extra["forecast"] = float(estimator.settings_.forecast)
     score, error = score_and_error(predicted, y_test, table.classes)
     return {
         "table": key,

@@ -13,7 +13,7 @@ from fireset.tables.settings import MIN_ROWS, choose_settings
 from fireset.tables.sphere import to_sphere
 from fireset.theory import shifted_ntk
 from fireset.theory.kernel_function import KernelFunction
-from fireset.theory.leave_one_out import best_ridge, leave_one_out
+from fireset.theory.leave_one_out import RELATIVE_RIDGES, KernelSystem, best_ridge, leave_one_out
 from support.checks import sphere
 
 RNG = np.random.default_rng(0)
@@ -63,6 +63,41 @@ def test_single_precision_chooses_alike():
         == best_ridge(K, T, ones, start=11).ridge_index
         == double.ridge_index
     )
+
+
+def _noisy_problem(n, outputs=1):
+    X = sphere(RNG, n, 4)
+    T = np.sin(5 * X[:, :outputs]) + 0.3 * RNG.standard_normal((n, outputs))
+    return shifted_ntk(X, 1.5), T, RNG.uniform(0.5, 2.0, n)
+
+
+def test_searches_use_the_errors_of_the_last_rows():
+    K, T, weight = _noisy_problem(500, 2)
+    system = KernelSystem(K, T, weight)
+    found = system.search(5)
+    exact = leave_one_out(K, T, weight, found.ridge)
+    assert found.errors.shape == (250, 2)
+    np.testing.assert_allclose(found.errors, exact.errors[250:], rtol=1e-9)
+    np.testing.assert_allclose(found.coefficients, exact.coefficients, rtol=1e-9)
+    np.testing.assert_allclose(system.leave_one_out_at(found.ridge_index).errors, exact.errors, rtol=1e-9)
+
+
+@pytest.mark.parametrize("start", [0, 4, 8])
+def test_searches_by_derivatives_find_the_least_error(start):
+    K, T, weight = _noisy_problem(500)
+    system = KernelSystem(K, T, weight)
+    least = min(system._look(k).fit.error for k in range(len(RELATIVE_RIDGES)))
+    assert KernelSystem(K, T, weight).search(start).error <= 1.02 * least
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_derivative_of_leave_one_out_is_that_of_differences(outputs):
+    K, T, weight = _noisy_problem(180, outputs)  # searches use the errors of all rows
+    system = KernelSystem(K, T, weight)
+    for k in (2, 6):
+        ridge, step = system.ridge(k), 1e-4
+        rise = np.log(system.leave_one_out(ridge * (1 + step)).error / system.leave_one_out(ridge * (1 - step)).error)
+        assert system._look(k).slope == pytest.approx(rise / (2 * step), abs=0.05)
 
 
 @given(st.integers(0, 10_000), st.integers(2, 200), st.sampled_from(["normal", "lognormal", "few", "constant", "huge"]))

@@ -28,14 +28,15 @@ def _chebyshev(x, series, one):
 
 
 @vectorized
-def function_of_cosines(cosines, arcsine, series, lo, hi):
+def function_of_cosines(cosines, arcsine, series, lower, lo, hi):
     """Replace rows lo … hi−1 of ``cosines`` ρ by f(arccos ρ), where f(θ) is the Chebyshev ``series`` in 2θ/π − 1.
 
-    ``arcsine`` are the coefficients of (4/π) arcsin(√s)/√s in s. Cost O(TERMS) for each entry.
+    ``arcsine`` are the coefficients of (4/π) arcsin(√s)/√s in s. With ``lower`` only the lower triangle is replaced.
+    Cost O(TERMS) for each entry.
     """
     one = cosines.dtype.type(1)
     for i in range(lo, hi):
-        row = cosines[i]
+        row = cosines[i, : i + 1] if lower else cosines[i, :]
         for j in range(row.size):
             row[j] = _chebyshev(_scaled_angle(row[j], arcsine, one), series, one)
 

@@ -1,6 +1,7 @@
 """Kernel regression of the infinitely wide network on some rows of a table, and its gradients."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,17 +10,9 @@ from fireset.sparse_rows import is_sparse
 from fireset.tables.metric import apply_metric
 from fireset.tables.sphere import to_sphere, typical_norm
 from fireset.theory.kernel_function import KernelFunction
-from fireset.theory.leave_one_out import (
-    RELATIVE_RIDGES,
-    LeaveOneOutFit,
-    best_ridge,
-    kernel_coefficients,
-    leave_one_out_at,
-)
+from fireset.theory.leave_one_out import KernelSystem, LeaveOneOutFit
 
-_MAX_OUTPUTS = 16  # gradients of more outputs are replaced by random combinations
-_MAX_GRADIENT_NUMBERS = 1500  # columns times outputs; beyond, gradients of fewer combinations are computed
-_MIN_OUTPUTS = 4
+_MAX_OUTPUTS = 4  # gradients of more outputs are replaced by random combinations
 _CHUNK_NUMBERS = 5_000_000  # numbers of a chunk of gradients of sparse rows: 20 MB
 
 
@@ -42,7 +35,8 @@ class FitRows(NamedTuple):
 class KernelFit:
     """Kernel regression with given bias and metric. ``solve`` or a search of the ridge sets ``coefficients``.
 
-    Cost n² p for the inner products of n rows, and two n³/3 for each ridge that is tried, one without leave-one-out.
+    Cost n² p for the inner products of n rows, and n³/3 for each ridge that is tried, or double with all leave-one-out
+    errors.
     """
 
     def __init__(self, rows: FitRows, metric: np.ndarray, bias: float, kernel: KernelFunction):
@@ -54,27 +48,37 @@ class KernelFit:
         self.ridge_index = -1
         self.coefficients = np.zeros_like(rows.targets)
 
-    def search_ridge(self, start: int) -> LeaveOneOutFit:
-        """Fit with the ridge of least leave-one-out error, searched from index ``start`` of the grid."""
-        return self._keep(best_ridge(self._kernel_matrix(), self.rows.targets, self.rows.weight, start))
+    @cached_property
+    def _system(self) -> KernelSystem:
+        kernel = self.kernel.values(self._cosines.copy(), lower=True)
+        return KernelSystem(kernel, self.rows.targets, self.rows.weight)
+
+    @property
+    def _varies(self) -> bool:
+        return self._system.mean_diagonal > 0 and bool(self.rows.targets.any())
+
+    def search_ridge(self, start: int) -> None:
+        """Fit with a ridge of small leave-one-out error, searched from index ``start`` of the grid."""
+        if self._varies:
+            self._keep(self._system.search(start))
 
     def leave_one_out(self, ridge_index: int) -> LeaveOneOutFit:
-        """Fit with the ridge at this index and compute leave-one-out errors."""
-        return self._keep(leave_one_out_at(self._kernel_matrix(), self.rows.targets, self.rows.weight, ridge_index))
+        """Fit with the ridge at this index, or a large one for −1, and compute all leave-one-out errors."""
+        if ridge_index < 0:
+            return self._keep(self._system.leave_one_out(1.0))
+        return self._keep(self._system.leave_one_out_at(ridge_index))
 
     def solve(self, ridge_index: int) -> "KernelFit":
         """Fit with the ridge at this index."""
         self.ridge_index = ridge_index
-        relative = RELATIVE_RIDGES[ridge_index]
-        self.coefficients = kernel_coefficients(
-            self._kernel_matrix(), self.rows.targets, self.rows.weight, relative_ridge=relative
-        )
+        self.coefficients = self._system.coefficients(self._system.ridge(ridge_index))
         return self
 
     def predict(self, Z: Any) -> np.ndarray:
         """Predict targets of other rows, (k, c)."""
         mapped, _ = to_sphere(apply_metric(Z, self.metric), self.typical, self.bias)
-        return self.kernel.values(_dense(mapped @ self._mapped.T)) @ self.coefficients
+        kernel = self.kernel.values(_dense(mapped @ self._mapped.T))
+        return (kernel @ self.coefficients.astype(kernel.dtype)).astype(np.float64)
 
     def outer_product(self, full: bool) -> np.ndarray:
         """Return the mean of ∇f ∇fᵀ over rows and outputs, (p, p), or for a diagonal metric its diagonal (p,)."""
@@ -93,15 +97,25 @@ class KernelFit:
             yield rows, apply_metric(gradients, self.metric)
 
     def _gradients(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield gradients by the coordinates zP. A row's own term has a cusp and is left out."""
-        mapped = self._mapped
+        """Yield gradients by the coordinates zP. A row's own term has a cusp and is left out.
+
+        More than ``_MAX_OUTPUTS`` outputs are replaced by random combinations with the same expected sum of squares,
+        which differ from row to row, so that averages over rows have little noise.
+        """
+        mapped, outputs = self._mapped, self.coefficients.shape[1]
         slopes = self.kernel.slopes(self._cosines.copy())
-        coefficients = _few_columns(self.coefficients, mapped.shape[1]).astype(np.float32)
-        for column in coefficients.T:
-            pulled = mapped.multiply(column[:, None]).tocsr() if is_sparse(mapped) else column[:, None] * mapped
+        coefficients = self.coefficients.astype(np.float32)
+        random = np.random.default_rng(0)
+        for k in range(min(outputs, _MAX_OUTPUTS)):
+            few = outputs <= _MAX_OUTPUTS
+            signs = np.float32(0.5) * random.choice(np.array([-1, 1], np.float32), (len(slopes), 0 if few else outputs))
+            pulled = _scaled_rows(mapped, coefficients[:, k]) if few else mapped
             for rows in self._row_blocks():
-                own = _dense(mapped[rows])
-                gradient = slopes[rows] @ pulled
+                own, pulls = _dense(mapped[rows]), slopes[rows]
+                if not few:
+                    pulls = signs[rows] @ coefficients.T
+                    pulls *= slopes[rows]
+                gradient = pulls @ pulled
                 along = np.einsum("ij,ij->i", gradient, own)  # the normalization removes this component
                 gradient -= along[:, None] * own
                 yield rows, gradient[:, :-1] / (self._norms[rows] * np.float32(self.typical))[:, None]
@@ -112,9 +126,6 @@ class KernelFit:
         at_once = max(1, _CHUNK_NUMBERS // max(1, p)) if is_sparse(self.rows.Z) else max(1, n)
         return [slice(lo, lo + at_once) for lo in range(0, n, at_once)]
 
-    def _kernel_matrix(self) -> np.ndarray:
-        return self.kernel.values(self._cosines.copy())
-
     def _keep(self, found: LeaveOneOutFit) -> LeaveOneOutFit:
         self.ridge_index, self.coefficients = found.ridge_index, found.coefficients
         return found
@@ -124,11 +135,5 @@ def _dense(matrix: Any) -> np.ndarray:
     return matrix.toarray() if is_sparse(matrix) else matrix
 
 
-def _few_columns(coefficients: np.ndarray, columns: int) -> np.ndarray:
-    """Return a few columns: random combinations with the same expected sum of squares."""
-    outputs = coefficients.shape[1]
-    most = min(_MAX_OUTPUTS, max(_MIN_OUTPUTS, _MAX_GRADIENT_NUMBERS // columns))
-    if outputs <= most:
-        return coefficients
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, most))
-    return coefficients @ signs / np.sqrt(most)
+def _scaled_rows(matrix: Any, scales: np.ndarray) -> Any:
+    return matrix.multiply(scales[:, None]).tocsr() if is_sparse(matrix) else matrix * scales[:, None]

@@ -6,8 +6,8 @@ costs one factorization (``theory/leave_one_out.py``). Settings are chosen on up
 1. Bias, share of the output layer and ridge by leave-one-out, all columns alike.
 2. Metrics (``metric.py``) depend on the targets, so that leave-one-out on the same rows is optimistic. Therefore rows
    are divided into folds. Without one fold, a diagonal and a full metric are learned in up to five rounds each, and the
-   rows of the fold measure the loss after each round. A second set of candidates has pieces of columns
-   (``pieces.py``) with a diagonal metric.
+   rows of the fold measure the loss after each round. Rounds end early if they no longer reduce it. A second set of
+   candidates has pieces of columns (``pieces.py``) with a diagonal metric.
 3. Pieces are used if their best candidate is better by more than a standard error of the difference. Among the rest no
    winner is chosen, which would be noise on small tables: candidate j has weight exp(−d_j/(½ se_j)), where d_j is its
    mean loss minus the least, and se_j the standard error of d_j. The metric is the geometric mean of the metrics of all
@@ -46,6 +46,7 @@ _LAST_ROWS = 1000  # for bias and share afterwards
 _MAX_FULL_COLUMNS = 300  # of a full metric
 _ROUNDS = 5
 _SEARCH_ROUNDS = (0, 1, 2, 4)  # rounds after which the ridge is searched again
+_MIN_ROUNDS_GAIN = 0.005  # relative reduction of the loss by two rounds below which a path ends
 _MIN_TWO_FOLD_ROWS = 1500  # fewer rows are divided into three folds
 _DROP_ERRORS = 2.5  # standard errors by which a candidate is worse than the best of the first fold
 _PIECES_ERRORS = 1.0  # standard errors by which pieces must be better
@@ -298,13 +299,13 @@ class _Choice:
         some = self.tables[pieces].take(rows)
         tried = []
 
-        def look(kernel: KernelFunction, scale: float, bias: float, ridge_index: int, search: bool = True) -> int:
+        def look(kernel: KernelFunction, scale: float, bias: float, ridge_index: int) -> int:
             fit = KernelFit(some, metric, bias, kernel)
-            found = fit.search_ridge(ridge_index) if search else fit.leave_one_out(ridge_index)
+            fit.search_ridge(ridge_index)
+            found = fit.leave_one_out(fit.ridge_index)
             loss = float(self.losses(some.targets - found.errors, rows).mean())
-            tried.append(
-                (loss if np.isfinite(found.error) else np.inf, _Point(kernel, scale, bias, fit.ridge_index), fit, found)
-            )
+            point = _Point(kernel, scale, bias, fit.ridge_index)
+            tried.append((loss if np.isfinite(found.error) else np.inf, point, fit, found))
             return fit.ridge_index
 
         place = start.ridge_index
@@ -362,6 +363,7 @@ class _Choice:
         """Learn a metric from the gradients of ``fit`` and fit again, ``path.rounds`` times, without fold k."""
         found: list[_Crossed] = []
         point = self.first[path.pieces]._replace(bias=fit.bias, ridge_index=fit.ridge_index)
+        losses: list[float] = []
         for r in range(1, path.rounds + 1):
             full = path.kind == "full"
             product = fit.outer_product(full)
@@ -369,6 +371,9 @@ class _Choice:
             one, fit = self._fit(path._replace(rounds=r), k, metric, point, plan)
             point = one.point
             found.append(one)
+            losses.append(float(self.losses(one.predictions, self.held[k]).mean()))
+            if not plan and r > 2 and not losses[-1] < (1.0 - _MIN_ROUNDS_GAIN) * losses[-3]:
+                break
         return found
 
     def _fit(

@@ -51,12 +51,15 @@ class KernelFunction:
         self._series = _series(float(threshold), float(output_scale))
         self.at_one = float(np.polynomial.chebyshev.chebval(-1.0, self._series.value))
 
-    def values(self, cosines: np.ndarray) -> np.ndarray:
-        """Replace ``cosines`` (n, k) by k of each entry and return the array; float32 or float64, C-contiguous."""
+    def values(self, cosines: np.ndarray, *, lower: bool = False) -> np.ndarray:
+        """Replace ``cosines`` (n, k) by k of each entry and return the array; float32 or float64, C-contiguous.
+
+        With ``lower`` only the lower triangle is replaced.
+        """
         from fireset.kernels.cosines import function_of_cosines
 
         arguments = _arcsine().astype(cosines.dtype), self._series.value.astype(cosines.dtype)
-        parallel_map(lambda span: function_of_cosines(cosines, *arguments, *span), _spans(len(cosines)))
+        parallel_map(lambda span: function_of_cosines(cosines, *arguments, lower, *span), _spans(len(cosines)))
         return cosines
 
     def slopes(self, cosines: np.ndarray) -> np.ndarray:
