@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TILE_PAIRS = 1 << 18  # of pre-activations: 1 MB in float32, which an L2 cache holds
 _MAX_ROWS_PER_TILE = 512
+MAX_ROWS_AT_ONCE = 1 << 20  # of a forward pass, whose threads each have an array of the outputs
 _MAX_UNTILED_PAIRS = 1 << 17  # up to which a prediction is one matrix product
 _MAX_THRESHOLD = 1e150
 _MAX_OUTPUT_SCALE = 1e12  # beyond it float64 weights do not resolve the steps of training
@@ -220,6 +221,12 @@ class ShiftedReLUNetwork:
         to compensate for building it, a half-space index over the weights finds the active pairs.
         """
         X = self.check_rows(X)
+        if len(X) > MAX_ROWS_AT_ONCE:
+            blocks = range(0, len(X), MAX_ROWS_AT_ONCE)
+            return np.concatenate([self._predict(X[lo : lo + MAX_ROWS_AT_ONCE]) for lo in blocks])
+        return self._predict(X)
+
+    def _predict(self, X: Rows) -> np.ndarray:
         if len(X) * self.width <= _MAX_UNTILED_PAIRS:
             return self._predict_untiled(X)
         if isinstance(X, np.ndarray) and pays_to_search(self.width, self.n_features, len(X), self._expected_output()):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fireset.kernels.sparse_rows import RowArrays
 
 _MAX_COLUMNS = 2**31 - 1  # column indices are int32
+_CHECKED_ROWS = 1 << 16  # of a dense matrix at a time
 
 
 class SparseRows:
@@ -188,7 +189,8 @@ def equal_rows(first: Rows, second: Rows) -> bool:
 def first_nonfinite(X: Rows) -> tuple[int, int, float] | None:
     """Return row, column and value of the first entry that is not finite, or None."""
     if isinstance(X, np.ndarray):
-        if np.isfinite(X).all():
+        blocks = range(0, len(X), _CHECKED_ROWS)
+        if all(np.isfinite(X[lo : lo + _CHECKED_ROWS]).all() for lo in blocks):
             return None
         row, column = np.argwhere(~np.isfinite(X))[0]
         return int(row), int(column), float(X[row, column])

@@ -72,8 +72,11 @@ class TestRefusedTables:
     def test_files(self, refused):
         Path("folder.csv").mkdir()
         assert refused("train", "nowhere.csv", "--target", "y") == "no such file: nowhere.csv"
-        assert refused("train", "folder.csv", "--target", "y") == (
+        assert refused("compare", "folder.csv", "--target", "y") == (
             "folder.csv is a directory; give the file of the table"
+        )
+        assert refused("train", "folder.csv", "--target", "y") == (
+            "folder.csv holds no files; give a folder of Parquet or CSV files"
         )
         assert refused("train", written("x", "table.doc"), "--target", "y").startswith(
             "table.doc has the suffix '.doc'; "

@@ -11,6 +11,9 @@ from fireset._util.errors import InputError
 from fireset.tables.file_formats import formats_in_words
 
 Table = Annotated[Path, typer.Argument(help=f"The table: {formats_in_words()}.")]
+TrainingTable = Annotated[
+    Path, typer.Argument(help=f"The table: {formats_in_words()}; or a folder of Parquet or CSV files, its parts.")
+]
 Target = Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")]
 Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
 Drop = Annotated[

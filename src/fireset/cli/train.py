@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @app.command()
 def train(
     context: typer.Context,
-    file: options.Table,
+    file: options.TrainingTable,
     target: options.Target,
     out: Annotated[
         Path | None, typer.Option(help="Model file; by default FILE's name with .safetensors, here.")
@@ -110,7 +110,11 @@ def train(
     every: Annotated[int, typer.Option(help="Iterations between two checkpoints.")] = 50,
     resume: Annotated[bool, typer.Option(help="Continue from the newest checkpoint, if there is one.")] = False,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory limit, such as 12G; by default the free memory.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory limit, such as 12G; by default the free memory. Larger tables are read in blocks.",
+        ),
     ] = None,
     grid: Annotated[
         str | None,
@@ -185,6 +189,7 @@ def train(
                 loss=_loss(loss, quantiles, huber_delta),
                 settings=settings,
                 reading=reading,
+                memory=memory,
             )
             _show_explanation(found, as_json, step)
             return

@@ -7,8 +7,7 @@ from typing import Any
 from fireset._util.text import percent
 from fireset.estimators import ShiftedReLUClassifier, estimator_for
 from fireset.tables.cells import one_line
-from fireset.tables.column_notes import describe_columns, warn_of_columns
-from fireset.tables.problem import TableProblem
+from fireset.tables.large_problem import read_problem
 from fireset.tables.settings import MAX_ROWS
 from fireset.training.losses import Loss
 
@@ -51,20 +50,20 @@ def explain_training(
     loss: str | Loss,
     settings: dict[str, Any],
     reading: dict[str, Any],
+    memory: str | None = None,
 ) -> Explained:
     """Read the table, choose the settings, and estimate score and time of a fit."""
-    problem = TableProblem.read(file, target, **reading)
+    problem = read_problem(file, target, memory=memory, **reading)
     kept, _, encoded = problem.split(holdout, settings["random_state"])
     estimator = estimator_for(problem.task, loss, **{**settings, "verbose": False})
     expected_outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
     expected_solver = estimator.solver_for(len(kept), len(encoded.encoder.feature_names), expected_outputs)
     if expected_solver != "nystrom":  # settings do not depend on the network: two neurons take no time to draw
         estimator.width = 2
-    warn_of_columns(encoded.encoder, problem.features[kept], problem.y[kept])
+    columns = problem.describe_columns(encoded.encoder, kept)
     prepared = estimator.prepare(encoded[kept], problem.targets(kept))
     outputs = prepared.targets.shape[1]
     chosen = estimator.settings_
-    columns = describe_columns(encoded.encoder, problem.features[kept])
     score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
     estimator.width = settings["width"]
     features = len(estimator.encoder_.feature_names)

@@ -18,8 +18,10 @@ from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
 from fireset.model import Model
 from fireset.tables.cells import require_column
-from fireset.tables.column_notes import columns_in_words, describe_columns, warn_of_columns
+from fireset.tables.column_notes import columns_in_words
+from fireset.tables.encoded import EncodedTable
 from fireset.tables.file_formats import COMPRESSION_SUFFIXES
+from fireset.tables.large_problem import LargeTableProblem, read_problem
 from fireset.tables.problem import TableProblem
 from fireset.tables.reader import read_cells
 from fireset.tables.target import ClassLabels
@@ -90,7 +92,7 @@ def train_table(
     started = perf_counter()
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
-    out = out or Path(_stem(file) + ".safetensors")
+    out = out or Path(_stem(file.resolve() if file.is_dir() else file) + ".safetensors")
     check_outputs_differ_from_inputs(out, file)
     check_outputs_differ(
         {"--out": out, "--history": history, "--report": report},
@@ -101,7 +103,9 @@ def train_table(
     reading = {"task": "auto", "drop": [], **(reading or {})}
     if reading["task"] == "auto" and "classification" not in get_loss(loss).tasks:
         reading["task"] = "regression"  # counts, say, which would be taken for classes
-    table = TableProblem.read(file, target, **reading)
+    table = read_problem(file, target, memory=memory, **reading)
+    if certify and isinstance(table, LargeTableProblem):
+        raise InputError(f"--certify keeps all rows in memory, and {file} is read in blocks; leave it out")
     further = None if eval_file is None else _answered(eval_file, table)
     check_writable(out)
     _check_whole_run(certify, report, checkpoint)
@@ -126,13 +130,13 @@ def train_table(
     kept, held, encoded = table.split(holdout, settings["random_state"], holdout_by)
     targets, merged = table.targets(kept), 0
     if certify:
+        assert isinstance(encoded, EncodedTable)
         distinct = merge_equal_rows(
             encoded.matrix[kept], table.y[kept], classes=table.classes is not None, dtype=estimator.dtype
         )
         kept, merged = kept[distinct.rows], distinct.merged
         targets = distinct.y if table.classes is None else ClassLabels(distinct.y, table.classes)
-    columns = describe_columns(encoded.encoder, table.features[kept])
-    warn_of_columns(encoded.encoder, table.features[kept], table.y[kept])
+    columns = table.describe_columns(encoded.encoder, kept)
     prepared = estimator.prepare(encoded[kept], targets, memory=memory)
     if first and settings.get("verbose"):
         print_status("\n".join(columns_in_words(columns)))

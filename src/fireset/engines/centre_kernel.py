@@ -68,13 +68,15 @@ class CentreKernel:
         parallel_map(fill, range(0, len(K), _TASK_ROWS), uses_blas=True)
         return np.tril(K) + np.tril(K, -1).T
 
-    def blocks(self, X: Rows) -> Iterator[tuple[slice, np.ndarray]]:
+    def blocks(self, X: Rows, start: int = 0) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield blocks of rows of X, (n, d), and the kernel between them and the centres, (k, M).
+
+        ``start`` is the end of an earlier block, or 0.
 
         The array is in the precision of the weights, and is overwritten by the next block.
         """
         K = np.empty((min(BLOCK_ROWS, len(X)), len(self.centres)), self._weights.dtype)
-        for first in range(0, len(X), BLOCK_ROWS):
+        for first in range(start, len(X), BLOCK_ROWS):
             rows = X[first : first + BLOCK_ROWS]
 
             def fill(lo: int, rows: Rows = rows) -> None:

@@ -13,7 +13,8 @@ from fireset.engines.fire_set_engine import FireSetEngine
 from fireset.engines.register_passes import register_forward
 from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.fire_sets import BYTES_PER_ACTIVE_PAIR
-from fireset.network import TILE_PAIRS
+from fireset.network import MAX_ROWS_AT_ONCE, TILE_PAIRS
+from fireset.sparse_rows import Rows
 
 _MAX_BITS = 1 << 33  # 1 GiB
 _MAX_UNPACKED_PAIRS = 1 << 25  # stored in a byte each, which saves packing and unpacking bits
@@ -48,7 +49,8 @@ class DenseEngine(FireSetEngine, BatchEngine):
         stored = pairs if pairs <= _MAX_UNPACKED_PAIRS else min(pairs, _MAX_BITS) / 8
         tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 10)
         if self._forward_only:
-            return tiles + MAX_RANGES * n_samples * network.n_outputs * 8.0
+            parts = MAX_RANGES * min(n_samples, MAX_ROWS_AT_ONCE) + n_samples
+            return tiles + parts * network.n_outputs * 8.0
         return tiles + max(stored + 1.5 * network.weights.nbytes, BYTES_PER_ACTIVE_PAIR * active)
 
     def forward(self) -> np.ndarray:
@@ -58,6 +60,19 @@ class DenseEngine(FireSetEngine, BatchEngine):
             self.work.inner_products += len(X) * network.width
             self.work.active_pairs = found[1]
             return found[0]
+        if self._forward_only and len(X) > MAX_ROWS_AT_ONCE:
+            blocks = range(0, len(X), MAX_ROWS_AT_ONCE)
+            parts = [self._forward(X[lo : lo + MAX_ROWS_AT_ONCE]) for lo in blocks]
+            outputs, active = np.concatenate([part for part, _ in parts]), sum(active for _, active in parts)
+        else:
+            outputs, active = self._forward(X)
+        self.work.inner_products += len(X) * network.width
+        self.work.active_pairs = active
+        return outputs
+
+    def _forward(self, X: Rows) -> tuple[np.ndarray, int]:
+        """Return the outputs for rows X, all of them or some, and the number of active pairs."""
+        network = self.network
 
         def span_sum(span: tuple[int, int]) -> tuple[np.ndarray, int]:
             total, active = np.zeros((len(X), network.n_outputs)), 0
@@ -71,9 +86,7 @@ class DenseEngine(FireSetEngine, BatchEngine):
             return total, active
 
         parts = parallel_map(span_sum, ranges(network.width), uses_blas=True)
-        self.work.inner_products += len(X) * network.width
-        self.work.active_pairs = sum(active for _, active in parts)
-        return np.sum([total for total, _ in parts], axis=0) / network.divisor
+        return np.sum([total for total, _ in parts], axis=0) / network.divisor, sum(active for _, active in parts)
 
     def gradient(self, residual: np.ndarray) -> NeuronGradients:
         network, X = self.network, self.X

@@ -41,6 +41,7 @@ from fireset.initialization import copy_signs
 from fireset.network import ShiftedReLUNetwork, check_dtype, choose_threshold
 from fireset.sparse_rows import is_sparse
 from fireset.tables.column_map import ColumnMap
+from fireset.tables.encoded_blocks import EncodedBlocks
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import hold_out
 from fireset.tables.pieces import append_pieces
@@ -223,14 +224,16 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         choose: bool = True,
         outputs: int = 0,
         memory: int | str | None = None,
+        rows: int = 0,
     ) -> Any:
         """Learn the map to the sphere and initialize the network; return the mapped rows.
 
         Settings are chosen on these rows, or are the defaults without ``choose``. ``outputs`` is the number of network
-        outputs where it differs from the number of columns of ``targets``.
+        outputs where it differs from the number of columns of ``targets``, ``rows`` the number of rows to train on
+        where X is a sample of them.
         """
-        outputs = outputs or targets.shape[1]
-        self.solver_ = self.solver_for(X.shape[0], X.shape[1], outputs, sparse=is_sparse(X))
+        outputs, n_rows = outputs or targets.shape[1], rows or X.shape[0]
+        self.solver_ = self.solver_for(n_rows, X.shape[1], outputs, sparse=is_sparse(X))
         on_centres = self.solver_ == "nystrom"
         if (
             self._solver_class().uses_tangent_products
@@ -249,7 +252,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         # The settings are chosen before the width of the theorem is known, which depends on them.
         width = PAPER_WIDTH
         if not by_theory:
-            width = self.width_for(X.shape[0], X.shape[1], outputs, sparse=is_sparse(X))
+            width = self.width_for(n_rows, X.shape[1], outputs, sparse=is_sparse(X))
         width = self._width_for_start(width, start, outputs)
         if is_whole_number(width):  # other values are refused by the network
             shard = -(-width // current_grid().same_rows.size)
@@ -263,7 +266,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             threshold=choose_threshold(width, threshold),
             bias=self.bias,
             column_scales=self._given_scales(X.shape[1]),
-            output_layer_scale=self._output_layer_scale(width, X.shape[0], choose_threshold(width, threshold)),
+            output_layer_scale=self._output_layer_scale(width, n_rows, choose_threshold(width, threshold)),
             classes=is_classifier(self),
             fewest_rows=MIN_ROWS if choose else np.inf,
             min_pieces_gain=_MIN_PIECES_GAIN if on_centres else 0.0,
@@ -299,6 +302,24 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             shared[0] = choose_bias(whole, self.sphere_, Z, targets, weight)
         workers.broadcast(shared, source=0)
         return float(shared[0])
+
+    def _mapped_blocks(self, X: EncodedBlocks) -> np.ndarray:
+        """Map all rows, after ``_begin`` has learned from the sample."""
+        if not X.fits_memory(self.network_.n_features, self.dtype):
+            if self.solver_ != "nystrom":
+                raise InputError(
+                    f"solver must be 'nystrom' for {len(X):,} rows that do not fit into memory, got {self.solver_!r}; "
+                    "use solver='nystrom', with loss='squared_error' and at most "
+                    f"{_MAX_OUTPUTS_FOR_CENTRES} outputs, or fewer rows"
+                )
+            if self.early_stopping:
+                raise InputError(
+                    f"early_stopping copies the rows, and {len(X):,} rows do not fit into memory; leave it out"
+                )
+        rows = self.rows_on_sphere(X)
+        if self.settings_.chosen_rows is not None:  # as numbers of training rows
+            self.settings_ = replace(self.settings_, chosen_rows=X.sample_positions[self.settings_.chosen_rows])
+        return rows
 
     def _show_settings(self) -> None:
         """Print the chosen settings and the expected score."""

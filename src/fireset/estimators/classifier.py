@@ -15,6 +15,7 @@ from fireset._util.parallel import one_blas_thread
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.calibration import Calibration
 from fireset.estimators.class_mixing import ClassMixing
+from fireset.tables.encoded_blocks import EncodedBlocks
 from fireset.tables.target import ClassLabels
 from fireset.training.losses import Loss, check_task, get_loss
 
@@ -244,10 +245,20 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
             Rows of norm 1, codes of the classes and weights, as ``fireset.train`` takes them.
         """
         self._check_settings()
+        if isinstance(X, EncodedBlocks):
+            return self._prepare_blocks(X, y, memory)
         again = self.warm_start and hasattr(self, "network_")
         X, codes, weight = self._checked(X, y, sample_weight, reset=not again)
         rows = self.sphere_(X) if again else self._begin_classification(X, codes, weight, memory=memory)
         return PreparedRows(rows, self._to_targets(codes), weight, codes)
+
+    def _prepare_blocks(self, X: EncodedBlocks, y: ClassLabels, memory) -> PreparedRows:
+        """Prepare rows of a large table: learn from the sample, with the class frequencies of all rows."""
+        sample = X.sample_positions
+        features, _, _ = self._checked(X.sample, ClassLabels(y.codes[sample], y.classes), None, reset=True)
+        codes, weight = y.codes, self._weight_of_classes(y.codes)
+        self._begin_classification(features, codes, weight, memory=memory, sample=sample)
+        return PreparedRows(self._mapped_blocks(X), self._to_targets(codes), weight, codes)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Make one plain gradient step on one batch, unless it raises the loss of the batch.
@@ -390,17 +401,23 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
     def _constant_outputs(self, targets, weight):
         return get_loss(self.loss).constant_outputs(targets, weight)
 
-    def _begin_classification(self, X, codes: np.ndarray, weight, *, whole: bool = True, memory=None) -> Any:
+    def _begin_classification(
+        self, X, codes: np.ndarray, weight, *, whole: bool = True, memory=None, sample: np.ndarray | None = None
+    ) -> Any:
         """Centre the targets, start a network and calibrate it; return the mapped rows.
 
-        Without ``whole`` the rows are a first batch: targets are not centred and settings are the defaults.
+        Without ``whole`` the rows are a first batch: targets are not centred and settings are the defaults. With
+        ``sample``, X has only these rows of ``codes`` and ``weight``.
         """
         self.offset_ = np.zeros(1 if len(self.classes_) == 2 else len(self.classes_))
         targets = self._to_targets(codes)
         centre = np.average(targets, axis=0, weights=weight)
         if whole and get_loss(self.loss).calibrates_classes:
             self.offset_ = centre
-        rows = self._begin(X, targets - centre, weight, choose=whole, memory=memory)
+        n_rows = len(codes)
+        if sample is not None:
+            targets, codes, weight = targets[sample], codes[sample], weight[sample]
+        rows = self._begin(X, targets - centre, weight, choose=whole, memory=memory, rows=n_rows)
         self._calibrate(codes, weight)
         return rows
 

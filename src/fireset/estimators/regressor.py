@@ -9,6 +9,7 @@ from sklearn.base import RegressorMixin
 from fireset._util.errors import InputError
 from fireset.estimators.base import PreparedRows, ShiftedReLUEstimator
 from fireset.estimators.fit_checks import check_target_sizes
+from fireset.tables.encoded_blocks import EncodedBlocks
 from fireset.tables.settings import TableSettings
 from fireset.training.losses import Loss, check_task, get_loss
 
@@ -234,10 +235,21 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
             Rows of norm 1, targets and weights, as ``fireset.train`` takes them.
         """
         self._check_settings()
+        if isinstance(X, EncodedBlocks):
+            return self._prepare_blocks(X, y, memory)
         again = self.warm_start and hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=not again)
         rows = self.sphere_(X) if again else self._begin_regression(X, y, weight, memory=memory)
         return PreparedRows(rows, self._to_targets(y), weight, None)
+
+    def _prepare_blocks(self, X: EncodedBlocks, y: np.ndarray, memory) -> PreparedRows:
+        """Prepare rows of a large table: learn from the sample, standardize the targets of all rows."""
+        sample = X.sample_positions
+        features, _, _ = self._checked(X.sample, y[sample], None, reset=True)
+        check_target_sizes(y.reshape(len(y), -1))
+        weight = np.ones(len(y))
+        self._begin_regression(features, y, weight, memory=memory, sample=sample)
+        return PreparedRows(self._mapped_blocks(X), self._to_targets(y), weight, None)
 
     def partial_fit(self, X, y, sample_weight=None):
         """Make one plain gradient step on one batch, unless it raises the loss of the batch.
@@ -308,18 +320,24 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         X, y, _ = self._checked(X, y, None, reset=False)
         return self.sphere_(X), self._to_targets(y)
 
-    def _begin_regression(self, X, y, weight, *, whole: bool = True, memory=None) -> Any:
+    def _begin_regression(
+        self, X, y, weight, *, whole: bool = True, memory=None, sample: np.ndarray | None = None
+    ) -> Any:
         """Standardize the targets and start a network; return the mapped rows.
 
-        Without ``whole`` the rows are a first batch: settings are the defaults.
+        Without ``whole`` the rows are a first batch: settings are the defaults. With ``sample``, X has only these rows
+        of y and ``weight``.
         """
         self._many_targets = y.ndim == 2
         loss, columns = get_loss(self.loss), y.reshape(len(y), -1)
         self.target_mean_, self.target_scale_ = loss.standardization(columns, weight)
         targets = self._to_targets(y)
         loss.check_targets(targets)  # before settings are chosen by them
+        outputs, rows = targets.shape[1], len(y)
+        if sample is not None:
+            columns, weight = columns[sample], weight[sample]
         selected = loss.selection_targets(columns, weight)
-        return self._begin(X, selected, weight, choose=whole, outputs=targets.shape[1], memory=memory)
+        return self._begin(X, selected, weight, choose=whole, outputs=outputs, memory=memory, rows=rows)
 
     def _choose_settings(self, Z, targets, weight, **given) -> TableSettings:
         """Choose the settings; for quantiles a second time with the absolute errors as further targets.

@@ -10,6 +10,7 @@ from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
 from fireset.tables.column_notes import warn_of_columns
 from fireset.tables.encoded import EncodedTable
+from fireset.tables.encoded_blocks import EncodedBlocks
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.frames import as_table, frame_of_objects, is_frame
 from fireset.tables.sphere import SphereMap
@@ -23,6 +24,7 @@ class TableInput:
 
     missing: str
     categorical: Any
+    dtype: str
     n_features_in_: int
     feature_names_in_: np.ndarray
     encoder_: TableEncoder
@@ -140,6 +142,8 @@ class TableInput:
 
     def rows_on_sphere(self, X) -> Any:
         """Return the network's input rows, (n, p + 1), of norm 1."""
+        if isinstance(X, EncodedBlocks):
+            return X.mapped(self.sphere_, self.dtype)
         return self.sphere_(self._rows(X))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 # Norms are computed from squares, and a sum of squares of larger numbers may overflow.
 MAX_MAGNITUDE = 1e150
+_ROW_NAMES: ContextVar[Callable[[int], str] | None] = ContextVar("names of rows in messages", default=None)
 
 
 def one_line(value: object) -> str:
@@ -99,9 +102,25 @@ def nan_as_null(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(selectors.float().fill_nan(None))
 
 
-def first_row(mask: pl.Series) -> int:
-    """Return the 1-based number of the first row where ``mask`` is true."""
-    return int(mask.arg_true()[0]) + 1
+@contextmanager
+def named_rows(name: Callable[[int], str]) -> Iterator[None]:
+    """Within the context, tables have some of the rows of a file; ``name`` returns what messages call a position."""
+    token = _ROW_NAMES.set(name)
+    try:
+        yield
+    finally:
+        _ROW_NAMES.reset(token)
+
+
+def row_name(position: int) -> int | str:
+    """Return what messages call the row at a position: its number, counted from 1, unless ``named_rows`` applies."""
+    name = _ROW_NAMES.get()
+    return position + 1 if name is None else name(position)
+
+
+def first_position(mask: pl.Series) -> int:
+    """Return the position of the first row where ``mask`` is true, counted from 0."""
+    return int(mask.arg_true()[0])
 
 
 def holds_number(text: pl.Series) -> pl.Series:
@@ -113,16 +132,16 @@ def holds_number(text: pl.Series) -> pl.Series:
     return numbers.is_finite().fill_null(False).set(text.is_null(), None)
 
 
-def first_text(text: pl.Series) -> tuple[str, int]:
-    """Return an example of a text cell, for a message, and its 1-based row.
+def first_text(text: pl.Series) -> tuple[str, int | str]:
+    """Return an example of a text cell, for a message, and the name of its row.
 
     The example is the first cell that is not a number. If all cells are numbers, it is the first that is not missing.
     """
     import polars as pl
 
     not_numbers = ~holds_number(text)
-    row = first_row(not_numbers if not_numbers.any() else text.is_not_null())
-    return text.cast(pl.String)[row - 1], row
+    position = first_position(not_numbers if not_numbers.any() else text.is_not_null())
+    return text.cast(pl.String)[position], row_name(position)
 
 
 def checked_numbers(series: pl.Series, label: str) -> np.ndarray:
@@ -132,8 +151,8 @@ def checked_numbers(series: pl.Series, label: str) -> np.ndarray:
     numbers = series.cast(pl.Float64).to_numpy()
     beyond = np.abs(numbers) > MAX_MAGNITUDE
     if beyond.any():
-        row = int(beyond.argmax()) + 1
-        value = float(numbers[row - 1])
+        position = int(beyond.argmax())
+        row, value = row_name(position), float(numbers[position])
         if math.isinf(value):
             raise InputError(f"{label} holds {value} in row {row}; put a finite number there")
         limit = f"magnitudes above {MAX_MAGNITUDE:g} overflow when squared"
@@ -169,7 +188,7 @@ def numeric_durations(series: pl.Series) -> pl.Series:
 def refuse_missing(series: pl.Series, label: str, remedy: str) -> None:
     """Raise InputError for null cells, with their number and the first row."""
     if count := series.null_count():
-        values, row = "value" if count == 1 else "values", first_row(series.is_null())
+        values, row = "value" if count == 1 else "values", row_name(first_position(series.is_null()))
         raise InputError(f"{label} has {count} missing {values}, first in row {row}; {remedy}")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # (``text_formats.py``).
 MISSING_CELLS = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_BYTE_ORDER_MARKS = {  # long ones first: the mark of UTF-32 begins with that of UTF-16
+BYTE_ORDER_MARKS = {  # long ones first: the mark of UTF-32 begins with that of UTF-16
     b"\xff\xfe\x00\x00": "utf-32",
     b"\x00\x00\xfe\xff": "utf-32",
     b"\xef\xbb\xbf": "utf-8-sig",
@@ -40,8 +40,6 @@ class TextCells(NamedTuple):
 
 def read_csv(file: Path) -> TextCells:
     """Read the cells of a text file, without surrounding spaces. ``read_table`` documents the format."""
-    import polars as pl
-
     shown = one_line(file)
     text = decode_text(read_bytes(file), shown)
     if not text.strip():
@@ -49,24 +47,37 @@ def read_csv(file: Path) -> TextCells:
     suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
     if ".txt" in suffixes:
         text = _spaces_as_tabs(text)
-    separator = _separator(text, "\t" if ".tsv" in suffixes else ",")
+    separator = detect_separator(text, "\t" if ".tsv" in suffixes else ",")
+    cells = parse_cells(text, separator, shown)
+    if cells.height == 0:
+        raise InputError(f"{shown} has a header but no rows; give a table with at least one row")
+    return TextCells(cells, separator == ";")
+
+
+def parse_cells(text: str, separator: str, shown: str, *, lines_before: int = 0, warns: bool = True) -> pl.DataFrame:
+    """Parse the cells of a text that begins with the header. Blank lines are skipped, if ``warns`` with a warning.
+
+    ``lines_before`` is added to the numbers of lines in messages, for a text that is a part of a file.
+    """
+    import polars as pl
+
     try:
         # Everything as text, including the header: polars would rename duplicate names, and keep spaces, which
         # make a number column text.
         data = text.strip(" \r\n").encode()
         cells = pl.read_csv(data, has_header=False, infer_schema=False, separator=separator, glob=False)
     except pl.exceptions.PolarsError as failure:
-        _blank_rows(text, separator, shown)  # raises an error with the line number, which polars does not give
+        # Raises an error with the line number, which polars does not give.
+        _blank_rows(text, separator, shown, lines_before, warns=warns)
         raise InputError(f"{shown} cannot be read as a table: {one_line(failure)[:200]}") from failure
     names = [(name or "").strip() for name in cells.row(0)]
     check_names(names, shown)
     # polars pads short and blank lines with nulls, so that the last column has one.
-    if cells.width > 1 and cells[:, -1].null_count() and (blank := _blank_rows(text, separator, shown)):
-        cells = cells.with_row_index("").filter(~pl.col("").is_in(blank)).drop("")
-    if cells.height == 1:
-        raise InputError(f"{shown} has a header but no rows; give a table with at least one row")
+    if cells.width > 1 and cells[:, -1].null_count():
+        blank = _blank_rows(text, separator, shown, lines_before, warns=warns)
+        cells = cells.with_row_index("").filter(~pl.col("").is_in(blank)).drop("") if blank else cells
     rows = zip(names, cells[1:].iter_columns(), strict=True)
-    return TextCells(pl.DataFrame([_stripped(column.rename(name)) for name, column in rows]), separator == ";")
+    return pl.DataFrame([_stripped(column.rename(name)) for name, column in rows])
 
 
 def decode_text(data: bytes, shown: str) -> str:
@@ -75,7 +86,7 @@ def decode_text(data: bytes, shown: str) -> str:
     A file without a byte order mark is UTF-8 if it is valid UTF-8. If not, it is UTF-16 if every second byte is zero,
     and else Windows-1252, which contains Latin-1. Lines may end with a carriage return only.
     """
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
+    for mark, encoding in BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
             return _decode(data, encoding, shown)
     try:
@@ -119,7 +130,7 @@ def _not_text(data: bytes, place: int, shown: str, kind: str) -> InputError:
     return InputError(f"{shown}: line {line} is not {kind}; save the table as a UTF-8 text file")
 
 
-def _separator(text: str, usual: str) -> str:
+def detect_separator(text: str, usual: str) -> str:
     """Detect the separator: ``usual``, unless another gives more columns in the header, and as many in all lines."""
     lines = [line for line, _ in zip(io.StringIO(text), range(20), strict=False) if line.strip()]
     widths = {}
@@ -145,8 +156,8 @@ def _spaces_as_tabs(text: str) -> str:
     return "\n".join("\t".join(line.split()) for line in text.splitlines())
 
 
-def _blank_rows(text: str, separator: str, shown: str) -> list[int]:
-    """Return the row numbers of blank lines, with a warning; the header is row 0.
+def _blank_rows(text: str, separator: str, shown: str, lines_before: int, *, warns: bool) -> list[int]:
+    """Return the row numbers of blank lines, if ``warns`` with a warning; the header is row 0.
 
     Raises InputError for the first line whose number of fields differs from the header, or whose quote does not end.
     """
@@ -164,16 +175,16 @@ def _blank_rows(text: str, separator: str, shown: str) -> list[int]:
                 width = width or len(cells)
                 if len(cells) != width:
                     fields = "1 field" if len(cells) == 1 else f"{len(cells)} fields"
-                    found = f"line {line} has {fields} separated by {SEPARATORS[separator]}"
+                    found = f"line {line + lines_before} has {fields} separated by {SEPARATORS[separator]}"
                     raise InputError(f"{shown}: {found} but the header has {width}; make them equal")
                 row += 1
             line = reader.line_num + 1
     except csv.Error as failure:
-        problem = f"the line or quote that starts in line {line} cannot be parsed ({failure})"
+        problem = f"the line or quote that starts in line {line + lines_before} cannot be parsed ({failure})"
         raise InputError(f"{shown}: {problem}; check its quotes") from failure
-    if blank:
+    if blank and warns:
         lines = "1 blank line is" if len(blank) == 1 else f"{len(blank)} blank lines are"
-        warnings.warn(f"{shown}: {lines} skipped, first line {blank_line}", UserWarning, stacklevel=4)
+        warnings.warn(f"{shown}: {lines} skipped, first line {blank_line + lines_before}", UserWarning, stacklevel=5)
     return blank
 
 

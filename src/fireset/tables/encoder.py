@@ -15,7 +15,16 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
-from fireset.tables.cells import first_row, is_unicode, listed, nan_as_null, quoted, require_column, shortened
+from fireset.tables.cells import (
+    first_position,
+    is_unicode,
+    listed,
+    nan_as_null,
+    quoted,
+    require_column,
+    row_name,
+    shortened,
+)
 from fireset.tables.column_types.base import FILL_REMEDY, ColumnType, TrainingColumn, UnusableColumn, check_stored
 from fireset.tables.column_types.number import NumberColumn
 from fireset.tables.column_types.registry import learn_column, restore_column
@@ -125,6 +134,13 @@ class TableEncoder:
         Columns are found by name; additional columns are ignored. Categories and missing cells that did not occur in
         training are reported by a UserWarning.
         """
+        matrix, messages = self.encode_with_notes(table)
+        for message in messages:
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return matrix
+
+    def encode_with_notes(self, table: pl.DataFrame) -> tuple[np.ndarray, list[str]]:
+        """Encode a table as ``encode``, and return the messages about unexpected cells instead of warning."""
         present = set(table.columns)
         lacking = [column.name for column in self.columns if column.name not in present]
         if lacking:
@@ -141,10 +157,7 @@ class TableEncoder:
             matrix[:, start : start + count], notes = column.encode(series)
             messages += notes
             start += count
-        messages += _unexpected_missing(self.columns, table)
-        for message in messages:
-            warnings.warn(message, UserWarning, stacklevel=2)
-        return matrix
+        return matrix, messages + _unexpected_missing(self.columns, table)
 
     def encode_numbers(self, X: Any) -> Any:
         """Encode an array (rows, columns) whose columns are those of training, all of them numbers.
@@ -261,7 +274,7 @@ def _refuse_missing(table: pl.DataFrame, remedy: str) -> None:
     first = missing[0]
     count = first.null_count()
     found = f"column {quoted(first.name)} has {count} missing {'value' if count == 1 else 'values'}"
-    found += f", first in row {first_row(first.is_null())}"
+    found += f", first in row {row_name(first_position(first.is_null()))}"
     if len(missing) > 1:
         others = [f"{quoted(series.name)} ({series.null_count()})" for series in missing[1:]]
         found += f"; so have {shortened(others, _MAX_LISTED)}"

@@ -4,17 +4,26 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fireset._util.errors import InputError
 from fireset.tables.cells import cli_option, column_names, quoted, require_column
+from fireset.tables.column_notes import describe_columns, warn_of_columns
 from fireset.tables.encoded import EncodedTable
 from fireset.tables.encoder import TableEncoder, refuse_missing_cells
 from fireset.tables.holdout import SplitHint, hold_out, hold_out_by, suggest_splits
 from fireset.tables.reader import read_with_formats
-from fireset.tables.target import ClassLabels, TaskChoice, class_labels, detect_task, regression_values, split_target
+from fireset.tables.target import (
+    ClassLabels,
+    TaskChoice,
+    class_labels,
+    detect_task,
+    no_features,
+    regression_values,
+    split_target,
+)
 from fireset.tables.text_formats import (
     BooleanFormat,
     DateFormat,
@@ -38,16 +47,16 @@ class TableProblem:
     split into training and hold-out rows.
     """
 
+    features: "pl.DataFrame"
+    dropped: "pl.DataFrame"
+    categorical: list[str]
+    formats: dict[str, TextFormat]  # of the columns of the file, the target included
+    impute: bool
     task: str
     choice: TaskChoice | None  # how the task was found; None if it was given
     target: str
-    features: "pl.DataFrame"
-    dropped: "pl.DataFrame"
     y: np.ndarray  # (n,)
     classes: list | None
-    categorical: list[str]
-    impute: bool
-    formats: dict[str, TextFormat]  # of the columns of the file, the target included
 
     @classmethod
     def read(
@@ -62,29 +71,16 @@ class TableProblem:
         drop_missing_target: bool = False,
     ) -> "TableProblem":
         """Read a file; "auto" finds the task from the target column."""
-        if task not in _TASKS:
-            raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
+        check_task_name(task)
         table, formats, doubts = read_with_formats(file)
         for doubt in doubts:
             warnings.warn(doubt, UserWarning, stacklevel=3)
-        drop = column_names(drop or [], table.columns, "--drop")
-        categorical = column_names(categorical or [], table.drop(target, *drop, strict=False).columns, "categorical")
-        columns, targets = _columns(table, target, drop, drop_missing_target)
-        columns = _with_dates(columns, formats, categorical)
-        features, dropped = columns.drop(drop), columns.select(drop)
-        features, categorical, formats = _without_words(features, categorical, formats, impute)
+        drop, categorical = check_names(table.columns, target, drop, categorical)
+        columns, targets = split_target(table, target, drop_missing=drop_missing_target)
+        found = FeatureColumns.of(columns, formats, drop, categorical, impute)
         if not impute:
-            refuse_missing_cells(features)
-        choice = detect_task(targets) if task == "auto" else None
-        task = task if choice is None else choice.task
-        if features.height < 2:
-            raise InputError(f"the table must have at least 2 rows, got {features.height}")
-        if task == "classification":
-            labels = class_labels(targets)
-            y, classes = labels.codes, labels.classes
-        else:
-            y, classes = regression_values(targets), None
-        return cls(task, choice, target, features, dropped, y, classes, categorical, impute, formats)
+            refuse_missing_cells(found.features)
+        return cls(*found, impute=impute, **target_fields(targets, task))
 
     def encode(self, training_rows: np.ndarray | None = None) -> EncodedTable:
         """Learn the encoder on the training rows (all by default) and encode all rows.
@@ -132,14 +128,81 @@ class TableProblem:
         if by == self.target:
             raise InputError(f"{cli_option('--holdout-by', by)} names the target; give another column")
         require_column(by, [*self.features.columns, *self.dropped.columns], "--holdout-by")
-        series = (self.features if by in self.features.columns else self.dropped)[by]
         option = cli_option("--holdout-by", by)
-        return hold_out_by(series, share, seed=seed, option=option, codes=codes, classes=self.classes)
+        return hold_out_by(self._split_column(by), share, seed=seed, option=option, codes=codes, classes=self.classes)
+
+    def _split_column(self, name: str) -> "pl.Series":
+        """Return a column by which rows are held out."""
+        return (self.features if name in self.features.columns else self.dropped)[name]
+
+    def describe_columns(self, encoder: TableEncoder, training_rows: np.ndarray) -> list[dict[str, Any]]:
+        """Describe the columns of the training rows for users; warn of columns that look wrong."""
+        rows = self.features[training_rows]
+        described = describe_columns(encoder, rows)
+        warn_of_columns(encoder, rows, self.y[training_rows])
+        return described
 
     @cached_property
     def split_hints(self) -> list[SplitHint]:
         """Columns by which rows should be held out, since a random split may leak."""
         return suggest_splits(self.features.hstack(self.dropped))
+
+
+class FeatureColumns(NamedTuple):
+    """The columns of a table without its target."""
+
+    features: "pl.DataFrame"
+    dropped: "pl.DataFrame"
+    categorical: list[str]
+    formats: dict[str, TextFormat]
+
+    @classmethod
+    def of(
+        cls,
+        columns: "pl.DataFrame",
+        formats: dict[str, TextFormat],
+        drop: list[str],
+        categorical: list[str],
+        impute: bool,
+    ) -> "FeatureColumns":
+        """Parse dates, and decide on columns with a few words among numbers."""
+        columns = _with_dates(columns, formats, categorical)
+        features, dropped = columns.drop(drop), columns.select(drop)
+        features, categorical, formats = _without_words(features, categorical, formats, impute)
+        return cls(features, dropped, categorical, formats)
+
+
+def target_fields(targets: "pl.Series", task: str) -> dict[str, Any]:
+    """Return the fields of a ``TableProblem`` that describe its target; "auto" finds the task."""
+    choice = detect_task(targets) if task == "auto" else None
+    task = task if choice is None else choice.task
+    if targets.len() < 2:
+        raise InputError(f"the table must have at least 2 rows, got {targets.len()}")
+    fields = {"task": task, "choice": choice, "target": targets.name}
+    if task == "classification":
+        labels = class_labels(targets)
+        return fields | {"y": labels.codes, "classes": labels.classes}
+    return fields | {"y": regression_values(targets), "classes": None}
+
+
+def check_task_name(task: str) -> None:
+    if task not in _TASKS:
+        raise InputError(f"task must be one of {', '.join(_TASKS)}; got {task!r}")
+
+
+def check_names(
+    columns: list[str], target: str, drop: list[str] | None, categorical: list[str] | None
+) -> tuple[list[str], list[str]]:
+    """Return the names of columns to drop and of categorical columns, after checking that all columns exist."""
+    drop = column_names(drop or [], columns, "--drop")
+    used = [name for name in columns if name not in (target, *drop)]
+    categorical = column_names(categorical or [], used, "categorical")
+    if target in drop:
+        raise InputError(f"{cli_option('--drop', target)} would drop the target; drop other columns")
+    require_column(target, columns, "--target")
+    if not used:
+        raise no_features(target)
+    return drop, categorical
 
 
 def _without_words(
@@ -156,7 +219,7 @@ def _without_words(
         mixed = detect_mixed_cells(series) if undecided else None
         if mixed is None or (mixed.number_format is not None and not impute):  # the encoder refuses the latter
             continue
-        warnings.warn(str(mixed), UserWarning, stacklevel=4)
+        warnings.warn(str(mixed), UserWarning, stacklevel=5)
         if mixed.number_format is None or mixed.numbers is None:
             categorical = [*categorical, series.name]
         else:
@@ -170,15 +233,3 @@ def _with_dates(columns: "pl.DataFrame", formats: dict[str, TextFormat], categor
     dates = {name: text_format.pattern for name, text_format in formats.items() if isinstance(text_format, DateFormat)}
     names = [name for name in columns.columns if name in dates and name not in categorical]
     return columns.with_columns(parse_dates(columns[name], dates[name], f"column {quoted(name)}") for name in names)
-
-
-def _columns(
-    table: "pl.DataFrame", target: str, drop: list[str], drop_missing_target: bool
-) -> tuple["pl.DataFrame", "pl.Series"]:
-    """All columns but the target, and the target."""
-    if target in drop:
-        raise InputError(f"{cli_option('--drop', target)} would drop the target; drop other columns")
-    require_column(target, table.columns, "--target")
-    if set(table.columns) == {target, *drop}:
-        split_target(table.select(target), target)  # refused: there is no feature column
-    return split_target(table, target, drop_missing=drop_missing_target)

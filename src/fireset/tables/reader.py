@@ -64,7 +64,7 @@ def read_table(path: str | os.PathLike) -> pl.DataFrame:
     without a suffix, such as /dev/stdin, is read as CSV.
     """
     cells = _read(Path(path))
-    return _typed(cells)[0] if cells.all_text else cells.frame
+    return parse_texts(*cells[:3]).frame if cells.all_text else cells.frame
 
 
 def read_with_formats(path: str | os.PathLike) -> FormattedTable:
@@ -72,7 +72,7 @@ def read_with_formats(path: str | os.PathLike) -> FormattedTable:
 
     Numbers and booleans in text columns are parsed, in files of all formats. Columns of dates stay text.
     """
-    return FormattedTable(*_typed(_read(Path(path))))
+    return parse_texts(*_read(Path(path))[:3])
 
 
 def read_cells(path: str | os.PathLike, columns: Sequence[str] = ()) -> pl.DataFrame:
@@ -104,26 +104,27 @@ class _Table(NamedTuple):
     sparse: bool = False
 
 
-def _typed(table: _Table) -> tuple[pl.DataFrame, dict[str, TextFormat], list[str]]:
-    """Parse text columns of numbers or booleans; return the table, all formats, and messages about ambiguous ones."""
+def parse_texts(frame: pl.DataFrame, decimal_comma: bool, all_text: bool) -> FormattedTable:
+    """Parse text columns of numbers or booleans.
+
+    ``decimal_comma`` is whether commas are decimal in ambiguous columns, ``all_text`` whether the file has no types.
+    """
     import polars as pl
 
-    texts = [series for series in table.frame if series.dtype == pl.String]
-    formats, ambiguities = learn_formats(texts, decimal_comma=table.decimal_comma)
+    texts = [series for series in frame if series.dtype == pl.String]
+    formats, ambiguities = learn_formats(texts, decimal_comma=decimal_comma)
     columns = []
-    for series in table.frame:
+    for series in frame:
         text_format = formats.get(series.name)
         if isinstance(text_format, NumberFormat | BooleanFormat):
             series = text_format.parse(series, f"column {quoted(series.name)}")
-        elif table.all_text and series.null_count() == series.len():
+        elif all_text and series.null_count() == series.len():
             series = series.cast(pl.Null)
         columns.append(series)
-    return pl.DataFrame(columns), formats, ambiguities
+    return FormattedTable(pl.DataFrame(columns), formats, ambiguities)
 
 
 def _read(file: Path) -> _Table:
-    import polars as pl
-
     shown = one_line(file)
     try:
         if not file.exists():
@@ -135,8 +136,20 @@ def _read(file: Path) -> _Table:
             raise InputError(f"{shown} is empty; give a table with at least one row")
     except OSError as failure:
         raise InputError(f"cannot open {shown}: {failure.strerror}") from failure
-    try:
+    with refused_if_damaged(file, kind):
         table = reader(file)
+    if table.frame.height == 0:
+        raise InputError(f"{shown} has no rows; give a table with at least one row")
+    return table
+
+
+@contextmanager
+def refused_if_damaged(file: Path, kind: str) -> Iterator[None]:
+    """Raise InputError if a reader of the block fails. ``kind`` is the name of the format."""
+    import polars as pl
+
+    try:
+        yield
     except InputError:  # is a ValueError, but has a complete message
         raise
     except (
@@ -146,10 +159,7 @@ def _read(file: Path) -> _Table:
         *(zlib.error, zipfile.BadZipFile, pl.exceptions.PolarsError, pl.exceptions.PanicException),
     ) as failure:
         reason = one_line(str(failure).partition("\n")[0] or type(failure).__name__)[:200]
-        raise InputError(f"{shown} cannot be read as {kind}, it may be damaged: {reason}") from failure
-    if table.frame.height == 0:
-        raise InputError(f"{shown} has no rows; give a table with at least one row")
-    return table
+        raise InputError(f"{one_line(file)} cannot be read as {kind}, it may be damaged: {reason}") from failure
 
 
 def _reader(file: Path) -> tuple[str, Callable[[Path], _Table]]:
@@ -179,7 +189,7 @@ def _read_parquet(file: Path) -> _Table:
     import polars as pl
 
     check_footer(file)
-    with _suppressed_panic_messages():
+    with suppressed_panic_messages():
         return _Table(pl.read_parquet(file, glob=False))
 
 
@@ -278,7 +288,7 @@ def _check_size(shape: tuple[int, ...], shown: str) -> None:
 
 
 @contextmanager
-def _suppressed_panic_messages() -> Iterator[None]:
+def suppressed_panic_messages() -> Iterator[None]:
     """Suppress the lines that Rust writes to standard error when polars panics; the exception is enough.
 
     Rust writes to the file descriptor, which is therefore redirected to a file. Without a panic, the contents of the

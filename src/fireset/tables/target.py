@@ -36,7 +36,7 @@ def split_target(frame: pl.DataFrame, target: str, *, drop_missing: bool = False
     """
     require_column(target, frame.columns, "target")
     if frame.width == 1:
-        raise InputError(f"the table has no feature column besides the target {quoted(target)}; add one")
+        raise no_features(target)
     column = nan_as_null(frame.select(target)).to_series()
     if is_text(column) and (numbers := parse_numbers(column)) is not None:
         column = numbers
@@ -47,6 +47,11 @@ def split_target(frame: pl.DataFrame, target: str, *, drop_missing: bool = False
             raise InputError(f"{_label(column)} has no value in any row; give rows that have one")
     refuse_missing(column, _label(column), "remove those rows, or pass --drop-missing-target")
     return frame.drop(target), column
+
+
+def no_features(target: str) -> InputError:
+    """Return the error for a table that has no other column than the target."""
+    return InputError(f"the table has no feature column besides the target {quoted(target)}; add one")
 
 
 @dataclass(frozen=True)

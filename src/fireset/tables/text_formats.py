@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fireset._util.errors import InputError
-from fireset.tables.cells import cli_option, first_row, is_unicode, listed, quoted
+from fireset.tables.cells import cli_option, first_position, is_unicode, listed, quoted, row_name
 
 if TYPE_CHECKING:
     import polars as pl
@@ -155,8 +155,8 @@ class NumberFormat:
         cells = self.normalized(text)
         numbers = cells.cast(pl.Float64, strict=False)
         if numbers.null_count() > missing.sum():
-            row = first_row(numbers.is_null() & ~missing)
-            value = text.str.strip_chars()[row - 1]
+            position = first_position(numbers.is_null() & ~missing)
+            row, value = row_name(position), text.str.strip_chars()[position]
             if not _is_number_text(value):
                 raise InputError(
                     f"{label} was numeric in training but holds the text {quoted(value)} in row {row}; "
@@ -203,8 +203,8 @@ class BooleanFormat:
         lowered = text.str.strip_chars().str.to_lowercase().set(missing, None)
         invalid = ~lowered.is_in(["true", "false"]) & ~missing
         if invalid.any():
-            row = first_row(invalid)
-            value = text.str.strip_chars()[row - 1]
+            position = first_position(invalid)
+            row, value = row_name(position), text.str.strip_chars()[position]
             raise InputError(
                 f"{label} holds {quoted(value)} in row {row}, which does not fit the cells of training, {self}; "
                 "write it like them"
@@ -425,11 +425,11 @@ def parse_dates(text: pl.Series, pattern: str | None, label: str) -> pl.Series:
         times = times.zip_with(times.is_not_null(), _parse_times(bare, other))
     invalid = times.is_null() & bare.is_not_null()
     if invalid.any():
-        row = first_row(invalid)
+        position = first_position(invalid)
         shown = "2024-01-31" if pattern is None else pattern
         raise InputError(
-            f"{label} holds {quoted(bare[row - 1])} in row {row}, which is not a date in the format of training, "
-            f"{shown}; write it so"
+            f"{label} holds {quoted(bare[position])} in row {row_name(position)}, which is not a date in the format "
+            f"of training, {shown}; write it so"
         )
     return times
 
@@ -494,7 +494,7 @@ class MixedCells:
     name: str
     words: list[str]
     cells: int
-    row: int
+    row: int | str
     number_format: NumberFormat | None
     numbers: pl.Series | None = None
 
@@ -524,7 +524,8 @@ def detect_mixed_cells(series: pl.Series) -> MixedCells | None:
     counts = text.filter(is_word).str.strip_chars().rename("word").value_counts()
     counts = counts.sort("count", "word", descending=[True, False])
     words, different = counts["word"].to_list(), rest.str.strip_chars().drop_nulls().n_unique()
-    row, cells = first_row((text.str.strip_chars() == words[0]).fill_null(False)), present - numbers
+    is_first = (text.str.strip_chars() == words[0]).fill_null(False)
+    row, cells = row_name(first_position(is_first)), present - numbers
     few_numbers = different <= _MAX_NUMBER_CATEGORIES and 2 * different <= numbers
     if few_numbers and len(words) <= _MAX_NUMBER_CATEGORIES:
         return MixedCells(series.name, words, cells, row, None)

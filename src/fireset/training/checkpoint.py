@@ -31,6 +31,7 @@ from fireset.training.checkpoint_files import (
     write_index,
 )
 from fireset.training.history import History
+from fireset.training.pass_state import PassState
 from fireset.training.run import Run
 from fireset.training.run_identity import INITIAL_WEIGHTS, RunIdentity, combined_hash, row_hashes
 
@@ -94,6 +95,10 @@ class RunCheckpoints:
             # All workers wait until the first has deleted unfinished files.
             failure = _error_message(lambda: self._folder.prepare(resume=requested.resume)) if group.rank == 0 else ""
             _raise_on_all_workers(group, failure, requested)
+
+    def pass_state(self) -> PassState:
+        """Return where the solver stores unfinished sums over the rows."""
+        return PassState(self._folder.path, self._identity.settings)
 
     def release(self) -> None:
         """Let other runs use the folder."""

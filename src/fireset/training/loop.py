@@ -235,6 +235,7 @@ class Trainer:
         """Load a checkpoint if there is one; then start the engine and the solver."""
         self._solver.remember_start(self._network)
         self._checkpoints = RunCheckpoints(checkpoint, self._run, self._settings()) if checkpoint else None
+        self._solver.pass_state = self._checkpoints.pass_state() if self._checkpoints else None
         with self._checkpoints.released_on_error() if self._checkpoints else nullcontext():
             resumed = self._checkpoints is not None and self._checkpoints.load()
             self.resumed_at = len(self.history) if resumed else None
@@ -410,6 +411,8 @@ class Trainer:
         self._run.shard.gather_into(self._whole_network)
         self._remember_weights()
         if self._checkpoints is not None:
+            if self._solver.pass_state is not None and reason is not StopReason.TERMINATED:
+                self._solver.pass_state.clear()
             self._checkpoints.release()
         if reason is StopReason.DIVERGED:
             self._warn_diverged(best)

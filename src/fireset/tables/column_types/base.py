@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.tables.cells import is_supported, is_text, numeric_durations, quoted, refuse_type
+from fireset.tables.cells import is_supported, is_text, numeric_durations, quoted, refuse_type, row_name
 from fireset.tables.text_formats import MixedCells, TextFormat, detect_mixed_cells
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class NumericColumn(ColumnType):
         missing = np.isnan(numbers)
         if missing.any():
             if self.fill is None:  # a word for a missing number; null cells are refused before
-                row = int(missing.argmax()) + 1
+                row = row_name(int(missing.argmax()))
                 raise InputError(f"{self.label} has no number in row {row}; {FILL_REMEDY}")
             numbers = np.where(missing, self.fill, numbers)
         features = self.transform(numbers)

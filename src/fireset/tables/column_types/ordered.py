@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.tables.cells import category_text, first_row, is_unicode, listed, quoted
+from fireset.tables.cells import category_text, first_position, is_unicode, listed, quoted, row_name
 from fireset.tables.column_types.base import (
     NumericColumn,
     TrainingColumn,
@@ -59,10 +59,10 @@ class OrderedColumn(NumericColumn):
         positions = text.replace_strict(levels, range(len(levels)), default=None, return_dtype=pl.Float64)
         unknown = positions.is_null() & text.is_not_null()
         if unknown.any():
-            row = first_row(unknown)
+            position = first_position(unknown)
             raise InputError(
-                f"{self.label} holds {quoted(text[row - 1])} in row {row}, which is not in the order of training, "
-                f"{listed(self.levels, 5)}; use one of these"
+                f"{self.label} holds {quoted(text[position])} in row {row_name(position)}, which is not in the order "
+                f"of training, {listed(self.levels, 5)}; use one of these"
             )
         return positions.to_numpy()
 

@@ -22,6 +22,7 @@ from fireset.training.losses import Loss
 from fireset.training.progress import Progress
 
 if TYPE_CHECKING:
+    from fireset.training.pass_state import PassState
     from fireset.training.run import Run
 
 
@@ -64,6 +65,8 @@ class Solver(ABC):
     stalled : bool
         Set by ``step`` when no step decreases the loss and convergence is not certain: training stops with
         ``StopReason.STALLED``.
+    pass_state : PassState or None
+        Where sums of long passes over the rows are stored, in a run with checkpoints. Set before ``start``.
     run : Run
         Set by ``start`` or ``resume``.
     """
@@ -83,6 +86,7 @@ class Solver(ABC):
     forward_only: ClassVar[bool] = False
     converged: bool = False
     stalled: bool = False
+    pass_state: "PassState | None" = None
 
     run: "Run"
 

@@ -258,7 +258,15 @@ class NystromGaussNewton(GaussNewton):
             neurons, sums = self._row_engine.gradient(residual)
             directions[neurons] = sums
             coupled = self._centre_engine.jacobian_product(directions.astype(np.float64)) / self._kernel.unit
-        for block, K in self._kernel.blocks(self.run.problem.X[first:last]) if self._decoupled or grams else ():
+        parts = {"small": small, "large": large}
+        parts |= {f"{name}{k}": array for k, gram in enumerate(grams) for name, array in gram.sums.items()}
+        path, done = None, 0
+        if self.pass_state is not None:
+            inputs = {"weights": self.run.network.weights, "residual": residual, "roots": roots}
+            inputs |= {"centres": self._centres, "rows": np.array([first, last])}
+            path, done = self.pass_state.resume(inputs, parts)
+        own = self.run.problem.X[first:last]
+        for block, K in self._kernel.blocks(own, done) if self._decoupled or grams else ():
             rows = slice(first + block.start, first + block.stop)
             P = _split(K, self._directions)
             if self._decoupled:
@@ -266,6 +274,8 @@ class NystromGaussNewton(GaussNewton):
                 large += _rounded(P.T.astype(np.float64) @ residual[rows], offsets[0, 1])
             for k, gram in enumerate(grams):
                 gram.add(K, P, roots[rows, k])
+            if self.pass_state is not None and path is not None:
+                self.pass_state.save(path, block.stop, parts)
         self.passes += 1
         if not unchanged:
             self._systems = []  # frees the memory of the old ones first
@@ -361,6 +371,11 @@ class _GramSum:
         count, few = directions.shape
         self._directions, self._offsets = directions, offsets
         self._rest, self._cross, self._core = np.zeros((count, count)), np.zeros((count, few)), np.zeros((few, few))
+
+    @property
+    def sums(self) -> dict[str, np.ndarray]:
+        """The sums so far, which a checkpoint stores."""
+        return {"rest": self._rest, "cross": self._cross, "core": self._core}
 
     def add(self, R: np.ndarray, P: np.ndarray, roots: np.ndarray) -> None:
         """Add a block of rows, R (k, M) and P (k, r), with curvatures roots² (k,).

@@ -1,0 +1,261 @@
+"""A table that does not fit into memory, and its target column.
+
+The target is kept whole. Everything that is learned from the other columns, which are text formats, the encoder, the
+column map and the settings, is learned from a random sample of the rows. If the sample has no missing cell of a column
+that has some, one such row is added, so that the encoder knows of them. All other cells are treated as in prediction.
+
+The file is read three times: for the sample and the target, for the training rows, and for the rows held out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fireset._util.errors import InputError
+from fireset.distributed.process_group import current_group
+from fireset.tables.cells import named_rows, nan_as_null, quoted
+from fireset.tables.column_notes import describe_columns, warn_of_columns
+from fireset.tables.encoded import EncodedTable
+from fireset.tables.encoded_blocks import EncodedBlocks
+from fireset.tables.encoder import TableEncoder
+from fireset.tables.file_formats import COMPRESSION_SUFFIXES, TEXT_FORMATS
+from fireset.tables.problem import FeatureColumns, TableProblem, check_names, check_task_name, target_fields
+from fireset.tables.reader import parse_texts
+from fireset.tables.row_source import RowSource, check_kind, is_parquet, is_text_file, parquet_shape
+from fireset.tables.target import split_target
+from fireset.tables.text_formats import BooleanFormat, NumberFormat, TextFormat
+from fireset.training.memory import free_bytes, parse_memory
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SAMPLE_ROWS = 250_000
+_SAMPLE_CELLS = 1 << 25  # fewer rows of tables with many columns, but at least
+_MIN_SAMPLE_ROWS = 20_000
+_MISSING_ROWS = 20  # noted for each column; all may be held out, with probability 0.2²⁰
+_BYTES_PER_CELL = 60.0  # of a Parquet file that is read at once: the peak until training
+_BYTES_PER_BYTE = 14.0  # of a text file
+
+
+def needs_blocks(file: Path, memory: int | str | None) -> bool:
+    """Return whether a table is read in blocks: a folder, or a file that would not fit into memory at once.
+
+    Raise InputError for a file that would not fit, of a kind that cannot be read in blocks.
+    """
+    try:
+        if file.is_dir():
+            return True
+        if not file.is_file():
+            return False
+    except OSError:  # the reader of whole files has the message
+        return False
+    free = free_bytes(parse_memory(memory))
+    if file.suffix.lower() in COMPRESSION_SUFFIXES:
+        if Path(file.stem).suffix.lower() in TEXT_FORMATS and file.stat().st_size * _BYTES_PER_BYTE > free:
+            check_kind(file)
+        return False
+    if is_text_file(file):
+        return file.stat().st_size * _BYTES_PER_BYTE > free
+    if not is_parquet(file):
+        return False
+    try:
+        rows, columns = parquet_shape(file)
+    except InputError:
+        return False
+    return rows * columns * _BYTES_PER_CELL > free
+
+
+def read_problem(file: Path, target: str, *, memory: int | str | None = None, **reading: Any) -> TableProblem:
+    """Read a table at once, or in blocks if it is a folder or does not fit into memory.
+
+    ``reading`` are options of ``TableProblem.read``.
+    """
+    several = current_group().size > 1  # these must decide alike, and read whole files
+    if several and file.is_dir():
+        raise InputError(f"{file} is a folder, which one process reads; give a file, or train without torchrun")
+    if several or not needs_blocks(file, memory):
+        return TableProblem.read(file, target, **reading)
+    return LargeTableProblem.read_blocks(RowSource.open(file), target, **reading, memory=memory)
+
+
+class _Scan(NamedTuple):
+    """What the first pass over the rows finds."""
+
+    target: pl.Series  # whole, as in the file
+    frame: pl.DataFrame  # cells of the sample, and of rows with missing cells
+    rows: np.ndarray  # their numbers in the source, ascending
+    drawn: np.ndarray  # mask of those that were drawn at random
+    missing: dict[str, int]  # number of missing cells of each column that has some
+
+
+@dataclass(frozen=True)
+class LargeTableProblem(TableProblem):
+    """A table that is read in blocks. ``features`` and ``dropped`` have the rows ``sample_rows`` of the source only.
+
+    Attributes
+    ----------
+    source : RowSource
+    rows : (n,) array
+        Numbers in the source of the rows that have a target, ascending.
+    sample_rows : (k,) array
+        Numbers in the source of the rows of ``features``, ascending; all have a target.
+    drawn : (k,) array
+        Whether a row was drawn at random, and not added for its missing cells.
+    missing : dict of int
+        Number of missing cells of each column that has some.
+    memory : int, str or None
+        Memory limit, as in ``fireset.train``.
+    """
+
+    source: RowSource
+    rows: np.ndarray
+    sample_rows: np.ndarray
+    drawn: np.ndarray
+    missing: dict[str, int]
+    memory: int | str | None
+
+    @classmethod
+    def read_blocks(
+        cls,
+        source: RowSource,
+        target: str,
+        *,
+        task: str = "auto",
+        drop: list[str] | None = None,
+        categorical: list[str] | None = None,
+        impute: bool = True,
+        drop_missing_target: bool = False,
+        memory: int | str | None = None,
+        sample_rows: int = SAMPLE_ROWS,
+    ) -> LargeTableProblem:
+        """Read the target and a sample; "auto" finds the task from the target column."""
+        import polars as pl
+
+        check_task_name(task)
+        drop, categorical = check_names(list(source.columns), target, drop, categorical)
+        scan = _scan(source, target, sample_rows)
+        with named_rows(lambda position: source.row_name(int(scan.rows[position]))):
+            table, formats, doubts = parse_texts(scan.frame, source.decimal_comma, source.all_text)
+        for doubt in doubts:
+            warnings.warn(doubt, UserWarning, stacklevel=3)
+        numbers = f"number of {target}"  # another name than that of the target
+        whole = pl.DataFrame([_parsed(scan.target, formats, source), pl.Series(numbers, np.arange(source.n_rows))])
+        with named_rows(source.row_name):
+            known, targets = split_target(whole, target, drop_missing=drop_missing_target)
+        rows = known[numbers].to_numpy()
+        with named_rows(lambda position: source.row_name(int(rows[position]))):
+            fields = target_fields(targets, task)
+        kept = np.isin(scan.rows, rows)
+        sampled = scan.rows[kept]
+        with named_rows(lambda position: source.row_name(int(sampled[position]))):
+            found = FeatureColumns.of(table.drop(target).filter(kept), formats, drop, categorical, impute)
+        return cls(
+            *found,
+            impute=impute,
+            **fields,
+            source=source,
+            rows=rows,
+            sample_rows=sampled,
+            drawn=scan.drawn[kept],
+            missing=scan.missing,
+            memory=memory,
+        )
+
+    def split(self, share: float, seed: int, by: str | None = None) -> tuple[np.ndarray, np.ndarray, EncodedBlocks]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Hold out rows as ``TableProblem.split``, both parts in the order of the source; encode nothing yet."""
+        kept, held = (np.sort(part) for part in self.hold_out(share, seed, by))
+        chosen = self._training_sample(kept)
+        rows, features = self.sample_rows[chosen], self.features[chosen]
+        with named_rows(lambda position: self.source.row_name(int(rows[position]))):
+            encoder = TableEncoder.learn(features, categorical=self.categorical, impute=self.impute)
+            encoder = encoder.with_formats(self.formats)
+            sample = EncodedTable(encoder, encoder.encode(features), features.columns)
+        columns = self.features.columns
+        return kept, held, EncodedBlocks(encoder, columns, self.source, self.rows, sample, rows, self.memory)
+
+    def describe_columns(self, encoder: TableEncoder, training_rows: np.ndarray) -> list[dict[str, Any]]:
+        """Describe the columns by the sample, with the missing cells of all rows; warn of columns that look wrong."""
+        chosen = self._training_sample(training_rows)
+        features = self.features[chosen]
+        warn_of_columns(encoder, features, self.y[np.searchsorted(self.rows, self.sample_rows[chosen])])
+        described = describe_columns(encoder, features)
+        return [
+            one | {"missing": self.missing[one["name"]]} if "missing" in one and one["name"] in self.missing else one
+            for one in described
+        ]
+
+    def _training_sample(self, kept: np.ndarray) -> np.ndarray:
+        """Return the positions in ``features`` of the training rows to learn from.
+
+        ``kept`` are the positions of all training rows, ascending.
+        """
+        training = np.isin(self.sample_rows, self.rows[kept])
+        chosen = training & self.drawn
+        table = nan_as_null(self.features)
+        for name in self.missing:
+            if name in table.columns:
+                null = table[name].is_null().to_numpy()
+                if not (null & chosen).any() and (null & training).any():
+                    chosen[np.argmax(null & training)] = True
+        return np.flatnonzero(chosen)
+
+    def _split_column(self, name: str) -> pl.Series:
+        """Return a column of all rows that have a target, by which rows are held out."""
+        import polars as pl
+
+        parts = [block.frame for block in self.source.blocks(columns=[name])]
+        whole = _parsed(pl.concat(parts, how="vertical_relaxed")[name], self.formats, self.source)
+        return whole[self.rows]
+
+
+def _scan(source: RowSource, target: str, size: int) -> _Scan:
+    """Read all rows once: keep the target, a random sample, and rows with missing cells."""
+    import polars as pl
+
+    size = min(size, max(_MIN_SAMPLE_ROWS, _SAMPLE_CELLS // len(source.columns)), source.n_rows)
+    drawn = np.arange(source.n_rows)
+    if size < source.n_rows:
+        drawn = np.sort(np.random.default_rng(0).choice(source.n_rows, size, replace=False, shuffle=False))
+    missing: dict[str, int] = {}
+    noted: dict[str, int] = {}
+    targets, frames, rows = [], [], []
+    for block in source.blocks():
+        frame = block.frame
+        targets.append(frame[target])
+        lo, hi = np.searchsorted(drawn, [block.start, block.stop])
+        wanted = [drawn[lo:hi] - block.start]
+        table = nan_as_null(frame)
+        for series in table:
+            count = series.null_count()
+            if count and series.name != target:
+                missing[series.name] = missing.get(series.name, 0) + count
+                more = max(0, _MISSING_ROWS - noted.get(series.name, 0))
+                wanted.append(series.is_null().arg_true()[:more].to_numpy().astype(np.int64))
+                noted[series.name] = noted.get(series.name, 0) + len(wanted[-1])
+        own = np.unique(np.concatenate(wanted))
+        frames.append(frame[own])
+        rows.append(own + block.start)
+    places = np.concatenate(rows)
+    return _Scan(
+        pl.concat([series.to_frame() for series in targets], how="vertical_relaxed")[target].rechunk(),
+        pl.concat(frames, how="vertical_relaxed").rechunk(),
+        places,
+        np.isin(places, drawn),
+        missing,
+    )
+
+
+def _parsed(series: pl.Series, formats: dict[str, TextFormat], source: RowSource) -> pl.Series:
+    """Parse a column of text cells in its format, if these are numbers or booleans."""
+    import polars as pl
+
+    text_format = formats.get(series.name)
+    if series.dtype != pl.String or not isinstance(text_format, NumberFormat | BooleanFormat):
+        return series
+    with named_rows(source.row_name):
+        return text_format.parse(series, f"column {quoted(series.name)}")
