@@ -3,9 +3,10 @@
     python benchmarks/bench_distributed.py [--quick] [--only PART]
 
 Parts: workers (1 to 4 of them: weights, work, bytes on the wire), grids (the same for four workers that share the rows,
-too), kills (20 times SIGKILL, on one process and on a worker of two), blocks (what they cost), memory (n = 60,000, d =
-784, m = 10⁵ within 12G). The bytes on the wire are
-those of the loopback device in a network namespace of its own, which needs root. Results go to benchmarks/results/.
+too), centres (exchanges and sums of a round of Gauss–Newton on centres, with 1 to 8 workers), kills (20 times SIGKILL,
+on one process and on a worker of two), blocks (what they cost), memory (n = 60,000, d = 784, m = 10⁵ within 12G). The
+bytes on the wire are those of the loopback device in a network namespace of its own, which needs root. Results go to
+benchmarks/results/.
 """
 
 import json
@@ -82,6 +83,67 @@ def run_workers(quick: bool) -> list[dict]:
 
 def run_grids(quick: bool) -> list[dict]:
     return run_shapes([(4, 1), (2, 2), (1, 4)], quick)
+
+
+CENTRES = 300
+CENTRE_PROBLEM = {"rows": 16 * 4096, "features": 16, "width": 4000}
+CENTRE_SHAPES = [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (1, 8)]
+
+
+def fit_on_centres(shape: str, out: Path) -> None:
+    """A worker under torchrun: one round on centres; write down the rows of its sums and its exchanges."""
+    from fireset.distributed.process_group import joined_group
+    from fireset.distributed.worker_grid import grid, parse_grid
+    from fireset.training.solvers import NystromGaussNewton
+
+    X, y = datasets.random_sphere(CENTRE_PROBLEM["rows"], CENTRE_PROBLEM["features"])
+    options = {"threshold": 1.0, "start": "antisymmetric", "output_scale": 1000.0}
+    with joined_group() as workers, grid(**parse_grid(shape)) as laid_out:
+        groups = {id(group): group for group in (workers, *vars(laid_out).values())}
+        network = ShiftedReLUNetwork.initialize(CENTRE_PROBLEM["width"], X.shape[1], 1, **options)
+        solver = NystromGaussNewton(tol=0.03, centres=CENTRES)
+        before: list[int] = []
+
+        def exchanged() -> int:
+            return sum(getattr(group, "bytes_exchanged", 0) for group in groups.values())
+
+        result = train(network, X, y, solver=solver, tol=0.03, callbacks=[lambda _: before.append(exchanged())])
+        first, last = solver._own_blocks()
+        facts = {"summed_rows": last - first, "rows": len(solver.run.problem.X), "passes": solver.passes}
+        facts |= {"round_bytes": before[1] - before[0], "start_bytes": before[0], "loss": result.loss}
+        (out / f"{workers.rank}.json").write_text(json.dumps(facts))
+
+
+def planned_on_centres(shape: tuple[int, int], rows: int) -> dict:
+    """Bytes by docs/distributed.md: a round exchanges sums, coefficients and predictions; the start the weights."""
+    neurons, parts = shape
+    sums = 8 * sum((hi - lo) * hi for lo, hi in pairwise([0, CENTRES]))  # one tile
+    small = 8 * CENTRES * (16 + 1 + 2)  # Rᵀ B P, the gradient, coefficients with outputs at the centres
+    arrays = 8 * CENTRES * 9 if parts > 1 else 0  # weights, residuals, curvatures, targets and outputs at the centres
+    predictions = 8 * rows + 8 * CENTRES if neurons > 1 or parts == 1 else 0
+    round_bytes = predictions + (sums + small + arrays if neurons * parts > 1 else 0)
+    width, features = CENTRE_PROBLEM["width"], CENTRE_PROBLEM["features"]
+    weights = 4 * width * (features + 1) if neurons > 1 else 0
+    centres = 4 * CENTRES * features if parts > 1 else 0
+    directions = 8 * (CENTRES * 16 + CENTRES + 1)  # with the numbers of the independent centres
+    return {"planned_round_bytes": round_bytes, "planned_start_bytes": weights + centres + directions}
+
+
+def run_centres(quick: bool) -> list[dict]:
+    rows = []
+    for shape in CENTRE_SHAPES[:4] if quick else CENTRE_SHAPES:
+        with tempfile.TemporaryDirectory() as folder:
+            words = "--centres", f"{shape[0]}x{shape[1]}", folder
+            one = launch(shape[0] * shape[1], Path(__file__), *words, stdout=subprocess.PIPE)
+            out, _ = one.communicate(timeout=1200)
+            assert one.returncode == 0
+            found = [json.loads(Path(folder, f"{k}.json").read_text()) for k in range(shape[0] * shape[1])]
+        most = {name: max(one[name] for one in found) for name in found[0]}
+        row = {"grid": f"{shape[0]}x{shape[1]}", **most, "wire_bytes": int(out.split()[-1])}
+        row |= {"largest_share_over_mean": most["summed_rows"] * len(found) / sum(one["summed_rows"] for one in found)}
+        rows.append(row | planned_on_centres(shape, most["rows"]))
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
 
 
 def run_shapes(shapes: list[tuple[int, int]], quick: bool) -> list[dict]:
@@ -338,6 +400,19 @@ def to_markdown(results: dict) -> str:
                 f"{row['wire_bytes']:,.0f} ({row['planned_wire_bytes']:,}) |"
             )
         lines.append("")
+    if results.get("centres"):
+        sizes = f"n = {CENTRE_PROBLEM['rows']:,}, d = {CENTRE_PROBLEM['features']}, m = {CENTRE_PROBLEM['width']:,}"
+        lines += [f"A default fit of many rows: {sizes}, {CENTRES} centres, float32:", ""]
+        lines += ["| grid | rows of a worker | rows of its sums, / mean | loss | bytes at the start (plan) | "]
+        lines[-1] += "of a round (plan) |"
+        lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
+        for row in results["centres"]:
+            lines.append(
+                f"| {row['grid']} | {row['rows']:,} | {row['summed_rows']:,}, {row['largest_share_over_mean']:.2f} | "
+                f"{row['loss']:.8g} | {row['start_bytes']:,} ({row['planned_start_bytes']:,}) | "
+                f"{row['round_bytes']:,} ({row['planned_round_bytes']:,}) |"
+            )
+        lines.append("")
     for row in results.get("kills", []):
         lines.append(
             f"{row['workers']} workers, {row['kills']} times SIGKILL: {row['half_written']} checkpoints half written, "
@@ -361,11 +436,20 @@ def to_markdown(results: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS = {"workers": run_workers, "grids": run_grids, "kills": run_kills, "blocks": run_blocks, "memory": run_memory}
+PARTS = {
+    "workers": run_workers,
+    "grids": run_grids,
+    "centres": run_centres,
+    "kills": run_kills,
+    "blocks": run_blocks,
+    "memory": run_memory,
+}
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
         work_as_one(sys.argv[2], int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
+    elif sys.argv[1:2] == ["--centres"]:
+        fit_on_centres(sys.argv[2], Path(sys.argv[3]))
     else:
         run_parts("distributed", PARTS, to_markdown)

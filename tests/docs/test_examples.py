@@ -23,7 +23,7 @@ SLOW = {  # with figures, large problems, or several processes
     "fit_surface": ["--width", "300", "--seconds", "2", "--out", "figure.png"],
     "regression_table": ["--width", "300", "--out", "figure.png"],
 }
-ELSEWHERE = {"serve_model"}  # run by test_newcomers.py
+ELSEWHERE = {"serve_model", "ray_train"}  # run by test_newcomers.py and test_launchers.py
 
 
 def run(example: str, arguments: list[str], folder: Path) -> str:

@@ -325,3 +325,19 @@ def test_narrow_networks_use_gradient_descent():
         model = ShiftedReLURegressor(width=width, random_state=0)
         model.prepare(X, X[:, 0])
         assert model.solver_ == solver
+
+
+def test_a_slow_system_renews_the_preconditioner_of_other_curvatures(monkeypatch):
+    """A partial factor is made again only if curvatures have changed since; few changed rows can make it useless."""
+    monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", 10)
+    monkeypatch.setattr(linear_solver, "_MAX_CHOLESKY_ROWS", 10)
+    monkeypatch.setattr(linear_solver, "_MAX_PIVOTS", 20)
+    rows, solver = sphere(RNG, 300, 5), GaussNewton(ridge=1.0)
+    Trainer(network(scale=100.0), rows, rows[:, 0], solver=solver, engine="data").evaluate()
+    linear, right = solver._linear, RNG.standard_normal((300, 1))
+    for changed, kept in ((0, True), (3, False)):
+        roots = np.ones((300, 1))
+        roots[:changed] = 5.0
+        solution = linear.solve(linear.system(roots, 1e-3), right, lambda *_: False)
+        assert solution.products == linear_solver.MAX_PRODUCTS
+        assert (linear._preconditioner is not None) == kept

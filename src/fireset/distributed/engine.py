@@ -127,7 +127,7 @@ class NeuronShardEngine(_ShardedEngine):
 
     def common_counts(self, dtype=np.float64) -> np.ndarray:
         """Exchanges n² counts, some rows at a time; otherwise as ``Engine.common_counts``."""
-        return _sum_in_place(self.inner.common_counts(dtype), self._group)
+        return sum_in_place(self.inner.common_counts(dtype), self._group)
 
     def common_count_columns(self) -> "ShardedCountColumns":
         return ShardedCountColumns(self.inner.common_count_columns(), self._group)
@@ -160,14 +160,14 @@ class RowShardEngine(_ShardedEngine):
         return NeuronGradients(neurons, total[neurons])
 
     def output_gradient(self, residual: np.ndarray) -> np.ndarray:
-        return _sum_in_place(self.inner.output_gradient(residual), self._group)
+        return sum_in_place(self.inner.output_gradient(residual), self._group)
 
     def _summed_gradients(self, residual: np.ndarray) -> np.ndarray:
         """Return the gradients of all neurons, (m_i, d). With many rows per worker almost all neurons are active."""
         neurons, rows = self.inner.gradient(residual)
         total = np.zeros_like(self.network.weights)
         total[neurons] = rows
-        return _sum_in_place(total, self._group)
+        return sum_in_place(total, self._group)
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
         return self.inner.jacobian_product(directions)
@@ -201,13 +201,13 @@ class ShardedCountColumns(CommonCountColumns):
         self._inner, self._group = inner, group
 
     def diagonal(self) -> np.ndarray:
-        return _sum_in_place(self._inner.diagonal(), self._group)
+        return sum_in_place(self._inner.diagonal(), self._group)
 
     def table(self, samples: np.ndarray) -> np.ndarray:
-        return _sum_in_place(self._inner.table(samples), self._group)
+        return sum_in_place(self._inner.table(samples), self._group)
 
     def counts(self, samples: np.ndarray) -> np.ndarray:
-        return _sum_in_place(self._inner.counts(samples), self._group)
+        return sum_in_place(self._inner.counts(samples), self._group)
 
 
 class _SummedOutputLayer(OutputLayer):
@@ -224,7 +224,7 @@ class _SummedOutputLayer(OutputLayer):
         return self._inner.gradient(residual * self._scale)
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
-        return _sum_in_place(self._inner.jacobian_product(directions) * self._scale, self._group)
+        return sum_in_place(self._inner.jacobian_product(directions) * self._scale, self._group)
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
         return self._summed(self._inner.tangent_product(direction))
@@ -243,7 +243,7 @@ class _SummedOutputLayer(OutputLayer):
 
     def _summed(self, table: np.ndarray) -> np.ndarray:
         table *= table.dtype.type(self._scale**2)
-        return _sum_in_place(table, self._group)
+        return sum_in_place(table, self._group)
 
 
 class _RowShardOutputLayer(OutputLayer):
@@ -256,7 +256,7 @@ class _RowShardOutputLayer(OutputLayer):
         self._inner, self._group = inner, group
 
     def gradient(self, residual: np.ndarray) -> np.ndarray:
-        return _sum_in_place(self._inner.gradient(residual), self._group)
+        return sum_in_place(self._inner.gradient(residual), self._group)
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
         return self._inner.jacobian_product(directions)
@@ -294,14 +294,14 @@ class RowShardCountColumns(CommonCountColumns):
 
     def diagonal(self) -> np.ndarray:
         """Return the number of active neurons of every row of this worker, (n_j,)."""
-        return _sum_in_place(self._columns.diagonal(), self._neuron_group)
+        return sum_in_place(self._columns.diagonal(), self._neuron_group)
 
     def table(self, samples: np.ndarray) -> np.ndarray:
-        return _sum_in_place(self._columns.table_of(self._bits(samples)), self._neuron_group)
+        return sum_in_place(self._columns.table_of(self._bits(samples)), self._neuron_group)
 
     def counts(self, samples: np.ndarray) -> np.ndarray:
         """Return (len(samples), n_j)."""
-        return _sum_in_place(self._columns.counts_with(self._bits(samples)), self._neuron_group)
+        return sum_in_place(self._columns.counts_with(self._bits(samples)), self._neuron_group)
 
     def _bits(self, samples: np.ndarray) -> np.ndarray:
         return self._shares.select(self._columns.bits, samples)
@@ -314,8 +314,17 @@ def _needs_all_rows(method: str, instead: str, group: ProcessGroup) -> InputErro
     )
 
 
-def _sum_in_place(table: np.ndarray, group: ProcessGroup) -> np.ndarray:
+def sum_over_workers(engine: Engine, shard: NetworkShard, row_group: ProcessGroup = SINGLE_PROCESS) -> Engine:
+    """Return the engine of this worker's neurons and rows with the sums over all workers that it needs."""
+    if shard.group is not SINGLE_PROCESS:
+        engine = NeuronShardEngine(engine, shard)
+    return RowShardEngine(engine, row_group) if row_group.size > 1 else engine
+
+
+def sum_in_place(table: np.ndarray, group: ProcessGroup) -> np.ndarray:
     """Replace ``table`` by its sum over all workers, in parts: the exchanged numbers may take four times its memory."""
+    if group.size == 1:
+        return table
     flat = table.reshape(-1)
     for lo in range(0, len(flat), _NUMBERS_PER_EXCHANGE):
         some = slice(lo, lo + _NUMBERS_PER_EXCHANGE)

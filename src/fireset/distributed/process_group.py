@@ -259,10 +259,11 @@ def _environment_problem() -> str:
 def joined_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
     """Join the workers that torchrun started, and leave the group at the end of the block.
 
-    Without torchrun the group is that of ``current_group``. All workers must join within ten minutes, or ``timeout`` if
+    A group that exists, as in a worker of Ray Train, is used and not left. Without torchrun, and without its variables,
+    the group is that of ``current_group``. All workers must join within ten minutes, or ``timeout`` if
     that is longer. Afterwards a worker that does not answer within ``timeout`` in an exchange is considered lost.
     """
-    if not launched_by_torchrun():
+    if current_group() is not SINGLE_PROCESS or not launched_by_torchrun():
         yield current_group()
         return
     _check_environment()

@@ -129,6 +129,19 @@ class RowShares:
         drawn[own] = self.first + _first_above(cumulative[1:], (place - np.r_[0.0, ends][owner])[own])
         return np.array(self.group.all_reduce_exact(np.empty(0), drawn.tolist())[1], np.int64)
 
+    def draw_distinct(self, weight: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Return ``count`` different row numbers, ascending, drawn one after the other from the rows that are left.
+
+        ``weight`` (n_j,) is positive for at least ``count`` rows. Otherwise as ``draw``; ``rng`` has the same state on
+        all workers.
+        """
+        weight, found = weight.copy(), np.empty(0, np.int64)
+        while len(found) < count:
+            new = self.draw(weight, rng.random(count - len(found)))
+            weight[self.own(new)] = 0.0
+            found = np.union1d(found, new)
+        return found
+
 
 def _first_above(ends: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the first index of ascending ``ends`` that exceeds each place; for a place at the end, that of the end."""

@@ -87,13 +87,27 @@ class NetworkShard:
         return self.group.all_reduce_exact(self.local.predict(X) * self.scale)[0]
 
     def gather_into(self, network: "ShiftedReLUNetwork | NetworkShard") -> None:
-        """Copy the weights and output weights of all workers' neurons into ``network``."""
-        if isinstance(network, NetworkShard) or self.group.size == 1:
-            return
-        for rank in range(self.group.size):
-            lo, hi = self.group.neuron_range(rank, network.width)
-            self.group.broadcast(network.weights[lo:hi], source=rank)
-            self.group.broadcast(network.output_weights[lo:hi], source=rank)
+        """Copy the weights and output weights of all neurons into ``network``, of which ``local`` is a view."""
+        if not isinstance(network, NetworkShard):
+            self._gather(network.weights, network.output_weights)
+
+    def _gather(self, *arrays: np.ndarray) -> None:
+        """Complete arrays with one row for each neuron, (m, …), which contain those of this worker."""
+        for rank in range(self.group.size) if self.group.size > 1 else ():
+            lo, hi = self.group.neuron_range(rank, self.width)
+            for array in arrays:
+                self.group.broadcast(array[lo:hi], source=rank)
+
+    def whole(self) -> ShiftedReLUNetwork:
+        """Return the network of the neurons of all workers with the same rows: a copy, of m·(d + c) numbers."""
+        if self.group.size == 1:
+            return self.local
+        local, own = self.local, slice(self.first, self.first + self.local.width)
+        weights = np.empty((self.width, local.n_features), local.dtype)
+        outputs = np.empty((self.width, local.n_outputs), local.output_weights.dtype)
+        weights[own], outputs[own] = local.weights, local.output_weights
+        self._gather(weights, outputs)
+        return ShiftedReLUNetwork(weights, outputs, local.threshold, local.output_scale)
 
     def save(self, path: str | os.PathLike, description: dict[str, Any] | None = None, **arrays: np.ndarray) -> None:
         """Write a model of several files: each worker writes its shard next to ``path``; ``path`` lists them.

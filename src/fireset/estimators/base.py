@@ -20,7 +20,7 @@ from fireset._util.parallel import one_blas_thread
 from fireset._util.text import percent, print_status
 from fireset.distributed.agreement import check_same
 from fireset.distributed.process_group import current_group
-from fireset.distributed.shard import initialize
+from fireset.distributed.shard import NetworkShard, initialize
 from fireset.distributed.worker_grid import current_grid
 from fireset.engines.base import Engine
 from fireset.engines.registry import batch_engine, create, engine_class
@@ -202,15 +202,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _suits_centres(self, rows: int, columns: int, outputs: int) -> bool:
         """Return whether "nystrom" is faster and as accurate as "gauss-newton" for this many dense rows.
 
-        It needs one process, the default engine, a loss that one round minimizes, and a nearly linear network. Several
-        outputs need an orthogonal start, with as many copies of each neuron.
+        It needs the default engine, a loss that one round minimizes, and a nearly linear network. Several outputs need
+        an orthogonal start, with as many copies of each neuron.
         """
         return (
             rows >= _MIN_ROWS_FOR_CENTRES
             and (outputs == 1 or rows * outputs >= _MIN_TARGETS_FOR_CENTRES)
             and outputs <= _MAX_OUTPUTS_FOR_CENTRES
             and columns <= _MAX_COLUMNS_FOR_CENTRES
-            and current_group().size == 1
             and self.engine == "auto"
             and self.start != "paper"
             and self.output_scale == "auto"
@@ -299,9 +298,19 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         self.n_iter_ = 0
         self._batch_rate = None
         if on_centres and choose and self.bias == "auto" and not is_sparse(Z):
-            bias = choose_bias(self.network_, self.sphere_, Z, targets, weight)
+            bias = self._choose_bias_on_first_worker(Z, targets, weight)
             self.settings_, self.sphere_ = replace(self.settings_, bias=bias), replace(self.sphere_, bias=bias)
         return self.sphere_.map_standardized(Z)
+
+    def _choose_bias_on_first_worker(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> float:
+        """Return ``choose_bias`` of the network of all neurons, which the first worker computes."""
+        workers, network = current_group(), self.network_
+        whole = network.whole() if isinstance(network, NetworkShard) else network
+        shared = np.zeros(1)
+        if workers.rank == 0:
+            shared[0] = choose_bias(whole, self.sphere_, Z, targets, weight)
+        workers.broadcast(shared, source=0)
+        return float(shared[0])
 
     def _mapped_blocks(self, X: EncodedBlocks) -> np.ndarray:
         """Map all rows, after ``_begin`` has learned from the sample."""

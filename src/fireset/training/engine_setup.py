@@ -1,8 +1,7 @@
 """The choice of an engine for a run, within the available memory, with its kernels compiled."""
 
 from fireset._util.errors import InputError
-from fireset.distributed.engine import NeuronShardEngine, RowShardEngine
-from fireset.distributed.process_group import SINGLE_PROCESS
+from fireset.distributed.engine import sum_over_workers
 from fireset.distributed.shard import NetworkShard
 from fireset.engines.base import Engine
 from fireset.engines.registry import REFERENCE, choose, create, names_with
@@ -41,19 +40,19 @@ def set_up_engine(
         engine = create(engine) if isinstance(engine, str) else engine
     _check_engine(engine, solver, shard)
     engine.check_input(X)
-    # Where workers share the rows: the gradient of this worker's rows and that of all rows.
-    gradients = 2.0 if problem.row_group.size > 1 else 0.0
+    # Where workers share the rows: the gradient of this worker's rows and that of all rows. Where they share the
+    # neurons: those of all workers, for solvers on centres.
+    copies = 2.0 if problem.row_group.size > 1 else 0.0
+    copies += 2.0 * shard.group.size if solver.forward_only and shard.group.size > 1 else 0.0
     engine = within_memory(
         engine,
         network,
         n_samples,
-        solver_bytes=lambda part: solver.extra_bytes(part, n_samples) + gradients * part.weights.nbytes,
+        solver_bytes=lambda part: solver.extra_bytes(part, n_samples) + copies * part.weights.nbytes,
         limit=memory,
     )
-    if shard.group is not SINGLE_PROCESS and not solver.batch_size:  # batches are for one process
-        engine = NeuronShardEngine(engine, shard)
-    if problem.row_group.size > 1:
-        engine = RowShardEngine(engine, problem.row_group)
+    if not solver.batch_size:  # batches are for one process
+        engine = sum_over_workers(engine, shard, problem.row_group)
     index = engine.index_kind(network, n_samples)
     compile_kernels(
         engine.name,

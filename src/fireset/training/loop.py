@@ -180,7 +180,7 @@ class Trainer:
             check_same(workers, {"rows": whole.n_rows, **whole.fingerprints()})
         self._loss_name = str(loss)
         loss = loss.for_targets(whole.targets, whole.weight)
-        problem = whole.share(shard.grid.same_neurons)
+        problem = whole.share(shard.grid.same_neurons, self._solver.row_unit)
         started = time.perf_counter()
         engine = set_up_engine(engine, shard, problem, self._solver, max_iter=max_iter, memory=memory)
         self._compile_seconds = time.perf_counter() - started
@@ -338,7 +338,7 @@ class Trainer:
             raise InputError("a run with checkpoints keeps to its rows; leave checkpoint out, or make another Trainer")
         self._check_weights()
         whole = TrainingProblem.check(self._network, X, y, self._run.loss, sample_weight, any_norm=self._any_norm)
-        problem = whole.share(self._run.shard.grid.same_neurons)
+        problem = whole.share(self._run.shard.grid.same_neurons, self._solver.row_unit)
         restart = self._rolled_back or not equal_rows(problem.X, self.problem.X)
         rolled_back, self._clock, self.start_seconds = self._rolled_back, Clock(), 0.0
         self._begin(self._run.on(problem))

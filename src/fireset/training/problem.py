@@ -89,15 +89,18 @@ class TrainingProblem:
             weight_unit=weight_unit,
         )
 
-    def share(self, group: ProcessGroup) -> "TrainingProblem":
-        """Return a copy of this worker's rows. Training and validation rows are each distributed evenly."""
+    def share(self, group: ProcessGroup, unit: int = 1) -> "TrainingProblem":
+        """Return a copy of this worker's rows. Training and validation rows are each distributed evenly.
+
+        Shares of the training rows begin at multiples of ``unit`` if there are as many units as workers.
+        """
         if group.size == 1:
             return self
         held = int(self.held_out.sum())
         trained = self.n_rows - held
         if trained < group.size:
             raise InputError(f"X must have a row for each of the {group.size} shares of the rows, got {trained}")
-        rows = np.r_[_range_of(group, trained), trained + _range_of(group, held)]
+        rows = np.r_[_range_of(group, trained, unit), trained + _range_of(group, held)]
         return TrainingProblem(
             self.X[rows],
             self.targets[rows],
@@ -169,9 +172,12 @@ class WholeProblem(NamedTuple):
     fingerprints: dict[str, str]
 
 
-def _range_of(group: ProcessGroup, count: int) -> np.ndarray:
-    """Return the indices of this worker's rows: contiguous ranges whose lengths differ by at most one."""
-    return np.arange(count * group.rank // group.size, count * (group.rank + 1) // group.size)
+def _range_of(group: ProcessGroup, count: int, unit: int = 1) -> np.ndarray:
+    """Return the indices of this worker's rows: contiguous ranges whose lengths differ by at most one unit."""
+    unit = unit if count >= unit * group.size else 1
+    units = -(-count // unit)
+    first, end = (min(units * rank // group.size * unit, count) for rank in (group.rank, group.rank + 1))
+    return np.arange(first, end)
 
 
 def fingerprint(array: Rows) -> str:

@@ -54,6 +54,8 @@ class Solver(ABC):
         Whether every step follows the gradient, as in the paper.
     uses_centres : bool
         Whether the weights move in the span of the gradients of some rows, the centres.
+    row_unit : int
+        Workers' shares of the training rows begin at multiples of this number, where there are enough rows.
     uses_tangent_products : bool
         Whether it multiplies by the tangent kernel instead of calling ``engine.step``; the kernels of the other kind
         are not compiled.
@@ -61,6 +63,7 @@ class Solver(ABC):
         Whether ``trained_outputs`` may be any scale, which the estimators then choose by leave-one-out.
     forward_only : bool
         Whether it calls no method of the engine but ``forward``. "auto" is then an engine without preprocessing.
+        The memory of the initial weights of all neurons, on every worker, is counted.
     converged : bool
         Set by ``step`` when no further step is worthwhile: training stops with ``StopReason.TOL``.
     stalled : bool
@@ -83,6 +86,7 @@ class Solver(ABC):
     shares_rows: bool = False
     is_descent: ClassVar[bool] = False
     uses_centres: ClassVar[bool] = False
+    row_unit: ClassVar[int] = 1
     uses_tangent_products: ClassVar[bool] = False
     chooses_output_scale: ClassVar[bool] = False
     forward_only: ClassVar[bool] = False

@@ -23,7 +23,7 @@ predicted reduction of an undamped step is below ``tol`` of the objective and a 
 It has stalled when no damped step reduces the objective.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -199,11 +199,15 @@ class GaussNewton(Solver):
         u = problem.shares.select(run.engine.forward(), rows)
         targets, weight = problem.shares.select(problem.targets, rows), problem.shares.select(problem.weight, rows)
         kernel = self._linear.kernel_block(rows)
+        return self._choose_on_first_worker(lambda: choose_ridge(kernel, run.loss, u, targets, weight))
+
+    def _choose_on_first_worker(self, choose: Callable[[], LeaveOneOutFit]) -> float:
+        """Return the ridge that the first worker chooses, and store its leave-one-out error."""
         shared = np.zeros(2)
-        if run.group.rank == 0:
-            found = choose_ridge(kernel, run.loss, u, targets, weight)
+        if self.run.group.rank == 0:
+            found = choose()
             shared[:] = found.ridge, found.error
-        run.group.broadcast(shared, source=0)
+        self.run.group.broadcast(shared, source=0)
         self.leave_one_out_error = float(shared[1])
         return float(shared[0])
 

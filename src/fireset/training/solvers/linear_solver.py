@@ -143,7 +143,7 @@ class LinearSolver:
 
     def solve(self, system: KernelSystem, right: np.ndarray, enough: StoppingTest) -> Solution:
         """Solve (R J Jᵀ R + ν) z = right, starting from the last solution."""
-        if self._preconditioner is None or self._is_reweighted(system.roots):
+        if self._preconditioner is None or self._reweighted_share(system.roots) > _REWEIGHTED_SHARE:
             self._preconditioner = self._make_preconditioner(system)
         start = None if self.dual is None else divided(self.dual, system.roots)
         solution = conjugate_residuals(
@@ -151,8 +151,11 @@ class LinearSolver:
         )
         self.dual = system.roots * solution.z
         self.reached_limit = solution.products >= MAX_PRODUCTS
-        if solution.products > _REFACTOR_PRODUCTS and self._kernel is not None:
-            self._preconditioner = self._kernel = None  # a new partial factor would be no better than the old one
+        # A new partial factor would be no better than the old one, unless it is for other curvatures.
+        if solution.products > _REFACTOR_PRODUCTS and (
+            self._kernel is not None or self._reweighted_share(system.roots) > 0.0
+        ):
+            self._preconditioner = self._kernel = None
         few_rows = self._run.problem.n_rows <= _FULL_CHOLESKY_ROWS
         several = self._run.network.n_outputs > 1 and few_rows  # else they need much memory
         if self.reached_limit and several and not self.separate_outputs:
@@ -169,12 +172,12 @@ class LinearSolver:
             return kernel[np.ix_(rows, rows)] if len(kernel) else kernel
         return self._kernel_columns().submatrix(rows)
 
-    def _is_reweighted(self, roots: np.ndarray) -> bool:
-        """Return whether the curvatures of many rows have changed much since the preconditioner was made."""
+    def _reweighted_share(self, roots: np.ndarray) -> float:
+        """Return the share of the rows whose curvatures have changed much since the preconditioner was made."""
         made = self._preconditioner_roots
         changes = np.abs(np.log(np.divide(roots, made, out=np.ones_like(roots), where=(roots > 0) & (made > 0))))
         changed, size = self._shares.totals(float((changes > _REWEIGHTED_CHANGE).sum()), changes.size)
-        return changed > _REWEIGHTED_SHARE * size
+        return changed / size
 
     def _make_preconditioner(self, system: KernelSystem) -> Preconditioner:
         """Make a preconditioner from the kernel, which may be a few iterations old: it hardly changes.

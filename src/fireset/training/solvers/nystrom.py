@@ -21,19 +21,28 @@ Three approximations, none of which affects the reported loss, which is that of 
 3. The kernel between different outputs is 0 at an orthogonal start. At other starts its entries are noise of order
    1/√m: the matrix leaves them out, and the gradient J_M Jᵀe includes them, by a dense pass over all pairs, so that
    further rounds converge to the optimum over the span.
+
+Of several workers each makes these sums over some blocks of its rows, with the initial weights of all neurons; the sums
+are added, and the first worker solves the system. A round exchanges about M²/2 + M c numbers, whatever the number of
+rows. Blocks are the same for any grid, and sums over blocks do not depend on their order (``_rounded``), so that γ has
+the same bits for any number of workers.
 """
 
+from math import frexp
 from typing import Any
 
 import numpy as np
 
 from fireset._util.checks import whole_number
 from fireset._util.cholesky import cholesky_solve, cholesky_with_jitter
-from fireset._util.errors import InputError
 from fireset._util.parallel import parallel_map
+from fireset.distributed.engine import sum_in_place, sum_over_workers
+from fireset.distributed.process_group import ProcessGroup
+from fireset.distributed.shard import NetworkShard
 from fireset.engines.centre_kernel import BLOCK_ROWS, CentreKernel
 from fireset.engines.registry import REFERENCE, create
 from fireset.network import ShiftedReLUNetwork
+from fireset.theory.leave_one_out import LeaveOneOutFit
 from fireset.training.run import Run
 from fireset.training.solvers.gauss_newton import GaussNewton, _Point, _Proposal, choose_ridge
 
@@ -44,6 +53,7 @@ _LARGE_DIRECTIONS = 16  # directions of the centres that are summed in float64
 _POWER_STEPS = 4  # orthogonal iterations that find these directions
 _DEPENDENT_EPS = 32.0  # times eps of float32 and the largest diagonal entry: below, a centre depends on others
 _MAX_SYSTEMS = 16  # outputs with curvatures of their own; with more, all use the largest curvature of a row
+_MAX_SIZE = 1e300  # of sums that are made in any order
 _NEGLIGIBLE_GAIN = 0.3  # of ``tol`` of the objective: gain of a further round, estimated at the centres
 
 
@@ -72,7 +82,7 @@ class NystromGaussNewton(GaussNewton):
     label = "Gauss–Newton on centres"
     forward_only = True
     chooses_output_scale = False
-    shares_rows = False
+    row_unit = BLOCK_ROWS
 
     def __init__(self, ridge: float | str = "auto", tol: float = 1e-3, centres: int | None = None):
         super().__init__(ridge, tol)
@@ -81,51 +91,73 @@ class NystromGaussNewton(GaussNewton):
 
     def _reset(self, run: Run) -> None:
         super()._reset(run)
-        if run.group.size > 1:
-            raise InputError(
-                f"solver='nystrom' needs a single process, got {run.group.size} workers; use solver='gauss-newton'"
-            )
-        network, problem = run.network, run.problem
-        weight = problem.weight
-        count = min(self._max_centres(network), np.count_nonzero(weight))
-        drawn = np.random.default_rng(0).choice(len(weight), count, replace=False, p=weight / weight.sum())
-        start = ShiftedReLUNetwork(
-            self._initial_weights, network.output_weights, network.threshold, network.output_scale
-        )
-        self._kernel = CentreKernel(start, problem.X[drawn])
-        independent, self._factor = _independent(self._kernel.matrix)
-        self._kernel.keep(independent)
-        self._centres, self.n_centres = drawn[independent], len(independent)
-        self._directions = _large_directions(self._kernel.matrix)
+        network, shard, shares, weight = run.network, run.shard, run.problem.shares, run.problem.weight
+        total, positive = shares.totals(float(weight.sum()), float(np.count_nonzero(weight)))
+        count = min(self._max_centres(network), round(positive))
+        self._drawn = shares.draw_distinct(weight, count, np.random.default_rng(0))
+        own = ShiftedReLUNetwork(self._initial_weights, network.output_weights, network.threshold, network.output_scale)
+        start = NetworkShard(own, shard.first, shard.width, shard.grid).whole()
+        self._kernel = CentreKernel(start, shares.select(run.problem.X, self._drawn))
+        self._keep_independent()
+        self._centres, self.n_centres = self._drawn[self._independent], len(self._independent)
         # Σ f over all rows is estimated by Σ f/weight over the centres, times this number.
-        self._rows_per_centre = float(weight.sum()) / max(self.n_centres, 1)
-        self._centre_engine = create(REFERENCE)  # J_M and its transpose, at the initial weights
-        self._centre_engine.start(start, self._kernel.centres)
-        by_copy = network.output_weights.reshape(self._kernel.copies, -1, network.n_outputs)
+        self._rows_per_centre = total / max(self.n_centres, 1)
+        # J_M and its transpose at the initial weights, in float64: a step is rounded once, in the same way on any grid.
+        self._centre_engine = sum_over_workers(create(REFERENCE), shard)
+        double = (array.astype(np.float64) for array in (own.weights, own.output_weights))
+        self._centre_engine.start(
+            ShiftedReLUNetwork(*double, own.threshold, own.output_scale),
+            self._kernel.centres.astype(np.float64, copy=False),
+        )
+        by_copy = start.output_weights.reshape(self._kernel.copies, -1, network.n_outputs)
         self._zero_at_start = not by_copy.sum(axis=0).any()
         products = np.einsum("qrk,qrl->rkl", by_copy, by_copy)
         self._decoupled = bool((products == len(by_copy) * np.eye(network.n_outputs)).all())
         if not self._decoupled:
-            self._row_engine = create(REFERENCE, forward_only=True)  # Jᵀ of all rows, at the initial weights
-            self._row_engine.start(start, problem.X)
-        self._systems: list[_System] = []
-        self._system_roots = np.empty((0, 0))
+            # Jᵀ of all rows, at the initial weights
+            self._row_engine = sum_over_workers(create("dense", forward_only=True), shard, run.problem.row_group)
+            self._row_engine.start(own, run.problem.X)
+        self._systems: list[_System] = []  # on the first worker
+        self._system_roots: np.ndarray | None = None
         self._expected: np.ndarray | None = None  # ∂L/∂u at the centres that the last round predicts
+
+    def _keep_independent(self) -> None:
+        """Select independent centres on the first worker; the others need their numbers and the large directions."""
+        group, drawn = self.run.group, len(self._drawn)
+        found = np.zeros(drawn + 1, np.int64)
+        if group.rank == 0:
+            independent, self._factor = _independent(self._kernel.matrix)
+            found[0], found[1 : len(independent) + 1] = len(independent), independent
+        group.broadcast(found, source=0)
+        self._independent = found[1 : found[0] + 1]
+        self._kernel.keep(self._independent)
+        self._directions = np.zeros((found[0], min(_LARGE_DIRECTIONS, found[0])))
+        if found[0]:
+            if group.rank == 0:
+                self._directions[:] = _large_directions(self._kernel.matrix)
+            group.broadcast(self._directions, source=0)
+
+    def _at_centres(self, own: np.ndarray) -> np.ndarray:
+        """Return the entries of an array over this worker's rows, (n_j, …), at the centres, from all workers."""
+        return self.run.problem.shares.select(own, self._drawn)[self._independent]
 
     def _max_centres(self, network: ShiftedReLUNetwork) -> int:
         return self._given_centres or (CENTRES if network.n_outputs == 1 else SHARED_CENTRES)
 
     def _choose_ridge(self) -> float:
         """Choose the ridge on the centres. All have one weight: they were drawn in proportion to theirs."""
-        problem = self.run.problem
+        run, problem = self.run, self.run.problem
         if not self.n_centres:
             return 1.0
-        weight = np.full(self.n_centres, float(problem.weight[problem.weight > 0].mean()))
-        kernel = (self._kernel.matrix * self._kernel.unit).astype(self.run.network.dtype)
-        start, targets = self._centre_engine.forward(), problem.targets[self._centres]
-        found = choose_ridge(kernel, self.run.loss, start, targets, weight)
-        self.leave_one_out_error = found.error
-        return found.ridge
+        total, positive = problem.total(float(problem.weight.sum()), float(np.count_nonzero(problem.weight)))
+        weight = np.full(self.n_centres, total / positive)
+        start, targets = self._centre_engine.forward(), self._at_centres(problem.targets)
+
+        def choose() -> LeaveOneOutFit:
+            kernel = (self._kernel.matrix * self._kernel.unit).astype(run.network.dtype)
+            return choose_ridge(kernel, run.loss, start, targets, weight)
+
+        return self._choose_on_first_worker(choose)
 
     def predictions(self) -> np.ndarray | None:
         """Return zeros where copies of neurons cancel, as at an antisymmetric start, else None.
@@ -133,9 +165,10 @@ class NystromGaussNewton(GaussNewton):
         Zeros need no forward pass.
         """
         run = self.run
-        if not (self._zero_at_start and np.array_equal(run.network.weights, self._initial_weights)):
+        at_start = self._zero_at_start and np.array_equal(run.network.weights, self._initial_weights)
+        if not run.group.all_true(at_start):
             return None
-        run.engine.work.active_pairs = round(self._kernel.active_per_centre * len(run.problem.X))
+        run.engine.work.active_pairs = round(self._kernel.active_per_centre * run.problem.n_rows)
         return np.zeros((len(run.problem.X), run.network.n_outputs))
 
     def _move(self, point: _Point) -> None:
@@ -152,75 +185,128 @@ class NystromGaussNewton(GaussNewton):
         """
         if self._expected is None:
             return False
-        run, rows = self.run, self._centres
-        weight = run.problem.weight[rows]
-        targets, u = run.problem.targets[rows], point.predictions[rows]
+        run, problem = self.run, self.run.problem
+        weight, targets, u, residual = (
+            self._at_centres(own) for own in (problem.weight, problem.targets, point.predictions, point.residual)
+        )
         b = np.maximum(run.loss.curvatures(u, targets, weight), 1e-300)
-        gain = 0.5 * ((point.residual[rows] - self._expected) ** 2 / b).sum(axis=1) @ (1.0 / weight)
-        return float(gain) * self._rows_per_centre <= _NEGLIGIBLE_GAIN * self._tol * point.objective
+        gain = 0.5 * ((residual - self._expected) ** 2 / b).sum(axis=1) @ (1.0 / weight)
+        small = float(gain) * self._rows_per_centre <= _NEGLIGIBLE_GAIN * self._tol * point.objective
+        return run.group.all_true(small)
 
     def _propose(self, point: _Point, *, strict: bool = False) -> _Proposal:  # noqa: ARG002 - systems are factored
-        run, unit, L = self.run, self._kernel.unit, self._factor
-        ridge, shift = self._ridge / unit, (self._ridge + self._damping) / unit
+        run, unit = self.run, self._kernel.unit
+        ridge = self._ridge / unit
         curvatures = run.loss.curvatures(point.predictions, run.problem.targets, run.problem.weight)
         gradient = self._sum_rows(point.residual, np.sqrt(curvatures))
-        gradient += ridge * self._centre_engine.jacobian_product(run.network.weights - self._initial_weights)
-        right = _solve(L, gradient)
-        z, reduction = np.empty_like(right), 0.0
-        for k in range(right.shape[1]):
-            system = self._systems[min(k, len(self._systems) - 1)]
-            z[:, k] = system.solve(right[:, k], shift)
-            reduction += float(z[:, k] @ right[:, k]) - 0.5 * system.square(z[:, k], ridge)
-        change = -L @ z  # of the outputs of the centres
-        self._expected = point.residual[self._centres] + curvatures[self._centres] * change
+        displacement = (run.network.weights - self._initial_weights).astype(np.float64, copy=False)
+        gradient += ridge * self._centre_engine.jacobian_product(displacement)
+        # γ, the change of the outputs of the centres, and the predicted reduction
+        solution = np.empty((2 * self.n_centres + 1, gradient.shape[1]))
+        if run.group.rank == 0:
+            self._solve_systems(gradient, ridge, solution)
+        run.group.broadcast(solution, source=0)
+        coefficients, change = solution[: self.n_centres], solution[self.n_centres : -1]
+        reduction = float(solution[-1].sum())
         if self._damping:
             self._expected = None
         else:
+            self._expected = self._at_centres(point.residual) + self._at_centres(curvatures) * change
             self.predicted_reduction = reduction / point.objective if point.objective > 0 else 0.0
-        neurons, rows = self._centre_engine.gradient(_solve(L, z, transposed=True) / unit)
+        neurons, rows = self._centre_engine.gradient(coefficients / unit)
         new = run.network.weights.copy()
         new[neurons] -= rows
         return _Proposal(new, None, reduction, solved=True)
+
+    def _solve_systems(self, gradient: np.ndarray, ridge: float, solution: np.ndarray) -> None:
+        """Solve the system of each output; fill ``solution`` with L⁻ᵀz, −L z and the predicted reduction."""
+        L, count = self._factor, self.n_centres
+        right = _solve(L, gradient)
+        z = np.empty_like(right)
+        for k in range(right.shape[1]):
+            system = self._systems[min(k, len(self._systems) - 1)]
+            z[:, k] = system.solve(right[:, k], ridge + self._damping / self._kernel.unit)
+            solution[-1, k] = float(z[:, k] @ right[:, k]) - 0.5 * system.square(z[:, k], ridge)
+        solution[:count], solution[count:-1] = _solve(L, z, transposed=True), -L @ z
+
+    def _own_blocks(self) -> tuple[int, int]:
+        """Return the range of this worker's training rows: those with the same rows divide their blocks."""
+        problem, group = self.run.problem, self.run.shard.group
+        trained = len(problem.X) - int(np.count_nonzero(problem.held_out))  # validation rows are last
+        blocks = -(-trained // BLOCK_ROWS)
+        first, last = (min(blocks * rank // group.size * BLOCK_ROWS, trained) for rank in (group.rank, group.rank + 1))
+        return first, last
 
     def _sum_rows(self, residual: np.ndarray, roots: np.ndarray) -> np.ndarray:
         """Return J_M Jᵀe, (M, c), and make the systems of K_Mn B K_nM anew if the curvatures have changed.
 
         If outputs are not coupled, the first is K_Mn e, and one pass over the rows makes both sums.
         """
+        group, (first, last) = self.run.group, self._own_blocks()
         count, outputs = self.n_centres, residual.shape[1]
-        if (roots == roots[:, :1]).all():
+        if group.all_true(bool((roots == roots[:, :1]).all())):
             roots = roots[:, :1]
         elif outputs > _MAX_SYSTEMS:
             roots = roots.max(axis=1, keepdims=True)
-        unchanged = bool(self._systems) and np.array_equal(roots, self._system_roots)
-        gradient = np.zeros((count, outputs))
-        grams = [] if unchanged else [_GramSum(self._directions) for _ in roots.T]
+        known = self._system_roots
+        unchanged = group.all_true(known is not None and np.array_equal(roots, known))
+        offsets = self._offsets(residual, roots)
+        small = np.zeros((count, outputs))  # K_Mn e is small + U large
+        large = np.zeros((self._directions.shape[1], outputs))
+        grams = [] if unchanged else [_GramSum(self._directions, *given) for given in offsets[1:]]
         if not self._decoupled:
             directions = np.zeros_like(self._initial_weights)
             neurons, sums = self._row_engine.gradient(residual)
             directions[neurons] = sums
-            gradient = self._centre_engine.jacobian_product(directions) / self._kernel.unit
-        sums = {"gradient": gradient}
-        sums |= {f"{name}{k}": array for k, gram in enumerate(grams) for name, array in gram.sums.items()}
-        path, first = None, 0
+            coupled = self._centre_engine.jacobian_product(directions.astype(np.float64)) / self._kernel.unit
+        parts = {"small": small, "large": large}
+        parts |= {f"{name}{k}": array for k, gram in enumerate(grams) for name, array in gram.sums.items()}
+        path, done = None, 0
         if self.pass_state is not None:
             inputs = {"weights": self.run.network.weights, "residual": residual, "roots": roots}
-            path, first = self.pass_state.resume(inputs | {"centres": self._centres}, sums)
-        for rows, K in self._kernel.blocks(self.run.problem.X, first) if self._decoupled or grams else ():
+            inputs |= {"centres": self._centres, "rows": np.array([first, last])}
+            path, done = self.pass_state.resume(inputs, parts)
+        own = self.run.problem.X[first:last]
+        for block, K in self._kernel.blocks(own, done) if self._decoupled or grams else ():
+            rows = slice(first + block.start, first + block.stop)
             P = _split(K, self._directions)
             if self._decoupled:
-                gradient += K.T @ residual[rows].astype(K.dtype)
-                gradient += self._directions @ (P.T.astype(np.float64) @ residual[rows])
+                small += _rounded(K.T @ residual[rows].astype(K.dtype), offsets[0, 0])
+                large += _rounded(P.T.astype(np.float64) @ residual[rows], offsets[0, 1])
             for k, gram in enumerate(grams):
                 gram.add(K, P, roots[rows, k])
             if self.pass_state is not None and path is not None:
-                self.pass_state.save(path, rows.stop, sums)
+                self.pass_state.save(path, block.stop, parts)
         self.passes += 1
         if not unchanged:
             self._systems = []  # frees the memory of the old ones first
-            self._systems = [_System(gram.total(), self._factor) for gram in grams]
+            for gram in grams:
+                gram.add_workers(group)
+            if group.rank == 0:
+                self._systems = [_System(gram.total(), self._factor) for gram in grams]
             self._system_roots = roots
-        return gradient
+        if not self._decoupled:
+            return coupled
+        return sum_in_place(small, group) + self._directions @ sum_in_place(large, group)
+
+    def _offsets(self, residual: np.ndarray, roots: np.ndarray) -> np.ndarray:
+        """Return the ``_offset`` of the sums over rows, with sizes estimated at the centres; equal on all workers.
+
+        The first row is for the two sums of the gradient, the others for the three sums of each system.
+        """
+        offsets = np.zeros((1 + roots.shape[1], 3))
+        each = 1.0 / self._at_centres(self.run.problem.weight)[:, None]
+        residual, curvatures = np.abs(self._at_centres(residual)), self._at_centres(roots) ** 2
+        if self.run.group.rank == 0 and self.n_centres:
+            U = self._directions
+            large = self._kernel.matrix @ U
+            small = self._kernel.matrix - large @ U.T
+            first = [(np.abs(part).T @ (each * residual)).max() for part in (small, large)]
+            rest, core = (((part**2).T @ (each * curvatures)).max(axis=0) for part in (small, large))
+            sizes = np.vstack([[*first, 0.0], np.column_stack([rest, np.sqrt(rest * core), core])])
+            offsets[:] = [[_offset(self._rows_per_centre * size) for size in row] for row in sizes]
+        self.run.group.broadcast(offsets, source=0)
+        return offsets
 
     # Reports, memory and checkpoints
 
@@ -236,14 +322,15 @@ class NystromGaussNewton(GaussNewton):
         count, systems = min(self._max_centres(network), n_samples), min(network.n_outputs, _MAX_SYSTEMS)
         matrices = 8.0 * count**2 * (6 + 2 * systems)
         block = 3.0 * min(BLOCK_ROWS, n_samples) * count * network.dtype.itemsize
-        return 6.0 * network.weights.nbytes + count * network.width + matrices + block
+        double = 3.0 * 8 * network.weights.size  # a copy of the weights, a displacement or step
+        return 6.0 * network.weights.nbytes + double + count * network.width + matrices + block
 
     def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:  # noqa: ARG002
         return 0.0
 
     def drop_caches(self) -> None:
         super().drop_caches()
-        self._systems, self._expected = [], None
+        self._systems, self._system_roots, self._expected = [], None, None
 
 
 class _System:
@@ -280,9 +367,10 @@ class _GramSum:
     in which only Rᵀ B R is computed in float32. Any U gives the same sum up to rounding.
     """
 
-    def __init__(self, directions: np.ndarray):
+    def __init__(self, directions: np.ndarray, *offsets: float):
+        """``offsets`` are those of Rᵀ B R, Rᵀ B P and Pᵀ B P."""
         count, few = directions.shape
-        self._directions = directions
+        self._directions, self._offsets = directions, offsets
         self._rest, self._cross, self._core = np.zeros((count, count)), np.zeros((count, few)), np.zeros((few, few))
 
     @property
@@ -303,13 +391,20 @@ class _GramSum:
         def add(tile: tuple[slice, slice | None]) -> None:
             rows, columns = tile
             if columns is None:
-                self._cross[rows] += scaled[:, rows].T.astype(np.float64) @ large
+                self._cross[rows] += _rounded(scaled[:, rows].T.astype(np.float64) @ large, self._offsets[1])
             else:
-                self._rest[rows, columns] += scaled[:, rows].T @ scaled[:, columns]
+                self._rest[rows, columns] += _rounded(scaled[:, rows].T @ scaled[:, columns], self._offsets[0])
 
         pairs = [(rows, columns) for k, rows in enumerate(tiles) for columns in (*tiles[: k + 1], None)]
         parallel_map(add, pairs, uses_blas=True)
-        self._core += large.T @ large
+        self._core += _rounded(large.T @ large, self._offsets[2])
+
+    def add_workers(self, group: ProcessGroup) -> None:
+        """Add the sums of all workers: a little more than half of the matrix."""
+        for rows in _tiles(len(self._rest)) if group.size > 1 else ():
+            self._rest[rows, : rows.stop] = group.all_reduce_exact(self._rest[rows, : rows.stop])[0]
+        sum_in_place(self._cross, group)
+        sum_in_place(self._core, group)
 
     def total(self) -> np.ndarray:
         """Return the sum, (M, M), of which the lower triangle is valid. The parts are not kept."""
@@ -318,6 +413,21 @@ class _GramSum:
         total += mixed
         total += mixed.T
         return total
+
+
+def _offset(size: float) -> float:
+    """Return the offset with which ``_rounded`` rounds to multiples of 2⁻⁴⁸ ``size``; 0 for no rounding."""
+    return 1.5 * 2.0 ** (frexp(size)[1] + 4) if 0 < size < _MAX_SIZE else 0.0
+
+
+def _rounded(addend: np.ndarray, offset: float) -> np.ndarray:
+    """Return an addend in float64, rounded to multiples of the unit in the last place of ``offset``.
+
+    Sums of such addends are exact, so that they do not depend on the order, up to 16 times the ``size`` of ``_offset``.
+    """
+    shifted = addend + np.float64(offset)
+    shifted -= offset
+    return shifted
 
 
 def _tiles(count: int) -> list[slice]:
