@@ -150,7 +150,7 @@ clean: clean-kernels
 
 # To compile all kernels anew. Those of changed sources are compiled anew anyway (kernels/compiling.py).
 clean-kernels:
-	rm -rf src/fireset/kernels/__pycache__
+	rm -rf src/fireset/kernels/__pycache__ "$${XDG_CACHE_HOME:-$$HOME/.cache}"/fireset/kernels-*
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fireset needs Python 3.11 or later; set PYTHON=...")'
