@@ -112,7 +112,7 @@ clean: clean-kernels
 
 # Compile all kernels again. Kernels of changed sources are compiled again in any case (kernels/compiling.py).
 clean-kernels:
-	rm -rf src/fireset/kernels/__pycache__
+	rm -rf src/fireset/kernels/__pycache__ "$${XDG_CACHE_HOME:-$$HOME/.cache}"/fireset/kernels-*
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fireset needs Python 3.11 or later; set PYTHON=...")'

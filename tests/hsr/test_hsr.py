@@ -47,19 +47,19 @@ def test_queries_equal_brute_force(kind, dtype, case):
 
 
 @settings(max_examples=100)
-@given(case=queries(), changed=st.booleans(), given_ids=st.booleans())
-def test_scans_of_one_float32_query_equal_brute_force(case, changed, given_ids):
-    """Normals in float32, for which ``query`` of a scan has a shorter path; coordinates are exact in float32."""
+@given(case=queries(), changed=st.booleans(), given_ids=st.booleans(), dtype=st.sampled_from([np.float32, np.float64]))
+def test_scans_of_one_query_equal_brute_force(case, changed, given_ids, dtype):
+    """Normals in the type of the points, for which ``query`` has a shorter path; coordinates are exact in float32."""
     points, normals, thresholds = case
     numbers = [7 * k - 3 if given_ids else k for k in range(len(points))]
-    index = build(points.astype(np.float32), "scan", ids=numbers if given_ids else None)
+    index = build(points.astype(dtype), "scan", ids=numbers if given_ids else None)
     live = dict(zip(numbers, points, strict=True))
     if changed and numbers:
         index.delete([numbers[0]])
         del live[numbers[0]]
-        [new] = index.add(points[:1].astype(np.float32) + np.float32(0.5))
+        [new] = index.add(points[:1].astype(dtype) + dtype(0.5))
         live[int(new)] = points[0] + 0.5
-    for normal, threshold in zip(normals.astype(np.float32), thresholds.tolist(), strict=True):
+    for normal, threshold in zip(normals.astype(dtype), thresholds.tolist(), strict=True):
         before = index.work.points_tested
         found = index.query(normal, threshold)
         assert found.dtype == np.int64
@@ -67,16 +67,46 @@ def test_scans_of_one_float32_query_equal_brute_force(case, changed, given_ids):
         assert index.work.points_tested == before + len(live)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1.0, 1e10, 1e19, 1e21, 1e30])
-def test_scans_of_one_float32_query_do_not_overflow(size):
-    points = np.array([[size, size], [size, -size], [-size, -size]], np.float32)
+def test_scans_of_one_query_do_not_overflow(size, dtype):
+    points = np.array([[size, size], [size, -size], [-size, -size]], dtype)
     index = build(points, "scan")
-    for factor in (1e-30, 1.0, 1e14, 1e16, 1e30):
-        assert index.query(np.array([factor, factor], np.float32), 0.0).tolist() == [0]
+    for factor in (1e-30, 1.0, 1e14, 1e16, 1e30, 1e38 if dtype == np.float32 else 1e300):
+        normal = np.array([factor, factor], dtype)
+        expected = [0] if dtype == np.float32 else above(numbered(points), normal, 0.0)
+        assert index.query(normal, 0.0).tolist() == expected
     for bad in (np.nan, np.inf):
         with pytest.raises(InputError, match="finite"):
-            index.query(np.array([bad, 1], np.float32), 0.0)
-        assert index.query(np.ones(2, np.float32), -np.inf).tolist() == [0, 1, 2]
+            index.query(np.array([bad, 1], dtype), 0.0)
+        assert index.query(np.ones(2, dtype), -np.inf).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("coordinates", [1 << 22, 1 << 10])
+def test_scans_of_one_query_decide_every_point_near_the_threshold(monkeypatch, coordinates):
+    """The threshold is the inner product with some points, of which there are many, in one tile and in several."""
+    monkeypatch.setattr("fireset.hsr.scan._TILE_COORDINATES", coordinates)
+    rng = np.random.default_rng(0)
+    points = rng.permutation(np.repeat(sphere(rng, 40, 7), 23, axis=0))
+    index = build(points, "scan")
+    for normal, point in zip(rng.standard_normal((20, 7)), points, strict=False):
+        exact = deciding_dot(normal, point)
+        counts = []
+        for threshold in (np.nextafter(exact, -np.inf), exact):
+            found = index.query(normal, float(threshold))
+            assert found.tolist() == above(numbered(points), normal, threshold)
+            counts.append(len(found))
+        assert counts[0] >= counts[1] + 23
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_threshold_is_that_of_all_queries(kind):
+    rng = np.random.default_rng(0)
+    index, normals = build(sphere(rng, 50, 3), kind), rng.standard_normal((6, 3))
+    for threshold in (0.5, 1, np.float32(0.5), np.array(0.5)):
+        found, expected = index.query_batch(normals, threshold), index.query_batch(normals, np.full(6, threshold))
+        assert np.diff(expected[0]).sum() > 0
+        assert all(map(np.array_equal, found, expected))
 
 
 def test_thresholds_of_one_float32_query_are_rounded_down():

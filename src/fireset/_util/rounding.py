@@ -4,6 +4,7 @@ The error of a floating-point inner product of length d, in any order, with or w
 ``d u ‖w‖ ‖x‖ / (1 − d u)`` with ``u = eps/2`` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,15 @@ def one_dot_slack(n_features: int, dtype, weight_norm: float, sample_norm: float
 
 
 def _slack(n_features: int, dtype, largest):
-    return (n_features + 8) * float(np.finfo(dtype).eps) * largest + 1e-30
+    return (n_features + 8) * _epsilon(dtype) * largest + 1e-30
 
 
+@cache  # ``np.finfo`` takes half a microsecond
+def _epsilon(dtype) -> float:
+    return float(np.finfo(dtype).eps)
+
+
+@cache
 def _largest_safe(dtype) -> float:
     return float(np.finfo(dtype).max) / 4
 

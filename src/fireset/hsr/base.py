@@ -94,6 +94,13 @@ class IndexWork:
             for name, count in more.items():
                 setattr(self, name, getattr(self, name) + count)
 
+    def add_query(self, points_tested: int, points_reported: int) -> None:
+        """Count one query of a scan: ``add`` in less than a microsecond."""
+        with _WORK_LOCK:
+            self.queries += 1
+            self.points_tested += points_tested
+            self.points_reported += points_reported
+
 
 class Queries(NamedTuple):
     """A block of checked queries.

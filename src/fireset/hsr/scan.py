@@ -4,16 +4,17 @@ The reference for all other kinds, and the fastest in high dimension: BLAS tests
 """
 
 from itertools import pairwise
+from math import sqrt
 from typing import Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset._util.rounding import row_norms
+from fireset._util.rounding import one_dot_slack, row_norms
 from fireset.hsr.base import Answers, Queries, native_rows
 from fireset.hsr.dynamic import DynamicIndex
 from fireset.kernels.firing import refine_near_threshold
-from fireset.kernels.scanning import collect_above, count_above, join_tiles, positions_above
+from fireset.kernels.scanning import collect_above, count_above, ids_above, join_tiles, positions_above
 from fireset.kernels.top_k import Heaps, push_tile
 from fireset.sparse_rows import Rows, SparseRows, kernel_rows
 
@@ -22,9 +23,9 @@ _MIN_BLOCKS = 4  # to use several cores; a constant, so that results do not depe
 _MIN_BLOCK_QUERIES = 16
 _TILE_COORDINATES = 1 << 22  # coordinates read at a time
 _NO_VALUES = np.empty(0)
-_COMPUTED_VALUE_DECIDES = np.array([-1.0], np.float32)  # a band for ``positions_above``
-# With smaller norms, squared norms and thresholds nothing overflows in float32.
-_SAFE_NORM, _SAFE_SQUARE, _SAFE_THRESHOLD = 1e20, 1e30, 1e37
+_COMPUTED_VALUE_DECIDES = np.float32(-1)  # a band for ``ids_above``
+# With norms, squared norms and thresholds in these ranges nothing overflows in float32.
+_SAFE_NORM, _SAFE_SQUARES, _SAFE_THRESHOLD = 1e20, (1e-30, 1e30), 1e37
 _TILE_PAIRS = 1 << 18  # inner products computed at a time, so that they stay in the L2 cache until they are compared
 SPARSE_TILE_PAIRS = 1 << 22  # for sparse points: each tile copies all coordinates of all queries
 
@@ -129,38 +130,45 @@ class ScanIndex(DynamicIndex):
     def query(self, normal, threshold: float) -> np.ndarray:
         """Return the sorted int64 ids of all points with ⟨normal, point⟩ > threshold.
 
-        A query in float32 whose arguments need no conversion, and whose inner products cannot overflow, takes a few
-        microseconds beside the product ``points @ normal``.
+        A query whose arguments need no conversion, and whose inner products cannot overflow, takes a few microseconds
+        beside the product ``points @ normal``.
         """
-        points = self._points
+        points, dtype = self._points, self.dtype
         if (
             type(points) is np.ndarray
             and type(normal) is np.ndarray
-            and normal.dtype == points.dtype == np.float32
-            and normal.shape == (self.n_features,)
+            and normal.dtype == dtype == points.dtype
+            and normal.shape == points.shape[1:]
             and normal.flags.carray
-            and isinstance(threshold, float)
-            and abs(threshold) < _SAFE_THRESHOLD
-            and points.size <= _TILE_COORDINATES
-            and self._largest_norm < _SAFE_NORM
-            and _squared_norm(normal) < _SAFE_SQUARE  # false for infinity and NaN
+            and type(threshold) is float
+            and -_SAFE_THRESHOLD < threshold < _SAFE_THRESHOLD
+            and _SAFE_SQUARES[0] < (squared := _squared_norm(normal)) < _SAFE_SQUARES[1]  # false for NaN
         ):
-            rounded = np.float32(threshold)
-            if float(rounded) > threshold:
-                rounded = np.nextafter(rounded, np.float32(-np.inf))
+            band, rounded = _COMPUTED_VALUE_DECIDES, threshold
+            if dtype == np.float32:
+                rounded = np.float32(threshold)
+                if float(rounded) > threshold:
+                    rounded = np.nextafter(rounded, np.float32(-np.inf))
             with self._lock.reading:
                 points = self._points
-                if points.flags.carray and points.size <= _TILE_COORDINATES and points.dtype == np.float32:
-                    return self._query_one_tile(points, normal, rounded)
+                if points.dtype == dtype and points.flags.carray and self._largest_norm < _SAFE_NORM:
+                    if dtype != np.float32:
+                        band = one_dot_slack(len(normal), dtype, 2 * sqrt(squared), self._largest_norm)
+                    return self._query_plain(points, normal, rounded, band)
         return super().query(normal, threshold)
 
-    def _query_one_tile(self, points: np.ndarray, normal: np.ndarray, threshold: np.float32) -> np.ndarray:
-        """Answer ``query`` for float32 points of one tile, whose inner products do not overflow."""
-        H = points.dot(normal)[None]
-        found = positions_above(H, normal[None], points, np.array([threshold]), _COMPUTED_VALUE_DECIDES, 0)
-        ids = self._ids_of(found if len(points) == self._next_id else self._ids[found])
-        self.work.add(queries=1, points_tested=len(points), points_reported=len(ids))
-        return np.sort(ids) if self._id_map else ids
+    def _query_plain(self, points: np.ndarray, normal: np.ndarray, threshold, band) -> np.ndarray:
+        """Answer ``query`` for points and a normal whose inner products do not overflow; all in one precision."""
+        if points.size <= _TILE_COORDINATES:
+            ids = ids_above(points.dot(normal), normal, points, threshold, band, 0)
+        else:
+            rows = self._rows_at_a_time
+            tiles = [(lo, points[lo : lo + rows]) for lo in range(0, len(points), rows)]
+            ids = np.concatenate([ids_above(tile.dot(normal), normal, tile, threshold, band, lo) for lo, tile in tiles])
+        if self._id_map or len(points) < self._next_id:
+            ids = np.sort(self._ids_of(self._ids[ids]))
+        self.work.add_query(len(points), len(ids))
+        return ids
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always ordered
         if len(queries.normals) == 1 and not with_values and not isinstance(self._points, SparseRows):
@@ -232,5 +240,8 @@ class ScanIndex(DynamicIndex):
 
 def _squared_norm(normal: np.ndarray) -> float:
     """Return ‖normal‖² in float64, where squares of float32 numbers do not overflow."""
-    wide = normal.astype(np.float64)
-    return float(wide.dot(wide))
+    if normal.dtype == np.float32:
+        wide = normal.astype(np.float64)
+        return float(wide.dot(wide))
+    with np.errstate(over="ignore"):
+        return float(normal.dot(normal))

@@ -31,11 +31,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numba.core.config
 from llvmlite.binding import Linkage, get_host_cpu_name
-from numba import _dynfunc
+from numba import _dynfunc  # pyright: ignore[reportAttributeAccessIssue] - compiled
 from numba.core.caching import FunctionCache, IndexDataCacheFile, InTreeCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -323,7 +323,7 @@ class _InternalLowering(NativeLowering):
 
     _name = "fireset_internal_lowering"
 
-    def run_pass(self, state: Any) -> bool:
+    def run_pass(self, state: Any) -> Literal[True]:
         flags = state.flags = state.flags.copy()
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         super().run_pass(state)
@@ -352,11 +352,12 @@ class _InternalCompiler(_KernelCompiler):
 
 def _compiler(**options: Any) -> Any:
     """Create a decorator for kernels with these options of ``numba.njit``."""
-    decorator = numba.njit(**{"cache": _CACHE, "nogil": True, "pipeline_class": _KernelCompiler, **_COMMON, **options})
+    every: dict[str, Any] = {"cache": _CACHE, "nogil": True, "pipeline_class": _KernelCompiler, **_COMMON}
+    decorator = numba.njit(**(every | options))
 
     def declare(function: Callable) -> Any:
         with _cache_settings():
-            kernel = decorator(function)
+            kernel: Any = decorator(function)
             if options.get("cache", _CACHE):
                 kernel._cache = _KernelCache(function)
             return kernel

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import vectorized
-from fireset.kernels.firing import refine_near_threshold
+from fireset.kernels.firing import deciding_dot, refine_near_threshold
 from fireset.kernels.masks import LANES, above_bits, count_bits, first_bit
 
 
@@ -63,6 +64,45 @@ def join_tiles(starts, counts, columns, values, all_columns, all_values):
             p += 1
 
 
+_WIDER = 2.0**-48  # covers the rounding of threshold ± band
+
+
+@vectorized
+def ids_above(h, normal, points, threshold, band, first):
+    """Return i + ``first``, int64, ascending, of the entries of h ≈ points @ normal above the threshold, in one pass.
+
+    All numbers have the type of h, in which nothing overflows. Within the band ``deciding_dot`` decides; with a
+    negative band the values of h do.
+    """
+    lower = upper = threshold
+    if band >= 0:
+        wide = band + (band + abs(threshold)) * h.dtype.type(_WIDER)
+        lower, upper = threshold - wide, threshold + wide
+    found = new_array(h.shape[0], np.int64)  # pages that are not written take no time
+    end = np.int64(0)
+    whole = h.shape[0] - h.shape[0] % LANES
+    for start in range(0, whole, LANES):
+        bits = above_bits(h, start, lower)
+        undecided = bits & ~above_bits(h, start, upper)
+        while undecided != 0:
+            lane = first_bit(undecided)
+            if deciding_dot(normal, points[start + lane]) <= threshold:
+                bits &= ~(np.int64(1) << lane)
+            undecided &= undecided - 1
+        while bits != 0:
+            found[end] = first + start + first_bit(bits)
+            end += 1
+            bits &= bits - 1
+    for i in range(whole, h.shape[0]):
+        if h[i] > lower and (h[i] > upper or deciding_dot(normal, points[i]) > threshold):
+            found[end] = first + i
+            end += 1
+    ids = new_array(end, np.int64)
+    for p in range(end):
+        ids[p] = found[p]
+    return ids
+
+
 @vectorized
 def positions_above(H, normals, points, thresholds, bands, first):
     """Return column + ``first``, int32, of the entries above the threshold in the only row of H ≈ normals @ points.T.
@@ -71,8 +111,8 @@ def positions_above(H, normals, points, thresholds, bands, first):
     """
     if bands[0] >= 0:
         refine_near_threshold(H, normals, points, thresholds, bands)
-    counts = np.empty(1, np.int64)
+    counts = new_array(1, np.int64)
     count_above(H, thresholds, counts)
-    columns = np.empty(counts[0], np.int32)
+    columns = new_array(counts[0], np.int32)
     collect_above(H, thresholds, first, columns, H[0, :0])
     return columns
