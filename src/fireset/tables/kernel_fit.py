@@ -108,7 +108,9 @@ class KernelFit:
         random = np.random.default_rng(0)
         for k in range(min(outputs, _MAX_OUTPUTS)):
             few = outputs <= _MAX_OUTPUTS
-            signs = np.float32(0.5) * random.choice(np.array([-1, 1], np.float32), (len(slopes), 0 if few else outputs))
+            signs = np.float32(_MAX_OUTPUTS**-0.5) * random.choice(
+                np.array([-1, 1], np.float32), (len(slopes), 0 if few else outputs)
+            )
             pulled = _scaled_rows(mapped, coefficients[:, k]) if few else mapped
             for rows in self._row_blocks():
                 own, pulls = _dense(mapped[rows]), slopes[rows]
