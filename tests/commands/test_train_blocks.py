@@ -122,8 +122,10 @@ def test_scores_of_rows_held_out_are_those_of_the_model(tmp_path, in_blocks):  #
     held = np.sort(problem.split(0.25, 0)[1])
     right = model.estimator.predict(table()[held]) == table()["kind"].to_numpy()[held]
     assert summary["held_out_accuracy"] == pytest.approx(right.mean())
-    by_day, _ = train(file, out=tmp_path / "d.safetensors", holdout=0.2, holdout_by="day")
+    page = tmp_path / "page.html"
+    by_day, _ = train(file, out=tmp_path / "d.safetensors", holdout=0.2, holdout_by="day", report=page)
     assert 500 < by_day["held_out_rows"] < 700
+    assert "Predicted against actual" in page.read_text()
 
 
 def test_predictions_in_blocks_are_those_of_the_table_read_at_once(tmp_path, in_blocks, monkeypatch):  # noqa: ARG001
