@@ -17,6 +17,7 @@ import pytest
 import fireset.commands.predict as predict_command
 from fireset._util.errors import InputError
 from fireset._util.mapped_file import mapped_empty, release_pages
+from fireset.commands.explain_training import explain_training
 from fireset.commands.predict import predict_table
 from fireset.commands.train import train_table
 from fireset.model import Model
@@ -231,6 +232,16 @@ def test_what_needs_all_rows_in_memory_is_refused(tmp_path, in_blocks):  # noqa:
         train(file, out=out, settings=SETTINGS | {"solver": "gauss-newton"})
 
 
+def test_a_table_read_in_blocks_is_explained(tmp_path, in_blocks):  # noqa: ARG001
+    file = written(tmp_path, ".parquet", table())
+    settings = SETTINGS | {"verbose": False}
+    found = explain_training(
+        file, "y", holdout=0.2, loss="squared_error", settings=settings, reading={"drop": ["kind"]}
+    )
+    assert (found.summary["rows"], found.summary["held_out_rows"]) == (2400, 600)
+    assert [one["name"] for one in found.columns] == ["x0", "x1", "x2", "gaps", "color", "day"]
+
+
 def test_an_output_in_the_folder_of_the_table_is_refused(tmp_path):
     written(tmp_path, ".parquet", table(100))
     with pytest.raises(InputError, match="parts of the table"):
@@ -245,7 +256,9 @@ def test_a_resumed_run_that_reads_otherwise_is_refused_with_the_reason(tmp_path,
         train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=replace(checkpoint, resume=True))
 
 
-def test_the_memory_decides_how_a_file_is_read(tmp_path):
+def test_the_memory_decides_how_a_file_is_read(tmp_path, monkeypatch):
+    assert not needs_blocks(written(tmp_path, ".parquet", table()), "1M")  # too small for blocks
+    monkeypatch.setattr(large_problem, "_ALWAYS_AT_ONCE", 0.0)
     for suffix in (".parquet", ".csv"):
         file = written(tmp_path, suffix, table())
         assert not needs_blocks(file, None)
