@@ -17,6 +17,7 @@ import pytest
 import fireset.commands.predict as predict_command
 from fireset._util.errors import InputError
 from fireset._util.mapped_file import mapped_empty, release_pages
+from fireset.commands.explain_training import explain_training
 from fireset.commands.predict import predict_table
 from fireset.commands.train import train_table
 from fireset.model import Model
@@ -122,8 +123,10 @@ def test_scores_of_rows_held_out_are_those_of_the_model(tmp_path, in_blocks):  #
     held = np.sort(problem.split(0.25, 0)[1])
     right = model.estimator.predict(table()[held]) == table()["kind"].to_numpy()[held]
     assert summary["held_out_accuracy"] == pytest.approx(right.mean())
-    by_day, _ = train(file, out=tmp_path / "d.safetensors", holdout=0.2, holdout_by="day")
+    page = tmp_path / "page.html"
+    by_day, _ = train(file, out=tmp_path / "d.safetensors", holdout=0.2, holdout_by="day", report=page)
     assert 500 < by_day["held_out_rows"] < 700
+    assert "Predicted against actual" in page.read_text()
 
 
 def test_predictions_in_blocks_are_those_of_the_table_read_at_once(tmp_path, in_blocks, monkeypatch):  # noqa: ARG001
@@ -229,6 +232,16 @@ def test_what_needs_all_rows_in_memory_is_refused(tmp_path, in_blocks):  # noqa:
         train(file, out=out, settings=SETTINGS | {"solver": "gauss-newton"})
 
 
+def test_a_table_read_in_blocks_is_explained(tmp_path, in_blocks):  # noqa: ARG001
+    file = written(tmp_path, ".parquet", table())
+    settings = SETTINGS | {"verbose": False}
+    found = explain_training(
+        file, "y", holdout=0.2, loss="squared_error", settings=settings, reading={"drop": ["kind"]}
+    )
+    assert (found.summary["rows"], found.summary["held_out_rows"]) == (2400, 600)
+    assert [one["name"] for one in found.columns] == ["x0", "x1", "x2", "gaps", "color", "day"]
+
+
 def test_an_output_in_the_folder_of_the_table_is_refused(tmp_path):
     written(tmp_path, ".parquet", table(100))
     with pytest.raises(InputError, match="parts of the table"):
@@ -243,7 +256,9 @@ def test_a_resumed_run_that_reads_otherwise_is_refused_with_the_reason(tmp_path,
         train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=replace(checkpoint, resume=True))
 
 
-def test_the_memory_decides_how_a_file_is_read(tmp_path):
+def test_the_memory_decides_how_a_file_is_read(tmp_path, monkeypatch):
+    assert not needs_blocks(written(tmp_path, ".parquet", table()), "1M")  # too small for blocks
+    monkeypatch.setattr(large_problem, "_ALWAYS_AT_ONCE", 0.0)
     for suffix in (".parquet", ".csv"):
         file = written(tmp_path, suffix, table())
         assert not needs_blocks(file, None)

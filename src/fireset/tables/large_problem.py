@@ -41,6 +41,7 @@ _MIN_SAMPLE_ROWS = 20_000
 _MISSING_ROWS = 20  # noted for each column; all may be held out, with probability 0.2²⁰
 _BYTES_PER_CELL = 60.0  # of a Parquet file that is read at once: the peak until training
 _BYTES_PER_BYTE = 14.0  # of a text file
+_ALWAYS_AT_ONCE = 64e6  # bytes: with less memory than this, blocks would not help either
 
 
 def needs_blocks(file: Path, memory: int | str | None) -> bool:
@@ -52,7 +53,7 @@ def needs_blocks(file: Path, memory: int | str | None) -> bool:
         return True
     if not os.path.isfile(file):  # the reader of whole files has the message
         return False
-    free = free_bytes(parse_memory(memory))
+    free = max(free_bytes(parse_memory(memory)), _ALWAYS_AT_ONCE)
     if file.suffix.lower() in COMPRESSION_SUFFIXES:
         if Path(file.stem).suffix.lower() in TEXT_FORMATS and file.stat().st_size * _BYTES_PER_BYTE > free:
             check_kind(file)
