@@ -265,7 +265,8 @@ class NystromGaussNewton(GaussNewton):
             inputs = {"weights": self.run.network.weights, "residual": residual, "roots": roots}
             inputs |= {"centres": self._centres, "rows": np.array([first, last])}
             path, done = self.pass_state.resume(inputs, parts)
-        own = self.run.problem.X[first:last]
+        own, meter = self.run.problem.X[first:last], self.run.meter
+        meter.begin("pass", done)
         for block, K in self._kernel.blocks(own, done) if self._decoupled or grams else ():
             rows = slice(first + block.start, first + block.stop)
             P = _split(K, self._directions)
@@ -274,6 +275,7 @@ class NystromGaussNewton(GaussNewton):
                 large += _rounded(P.T.astype(np.float64) @ residual[rows], offsets[0, 1])
             for k, gram in enumerate(grams):
                 gram.add(K, P, roots[rows, k])
+            meter.report(block.stop, len(own))
             if self.pass_state is not None and path is not None:
                 self.pass_state.save(path, block.stop, parts)
         self.passes += 1
