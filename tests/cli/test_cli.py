@@ -72,7 +72,7 @@ class TestRefusedTables:
     def test_files(self, refused):
         Path("folder.csv").mkdir()
         assert refused("train", "nowhere.csv", "--target", "y") == "no such file: nowhere.csv"
-        assert refused("compare", "folder.csv", "--target", "y") == (
+        assert refused("theory", "folder.csv", "--target", "y") == (
             "folder.csv is a directory; give the file of the table"
         )
         assert refused("train", "folder.csv", "--target", "y") == (

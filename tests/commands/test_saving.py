@@ -122,7 +122,7 @@ class TestRescue:
     def test_folder_removed_during_training(self, run, monkeypatch, tmp_path):
         (tmp_path / "gone").mkdir()
         monkeypatch.setattr(
-            "fireset.commands.train.describe_columns", lambda *_: [shutil.rmtree(tmp_path / "gone"), []][1]
+            "fireset.tables.problem.describe_columns", lambda *_: [shutil.rmtree(tmp_path / "gone"), []][1]
         )
         self.rescued(run, "--out", str(tmp_path / "gone" / "m.safetensors"))
 

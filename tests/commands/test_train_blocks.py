@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ import numpy as np
 import polars as pl
 import pytest
 
+import fireset.commands.predict as predict_command
 from fireset._util.errors import InputError
 from fireset._util.mapped_file import mapped_empty, release_pages
+from fireset.commands.explain_training import explain_training
+from fireset.commands.predict import predict_table
 from fireset.commands.train import train_table
 from fireset.model import Model
 from fireset.tables import encoded_blocks, large_problem
 from fireset.tables.large_problem import LargeTableProblem, needs_blocks
 from fireset.tables.problem import TableProblem
 from fireset.tables.row_source import RowSource
+from fireset.training.checkpoint import Checkpoints
 from fireset.training.solvers import nystrom
 
 ROWS = 3000
@@ -118,8 +123,44 @@ def test_scores_of_rows_held_out_are_those_of_the_model(tmp_path, in_blocks):  #
     held = np.sort(problem.split(0.25, 0)[1])
     right = model.estimator.predict(table()[held]) == table()["kind"].to_numpy()[held]
     assert summary["held_out_accuracy"] == pytest.approx(right.mean())
-    by_day, _ = train(file, out=tmp_path / "d.safetensors", holdout=0.2, holdout_by="day")
+    page = tmp_path / "page.html"
+    by_day, _ = train(file, out=tmp_path / "d.safetensors", holdout=0.2, holdout_by="day", report=page)
     assert 500 < by_day["held_out_rows"] < 700
+    assert "Predicted against actual" in page.read_text()
+
+
+def test_predictions_in_blocks_are_those_of_the_table_read_at_once(tmp_path, in_blocks, monkeypatch):  # noqa: ARG001
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    table(seed=1).write_csv(folder / "a.csv")
+    table(seed=2).write_csv(folder / "b.csv")
+    together = tmp_path / "together.csv"
+    pl.concat([table(seed=1), table(seed=2)]).write_csv(together)
+    out = tmp_path / "m.safetensors"
+    train(folder, "kind", drop="y", out=out)
+    kept, columns, summary = predict_table(out, folder, proba=True, keep=["color"])
+    monkeypatch.setattr(predict_command, "needs_blocks", lambda file, memory: False)  # noqa: ARG005
+    expected = predict_table(out, together, proba=True, keep=["color"])
+    assert kept == expected[0]
+    # float32 sums of other tiles, times the output scale of 1000
+    np.testing.assert_allclose(columns["p(low)"], expected[1]["p(low)"], rtol=0, atol=1e-3)
+    assert summary["accuracy"] == pytest.approx(expected[2]["accuracy"], abs=1e-3)
+    assert summary["rows"] == 2 * ROWS
+
+
+def test_a_bad_cell_to_predict_is_refused_with_row_and_file(tmp_path, in_blocks):  # noqa: ARG001
+    out = tmp_path / "m.safetensors"
+    train(written(tmp_path, ".parquet", table()), out=out)
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    is_late = pl.int_range(ROWS) == 2500
+    bad = table().with_columns(pl.when(is_late).then(np.inf).otherwise(pl.col("x1")).alias("x1"))
+    bad.drop("y").write_parquet(folder / "b.parquet")
+    with pytest.raises(InputError, match=r"2501 of b\.parquet"):
+        predict_table(out, folder, proba=False)
+    table().select("x0", "x1", "x2", "gaps", "color", "day").write_parquet(folder / "b.parquet")
+    kept, columns, summary = predict_table(out, folder, proba=False)
+    assert (kept, list(columns), summary) == ({}, ["prediction"], {"rows": ROWS})
 
 
 def test_a_rare_missing_cell_is_known_to_the_encoder(tmp_path, monkeypatch, in_blocks):  # noqa: ARG001
@@ -191,7 +232,33 @@ def test_what_needs_all_rows_in_memory_is_refused(tmp_path, in_blocks):  # noqa:
         train(file, out=out, settings=SETTINGS | {"solver": "gauss-newton"})
 
 
-def test_the_memory_decides_how_a_file_is_read(tmp_path):
+def test_a_table_read_in_blocks_is_explained(tmp_path, in_blocks):  # noqa: ARG001
+    file = written(tmp_path, ".parquet", table())
+    settings = SETTINGS | {"verbose": False}
+    found = explain_training(
+        file, "y", holdout=0.2, loss="squared_error", settings=settings, reading={"drop": ["kind"]}
+    )
+    assert (found.summary["rows"], found.summary["held_out_rows"]) == (2400, 600)
+    assert [one["name"] for one in found.columns] == ["x0", "x1", "x2", "gaps", "color", "day"]
+
+
+def test_an_output_in_the_folder_of_the_table_is_refused(tmp_path):
+    written(tmp_path, ".parquet", table(100))
+    with pytest.raises(InputError, match="parts of the table"):
+        train(tmp_path, out=tmp_path / "m.safetensors")
+
+
+def test_a_resumed_run_that_reads_otherwise_is_refused_with_the_reason(tmp_path, request):
+    file, checkpoint = written(tmp_path, ".parquet", table()), Checkpoints(tmp_path / "checkpoints", every=1)
+    train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=checkpoint)
+    request.getfixturevalue("in_blocks")
+    with pytest.raises(InputError, match=r"at once.*in blocks"):
+        train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=replace(checkpoint, resume=True))
+
+
+def test_the_memory_decides_how_a_file_is_read(tmp_path, monkeypatch):
+    assert not needs_blocks(written(tmp_path, ".parquet", table()), "1M")  # too small for blocks
+    monkeypatch.setattr(large_problem, "_ALWAYS_AT_ONCE", 0.0)
     for suffix in (".parquet", ".csv"):
         file = written(tmp_path, suffix, table())
         assert not needs_blocks(file, None)

@@ -20,7 +20,9 @@ _SCORES += ("r2", "rmse", "mae", "poisson_deviance", "pinball", "coverage")
 @app.command()
 def predict(
     model: options.Model,
-    file: Annotated[Path, typer.Argument(help="A table with the columns that the model was trained on.")],
+    file: Annotated[
+        Path, typer.Argument(help="A table, or a folder of its parts, with the columns of the training table.")
+    ],
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions; standard output by default.")] = None,
     proba: Annotated[bool, typer.Option(help="Add the probability of each class (classification).")] = False,
     keep: Annotated[

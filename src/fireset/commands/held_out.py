@@ -10,6 +10,7 @@ from fireset.commands.scores import scores, wilson_interval
 from fireset.estimators import ShiftedReLUClassifier, ShiftedReLURegressor
 from fireset.reporting.figures import CountMatrix, Figure, Section, Series, Table, short_names
 from fireset.tables.encoded import EncodedTable
+from fireset.tables.encoded_blocks import EncodedBlocks
 from fireset.tables.problem import TableProblem
 from fireset.training.losses import get_loss
 
@@ -43,7 +44,7 @@ class HeldOut:
         problem: TableProblem,
         estimator: ShiftedReLUClassifier | ShiftedReLURegressor,
         train_rows: np.ndarray,
-        features: EncodedTable,
+        features: EncodedTable | EncodedBlocks,
         y_true: np.ndarray,
     ) -> "HeldOut | None":
         """Predict and score encoded hold-out rows; None if there are none. ``train_rows`` are row numbers."""

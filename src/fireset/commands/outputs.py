@@ -44,10 +44,14 @@ _MAX_RESCUE_NAME_BYTES = 80  # longer names may be the reason why the file canno
 
 
 def check_outputs_differ_from_inputs(out: Path | None, *inputs: Path, flag: str = "--out") -> None:
-    """Raise InputError if the output ``out`` is one of the input files."""
+    """Raise InputError if the output ``out`` is one of the input files, or in an input folder."""
     for file in inputs:
-        if out is not None and os.path.realpath(out) == os.path.realpath(file):
+        if out is None:
+            continue
+        if os.path.realpath(out) == os.path.realpath(file):
             raise InputError(f"{flag} {out} would overwrite the input {file}; choose another name")
+        if os.path.isdir(file) and os.path.dirname(os.path.realpath(out)) == os.path.realpath(file):
+            raise InputError(f"{flag} {out} is in {file}, whose files are parts of the table; give another folder")
 
 
 def check_outputs_differ(files: Mapping[str, Path | None], folders: Mapping[str, Path | None]) -> None:

@@ -18,12 +18,15 @@ from fireset.tables.cells import (
     column_names,
     is_text,
     listed,
+    named_rows,
     nan_as_null,
     quoted,
     refuse_missing,
     refuse_type,
 )
+from fireset.tables.large_problem import needs_blocks
 from fireset.tables.reader import read_cells
+from fireset.tables.row_source import RowSource
 from fireset.tables.target import regression_values
 from fireset.tables.text_formats import PLAIN_FORMAT, NumberFormat
 from fireset.training.losses import get_loss
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 def predict_table(
     path: Path, file: Path, *, proba: bool, keep: list[str] | None = None
 ) -> tuple[dict[str, list], dict[str, list], dict[str, Any]]:
-    """Predict for a table.
+    """Predict for a table, in blocks of rows if it does not fit into memory.
 
     Returns the columns ``keep`` of the table, the columns of predictions, and the scores if the table has the target.
     """
@@ -43,20 +46,49 @@ def predict_table(
     estimator = model.estimator
     if proba and not isinstance(estimator, ShiftedReLUClassifier):
         raise InputError(f"{path} is a regression model, which gives no probabilities; leave --proba out")
-    table = read_cells(file, [column.name for column in model.encoder.columns])
     names = output_names(estimator, proba=proba)
-    kept = _kept_columns(keep or [], table.columns, names)
-    if proba and isinstance(estimator, ShiftedReLUClassifier):
-        predictions, chances = estimator.predict_with_proba(table)
+    if needs_blocks(file, None):
+        source = RowSource.open(file)
+        columns = list(source.columns)
+        kept = _kept_columns(keep or [], columns, names)
+        table, predictions, chances = _predict_blocks(model, source, [*kept, model.target], proba=proba)
     else:
-        predictions, chances = estimator.predict(table), np.empty((table.height, 0))
-    _warn_of_unused_columns(model, [name for name in table.columns if name not in kept])
-    values = [*predictions.reshape(table.height, -1).T.tolist(), *chances.T.tolist()]
+        table = read_cells(file, [column.name for column in model.encoder.columns])
+        columns = table.columns
+        kept = _kept_columns(keep or [], columns, names)
+        predictions, chances = _predict_rows(model, table, proba=proba)
+    _warn_of_unused_columns(model, [name for name in columns if name not in kept])
+    values = [*predictions.reshape(len(predictions), -1).T.tolist(), *chances.T.tolist()]
     outputs: dict[str, list] = dict(zip(names, values, strict=True))
-    summary: dict[str, Any] = {"rows": table.height}
+    summary: dict[str, Any] = {"rows": len(predictions)}
     if model.target in table.columns:
         summary |= score_table(model, table, predictions)
     return {name: table[name].to_list() for name in kept}, outputs, summary
+
+
+def _predict_rows(model: Model, table: "pl.DataFrame", *, proba: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return predictions, and with ``proba`` the probabilities (rows, classes), else (rows, 0)."""
+    estimator = model.estimator
+    if proba and isinstance(estimator, ShiftedReLUClassifier):
+        return estimator.predict_with_proba(table)
+    return estimator.predict(table), np.empty((table.height, 0))
+
+
+def _predict_blocks(
+    model: Model, source: RowSource, names: list[str], *, proba: bool
+) -> tuple["pl.DataFrame", np.ndarray, np.ndarray]:
+    """Predict block by block; return the columns ``names``, as far as the table has them, and the predictions."""
+    import polars as pl
+
+    others = [name for name in dict.fromkeys(names) if name in source.columns]
+    frames, predictions, chances = [], [], []
+    for block in source.blocks():
+        with named_rows(lambda position, block=block: source.row_name(block.start + position)):
+            found = _predict_rows(model, block.frame, proba=proba)
+        frames.append(block.frame.select(others))
+        predictions.append(found[0])
+        chances.append(found[1])
+    return pl.concat(frames, how="vertical_relaxed"), np.concatenate(predictions), np.concatenate(chances)
 
 
 def output_names(estimator: ShiftedReLUClassifier | ShiftedReLURegressor, *, proba: bool = False) -> list[str]:

@@ -1,5 +1,6 @@
 """``fireset train``: read, encode, train, score on the hold-out rows, save."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -59,8 +60,9 @@ def train_table(
 
     The steps, each done once:
 
-    1. ``TableProblem.read``: columns, text formats, task, targets or class codes.
+    1. ``read_problem``: columns, text formats, task, targets or class codes.
     2. ``TableProblem.split``: training and hold-out rows; the encoder is learned on the training rows and encodes all.
+       Large tables (``LargeTableProblem``) are encoded in steps 3 and 5, block by block.
     3. ``estimator.prepare``: width, column map, settings, network, rows on the sphere.
     4. ``estimator.fit_prepared``: training.
     5. ``HeldOut.of``: scores on the encoded hold-out rows.
@@ -93,7 +95,7 @@ def train_table(
     started = perf_counter()
     if not 0 <= holdout < 1:
         raise InputError(f"holdout must be at least 0 and below 1, got {holdout}")
-    out = out or Path(_stem(file.resolve() if file.is_dir() else file) + ".safetensors")
+    out = out or Path(_stem(file.resolve() if os.path.isdir(file) else file) + ".safetensors")
     check_outputs_differ_from_inputs(out, file)
     check_outputs_differ(
         {"--out": out, "--history": history, "--report": report},
@@ -127,7 +129,9 @@ def train_table(
             "bias": "auto",
             **settings,
         }
-        checkpoint = replace(checkpoint, options={"table": file_name(file), **_options(options)})
+        reading_mode = "in blocks" if isinstance(table, LargeTableProblem) else "at once"
+        notes = {"table": file_name(file), "reading": reading_mode}
+        checkpoint = replace(checkpoint, options=notes | _options(options))
     kept, held, encoded = table.split(holdout, settings["random_state"], holdout_by)
     targets, merged = table.targets(kept), 0
     if certify:

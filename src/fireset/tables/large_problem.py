@@ -9,6 +9,7 @@ The file is read three times: for the sample and the target, for the training ro
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ _MIN_SAMPLE_ROWS = 20_000
 _MISSING_ROWS = 20  # noted for each column; all may be held out, with probability 0.2²⁰
 _BYTES_PER_CELL = 60.0  # of a Parquet file that is read at once: the peak until training
 _BYTES_PER_BYTE = 14.0  # of a text file
+_ALWAYS_AT_ONCE = 64e6  # bytes: with less memory than this, blocks would not help either
 
 
 def needs_blocks(file: Path, memory: int | str | None) -> bool:
@@ -47,14 +49,11 @@ def needs_blocks(file: Path, memory: int | str | None) -> bool:
 
     Raise InputError for a file that would not fit, of a kind that cannot be read in blocks.
     """
-    try:
-        if file.is_dir():
-            return True
-        if not file.is_file():
-            return False
-    except OSError:  # the reader of whole files has the message
+    if os.path.isdir(file):
+        return True
+    if not os.path.isfile(file):  # the reader of whole files has the message
         return False
-    free = free_bytes(parse_memory(memory))
+    free = max(free_bytes(parse_memory(memory)), _ALWAYS_AT_ONCE)
     if file.suffix.lower() in COMPRESSION_SUFFIXES:
         if Path(file.stem).suffix.lower() in TEXT_FORMATS and file.stat().st_size * _BYTES_PER_BYTE > free:
             check_kind(file)
@@ -76,7 +75,7 @@ def read_problem(file: Path, target: str, *, memory: int | str | None = None, **
     ``reading`` are options of ``TableProblem.read``.
     """
     several = current_group().size > 1  # these must decide alike, and read whole files
-    if several and file.is_dir():
+    if several and os.path.isdir(file):
         raise InputError(f"{file} is a folder, which one process reads; give a file, or train without torchrun")
     if several or not needs_blocks(file, memory):
         return TableProblem.read(file, target, **reading)

@@ -45,8 +45,9 @@ class PassState:
         try:
             arrays, description = read_model(path)
             rows = description.get("rows")
-            valid = type(rows) is int and description.get("checksum") == checksum(arrays, description)
-            if not valid or {name: a.shape for name, a in arrays.items()} != {n: a.shape for n, a in sums.items()}:
+            shapes = {name: array.shape for name, array in arrays.items()}
+            valid = shapes == {name: array.shape for name, array in sums.items()}
+            if not (valid and isinstance(rows, int) and description.get("checksum") == checksum(arrays, description)):
                 raise InputError(f"{path} is damaged")
         except InputError as error:
             warnings.warn(f"{error}; the pass over the rows begins again", UserWarning, stacklevel=2)
