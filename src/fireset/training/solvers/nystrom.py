@@ -103,11 +103,9 @@ class NystromGaussNewton(GaussNewton):
         self._rows_per_centre = total / max(self.n_centres, 1)
         # J_M and its transpose at the initial weights, in float64: a step is rounded once, in the same way on any grid.
         self._centre_engine = sum_over_workers(create("dense"), shard)
-        double = (array.astype(np.float64) for array in (own.weights, own.output_weights))
-        self._centre_engine.start(
-            ShiftedReLUNetwork(*double, own.threshold, own.output_scale),
-            self._kernel.centres.astype(np.float64, copy=False),
-        )
+        weights, output_weights = own.weights.astype(np.float64), own.output_weights.astype(np.float64)
+        double = ShiftedReLUNetwork(weights, output_weights, own.threshold, own.output_scale)
+        self._centre_engine.start(double, self._kernel.centres.astype(np.float64, copy=False))
         by_copy = start.output_weights.reshape(self._kernel.copies, -1, network.n_outputs)
         self._zero_at_start = not by_copy.sum(axis=0).any()
         products = np.einsum("qrk,qrl->rkl", by_copy, by_copy)
@@ -253,6 +251,7 @@ class NystromGaussNewton(GaussNewton):
         small = np.zeros((count, outputs))  # K_Mn e is small + U large
         large = np.zeros((self._directions.shape[1], outputs))
         grams = [] if unchanged else [_GramSum(self._directions, *given) for given in offsets[1:]]
+        coupled = None
         if not self._decoupled:
             directions = np.zeros_like(self._initial_weights)
             neurons, sums = self._row_engine.gradient(residual)
@@ -286,7 +285,7 @@ class NystromGaussNewton(GaussNewton):
             if group.rank == 0:
                 self._systems = [_System(gram.total(), self._factor) for gram in grams]
             self._system_roots = roots
-        if not self._decoupled:
+        if coupled is not None:
             return coupled
         return sum_in_place(small, group) + self._directions @ sum_in_place(large, group)
 
