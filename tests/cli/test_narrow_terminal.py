@@ -10,6 +10,7 @@ from rich.console import Console
 from fireset.commands.compare.budget import StageBar
 from fireset.training.progress import ProgressBar
 from fireset.training.solvers import solver_class
+from fireset.training.work_meter import WorkMeter
 
 
 def console(width: int) -> Console:
@@ -29,7 +30,7 @@ def progress(iteration: int, solver: str) -> Any:
     record = SimpleNamespace(
         loss=1234.5678, active_fraction=0.02345, validation_loss=0.3456, iteration=iteration, seconds=10.0
     )
-    run = SimpleNamespace(solver=solver_class(solver))
+    run = SimpleNamespace(solver=solver_class(solver), meter=WorkMeter())
     return SimpleNamespace(record=record, max_iter=30_000, run=run)
 
 

@@ -92,6 +92,7 @@ class TestJson:
         low, high = found["held_out_accuracy_interval"]
         assert low < found["held_out_accuracy"] < high
         assert found["total_seconds"] > found["training_seconds"]
+        assert found["peak_memory_bytes"] > 10**8
         assert found["columns"] == 4 < found["encoded_columns"]
 
     def test_numbers(self):

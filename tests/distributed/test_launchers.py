@@ -60,10 +60,11 @@ def alone(folder: Path) -> np.ndarray:
 def test_an_existing_group_is_used_and_not_left(monkeypatch):
     """Ray Train sets torchrun's variables and initializes the group."""
     import torch.distributed as dist
+    from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         with joined_group() as group:
             assert isinstance(group, TorchProcessGroup)

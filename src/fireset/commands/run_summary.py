@@ -139,7 +139,8 @@ def _training_line(facts: dict[str, Any]) -> str:
     table = f"{counted(facts['rows'], 'row')} of {counted(facts['columns'], 'column')}"
     size = f"{counted(facts['width'], 'neuron')} on {table}"
     total = f"; {duration(facts['total_seconds'])} in all" if "total_seconds" in facts else ""
-    return f"{size}; {how}{total}"
+    memory = f", {facts['peak_memory_bytes'] / 1e9:.1f} GB of memory" if "peak_memory_bytes" in facts else ""
+    return f"{size}; {how}{total}{memory}"
 
 
 def _settings_line(facts: dict[str, Any]) -> str:

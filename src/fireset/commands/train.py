@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fireset._util.errors import InputError
 from fireset._util.files import check_writable, file_name
+from fireset._util.system_memory import PeakMemory
 from fireset._util.text import print_status
 from fireset.commands.certificate import certificate_sections, merge_equal_rows, merged_rows_text
 from fireset.commands.held_out import HeldOut
@@ -179,6 +180,11 @@ def train_table(
     written = records.write(estimator, table, prepared.rows, table.y[kept], scored, facts, sections)
     if problem is not None:
         written["not_written"] = [f"--out: {problem}", *written.get("not_written", [])]
+    peaks = _peak_memory()
+    if peaks:
+        summary["peak_memory_bytes"] = max(peaks)
+        if len(peaks) > 1:
+            summary["peak_memory_of_workers"] = peaks
     summary["total_seconds"] = perf_counter() - started
     return {**summary, **written, "model": str(place), **certified}
 
@@ -193,6 +199,13 @@ def _answered(file: Path, problem: TableProblem) -> "pl.DataFrame":
 def _evaluated(model: Model, table: "pl.DataFrame") -> dict[str, Any]:
     found = score_table(model, table, model.estimator.predict(table))
     return {"eval_rows": table.height, **{f"eval_{name}": value for name, value in found.items()}}
+
+
+def _peak_memory() -> list[int]:
+    """Return the peak memory of each worker's process in bytes; empty where the system does not tell."""
+    own = PeakMemory().read() or 0
+    peaks = [int.from_bytes(block, "little") for block in current_group().all_gather(own.to_bytes(8, "little"))]
+    return peaks if all(peaks) else []
 
 
 def _options(settings: dict[str, Any]) -> dict[str, str]:

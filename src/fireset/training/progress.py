@@ -15,6 +15,7 @@ from fireset.sparse_rows import Rows
 from fireset.training.history import Iteration
 from fireset.training.run import Run
 from fireset.training.stopping import StopReason
+from fireset.training.work_meter import WorkMeter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,6 +131,7 @@ class ProgressBar:
         )
         self._title = title
         self._task = self._bar.add_task(title, total=None, state="preparing (the first time, kernels are compiled)")
+        self._state = ""
         self._next_line = 0.0  # the first line is printed at once: it shows that training has begun
 
     def __enter__(self) -> "ProgressBar":
@@ -143,10 +145,13 @@ class ProgressBar:
 
     def __call__(self, progress: Progress) -> None:
         record, solver = progress.record, progress.run.solver
+        if not solver.runs_to_max_iter:
+            progress.run.meter.listener = self._show_work
         state = f"loss {record.loss:.4g}  active {percent(record.active_fraction, 2)}"
         if record.validation_loss is not None:
             state += f"  validation {record.validation_loss:.4g}"
         total = progress.max_iter if solver.runs_to_max_iter else None
+        self._state = state if total else f"{solver.iteration_label} {record.iteration}  {state}"
         if self._console.is_terminal:
             self._bar.update(self._task, total=total, completed=record.iteration, state=state)
         elif time.monotonic() >= self._next_line:
@@ -157,3 +162,13 @@ class ProgressBar:
                 left = (total - record.iteration) * record.seconds / record.iteration
                 line += f"  {left:.0f} s left at most"
             print_status(line)
+
+    def _show_work(self, meter: WorkMeter) -> None:
+        """Show the part of the iteration that is done, and the time for the rest of it."""
+        share = f"{meter.name} {percent(meter.done / meter.expected, 0)}" if meter.expected else meter.name
+        state = f"{self._state}  {share}, {meter.seconds_left:.0f} s left in it"
+        if self._console.is_terminal:
+            self._bar.update(self._task, state=state)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+            print_status(f"{self._title}: {state}")

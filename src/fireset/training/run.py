@@ -11,6 +11,7 @@ from fireset.training.best_weights import BestWeights
 from fireset.training.history import History
 from fireset.training.losses import Loss
 from fireset.training.problem import TrainingProblem
+from fireset.training.work_meter import WorkMeter
 
 if TYPE_CHECKING:
     from fireset.training.solvers.base import Solver
@@ -26,6 +27,8 @@ class Run:
         The neurons of this worker.
     memory : int or None
         Bytes that this process may use, if the user has set a limit.
+    meter : WorkMeter
+        Work within an iteration, for progress displays.
     history : History
     best : BestWeights
         The weights to return to.
@@ -38,6 +41,7 @@ class Run:
     solver: "Solver"
     max_iter: int
     memory: int | None = None
+    meter: WorkMeter = field(default_factory=WorkMeter)
     history: History = field(default_factory=History)
     best: BestWeights = field(init=False)
 

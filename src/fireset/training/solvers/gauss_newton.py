@@ -24,7 +24,7 @@ It has stalled when no damped step reduces the objective.
 """
 
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import isfinite, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ from fireset.training.progress import Progress
 from fireset.training.run import Run
 from fireset.training.solvers.base import Solver
 from fireset.training.solvers.linear_solver import (
+    MAX_PRODUCTS,
     KernelSystem,
     LinearSolver,
     Solution,
@@ -450,6 +451,8 @@ class GaussNewton(Solver):
         """
         shift, shares = system.shift, self.run.problem.shares
         certified: bool | None = None
+        excesses: list[float] = []  # after each product
+        self.run.meter.begin("system")
         sums: list[float] = []  # of the last z, for both tests of it
 
         def enough(z: np.ndarray, r: np.ndarray, y: np.ndarray, yAy: float | None) -> bool:
@@ -461,8 +464,11 @@ class GaussNewton(Solver):
             rr, ry, value = sums  # r·r, r·y, and twice the objective of the system
             excess = 0.5 * max(rr - shift * (ry if yAy is None else ry * (ry / yAy)), 0.0)
             now = constant + 0.5 * value
-            small = excess <= _LINEAR_SOLVE_TOLERANCE * self._least_reduction(max(now, _MIN_OBJECTIVE * objective))
+            limit = _LINEAR_SOLVE_TOLERANCE * self._least_reduction(max(now, _MIN_OBJECTIVE * objective))
+            small = excess <= limit
             if yAy is None:
+                excesses.append(excess)
+                self.run.meter.report(len(excesses), _expected_products(excesses, limit))
                 loose = not self._trusted and excess <= _LOOSE_SOLVE_TOLERANCE * (objective - now)
                 return not strict and (small or loose)
             certified = small if certified is None else certified
@@ -559,6 +565,15 @@ class GaussNewton(Solver):
 
     def drop_caches(self) -> None:
         self._linear.drop_caches()
+
+
+def _expected_products(excesses: list[float], limit: float) -> float:
+    """Return the number of products until the excess is below ``limit``, if it goes on to fall at its mean rate."""
+    first, last = excesses[0], excesses[-1]
+    if not 0 < limit < last < first:
+        return MAX_PRODUCTS if last > limit else len(excesses)
+    made = len(excesses) - 1
+    return min(1 + made * log(first / limit) / log(first / last), MAX_PRODUCTS)
 
 
 def choose_ridge(

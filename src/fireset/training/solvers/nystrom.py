@@ -104,11 +104,9 @@ class NystromGaussNewton(GaussNewton):
         self._rows_per_centre = total / max(self.n_centres, 1)
         # J_M and its transpose at the initial weights, in float64: a step is rounded once, in the same way on any grid.
         self._centre_engine = sum_over_workers(create(REFERENCE), shard)
-        double = (array.astype(np.float64) for array in (own.weights, own.output_weights))
-        self._centre_engine.start(
-            ShiftedReLUNetwork(*double, own.threshold, own.output_scale),
-            self._kernel.centres.astype(np.float64, copy=False),
-        )
+        weights, output_weights = own.weights.astype(np.float64), own.output_weights.astype(np.float64)
+        double = ShiftedReLUNetwork(weights, output_weights, own.threshold, own.output_scale)
+        self._centre_engine.start(double, self._kernel.centres.astype(np.float64, copy=False))
         by_copy = start.output_weights.reshape(self._kernel.copies, -1, network.n_outputs)
         self._zero_at_start = not by_copy.sum(axis=0).any()
         products = np.einsum("qrk,qrl->rkl", by_copy, by_copy)
@@ -254,6 +252,7 @@ class NystromGaussNewton(GaussNewton):
         small = np.zeros((count, outputs))  # K_Mn e is small + U large
         large = np.zeros((self._directions.shape[1], outputs))
         grams = [] if unchanged else [_GramSum(self._directions, *given) for given in offsets[1:]]
+        coupled = None
         if not self._decoupled:
             directions = np.zeros_like(self._initial_weights)
             neurons, sums = self._row_engine.gradient(residual)
@@ -266,7 +265,8 @@ class NystromGaussNewton(GaussNewton):
             inputs = {"weights": self.run.network.weights, "residual": residual, "roots": roots}
             inputs |= {"centres": self._centres, "rows": np.array([first, last])}
             path, done = self.pass_state.resume(inputs, parts)
-        own = self.run.problem.X[first:last]
+        own, meter = self.run.problem.X[first:last], self.run.meter
+        meter.begin("pass", done)
         for block, K in self._kernel.blocks(own, done) if self._decoupled or grams else ():
             rows = slice(first + block.start, first + block.stop)
             P = _split(K, self._directions)
@@ -275,6 +275,7 @@ class NystromGaussNewton(GaussNewton):
                 large += _rounded(P.T.astype(np.float64) @ residual[rows], offsets[0, 1])
             for k, gram in enumerate(grams):
                 gram.add(K, P, roots[rows, k])
+            meter.report(block.stop, len(own))
             if self.pass_state is not None and path is not None:
                 self.pass_state.save(path, block.stop, parts)
         self.passes += 1
@@ -285,7 +286,7 @@ class NystromGaussNewton(GaussNewton):
             if group.rank == 0:
                 self._systems = [_System(gram.total(), self._factor) for gram in grams]
             self._system_roots = roots
-        if not self._decoupled:
+        if coupled is not None:
             return coupled
         return sum_in_place(small, group) + self._directions @ sum_in_place(large, group)
 
