@@ -322,8 +322,7 @@ def summary(lines: list[dict]) -> str:
     found += [f"| {_bold(who)} | " + " | ".join(columns[who].get(kind, "| ") for kind in kinds) + " |" for who in rows]
     said = " and ".join(f"{difference:.2f} in {kind}" for kind, _, difference in notes)
     found += ["", f"Critical difference of mean ranks at 5 %: {said}."]
-    forecast = forecast_line(lines)
-    return "\n".join(found) + "\n" + (f"\n{forecast}" if forecast else "")
+    return "\n".join(found) + "\n"
 
 
 def report(lines: list[dict], before: list[dict]) -> str:
@@ -353,7 +352,7 @@ def report(lines: list[dict], before: list[dict]) -> str:
 
 
 def write_report(folder: Path, results: Path, label: str = OURS) -> None:
-    """Write ``accuracy.md``, ``accuracy-summary.md`` and the two diagrams from the stored results."""
+    """Write ``accuracy.md``, its summary, the error of the forecasts and the two diagrams from the stored results."""
     lines = read_lines(folder / "peers.jsonl") + read_lines(folder / f"{label}.jsonl")
     before = read_lines(folder / "before.jsonl") if label != "before" else []
     if not lines:
@@ -361,6 +360,7 @@ def write_report(folder: Path, results: Path, label: str = OURS) -> None:
         return
     (results / "accuracy.md").write_text(report(lines, before))
     (results / "accuracy-summary.md").write_text(summary(lines))
+    (results / "accuracy-forecast.md").write_text(forecast_line(lines))
     for kind in KINDS:
         tables, models, _ = section(lines, GROUPS["untuned"][1], kind)
         if len(tables) > 1 and len(models) > 1:

@@ -309,3 +309,25 @@ def test_pieces_need_the_required_gain():
         for gain in (0.0, 0.999)
     ]
     assert [bool(one.pieces) for one in found] == [True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "least"), [("auto", 0.996), (60_000, 0.998)])
+def test_a_robot_arm_is_learned(width, least):
+    """Smooth and without noise: the error that is left is that of the finite width."""
+    X = np.random.default_rng(1).uniform(-np.pi, np.pi, (5000, 8))
+    angles, lengths = np.cumsum(X[:, :4] / 2, axis=1), 0.5 + (X[:, 4:] / np.pi + 1) / 4
+    y = np.hypot((lengths * np.cos(angles)).sum(axis=1), (lengths * np.sin(angles)).sum(axis=1))
+    model = ShiftedReLURegressor(width=width, random_state=0).fit(X[:2500], y[:2500])
+    assert model.score(X[2500:], y[2500:]) >= least
+
+
+@pytest.mark.slow
+def test_a_rotated_function_is_learned_by_a_full_metric():
+    rng = np.random.default_rng(1)
+    X, Q = rng.standard_normal((5000, 10)), np.linalg.qr(rng.standard_normal((10, 10)))[0]
+    R = X @ Q
+    y = np.sin(2 * R[:, 0]) + R[:, 1] * R[:, 2] + 0.1 * rng.standard_normal(5000)
+    model = ShiftedReLURegressor(random_state=0).fit(X[:2500], y[:2500])
+    assert model.settings_.metric_kind == "full"
+    assert model.score(X[2500:], y[2500:]) >= 0.98
