@@ -5,6 +5,8 @@
 Every fit runs in a process of its own, which first fits 2,000 rows to load compiled code. Seconds are those of ``fit``;
 processor seconds are those of all its threads. Peak memory is that of the whole process, with the table. CatBoost takes
 part with ``SCALE_CATBOOST=1``, LightGBM where it is installed.
+
+Part ``file`` runs ``fireset train`` on a Parquet file within a memory limit; ``SCALE_ROWS=10000000`` sets its rows.
 """
 
 import importlib.util
@@ -12,6 +14,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
@@ -24,6 +28,7 @@ from parts import run_parts
 ROWS = (10_000, 100_000, 200_000, 1_000_000)
 QUICK_ROWS = (5_000, 10_000)
 CLASS_ROWS, QUICK_CLASS_ROWS = 50_000, 3_000
+FILE_ROWS = (1_000_000, int(os.environ.get("SCALE_ROWS", "0")) or 10_000_000)
 SECONDS_AT_MOST = 3600
 
 WORKER = """
@@ -98,6 +103,54 @@ def classification(quick: bool) -> list[dict]:
     return [fit(name, "classification", rows) for name in peers("classification")]
 
 
+def file(quick: bool) -> list[dict]:
+    """Train on a Parquet file in a process of its own; peak memory includes what it maps and reads."""
+    return [
+        train_file(rows, "1200M" if rows <= 1_000_000 else "2G") for rows in (QUICK_ROWS[:1] if quick else FILE_ROWS)
+    ]
+
+
+def train_file(rows: int, memory: str) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder, "table.parquet")
+        write_friedman(table, rows)
+        command = [sys.executable, "-m", "fireset", "train", table.name, "--target", "y", "--memory", memory, "--json"]
+        started = time.perf_counter()
+        child = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        out = child.stdout.read()
+        _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        raise RuntimeError(f"fireset train ended with {os.waitstatus_to_exitcode(status)}")
+    found = {
+        "rows": rows,
+        "memory": memory,
+        "seconds": time.perf_counter() - started,
+        "processor_seconds": usage.ru_utime + usage.ru_stime,
+        "gigabytes": usage.ru_maxrss * 1024 / 1e9,
+        "score": json.loads(out)["held_out_r2"],
+    }
+    print(found, file=sys.stderr, flush=True)
+    return found
+
+
+def write_friedman(path: Path, rows: int) -> None:
+    """Write ``make_friedman1(rows, 20, noise=1)`` in float32, a million rows at a time."""
+    import polars as pl
+    import pyarrow.parquet as pq
+    from sklearn.datasets import make_friedman1
+
+    writer = None
+    for start in range(0, rows, 1_000_000):
+        X, y = make_friedman1(min(1_000_000, rows - start), 20, noise=1.0, random_state=start)
+        columns = {**{f"x{j}": X[:, j].astype(np.float32) for j in range(20)}, "y": y.astype(np.float32)}
+        table = pl.DataFrame(columns).to_arrow()
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    assert writer is not None
+    writer.close()
+
+
 def exponent(rows: list[int], seconds: list[float]) -> float:
     """Return the slope of log time over log n by least squares."""
     return float(np.polyfit(np.log(rows), np.log(seconds), 1)[0])
@@ -125,6 +178,19 @@ def to_markdown(results: dict) -> str:
                 f"{one['gigabytes']:.2f} | {one['score']:.4f} |"
             )
         lines.append("")
+    if "file" in results:
+        lines += [
+            "## `fireset train` from a Parquet file of such a table in float32, a fifth of the rows held out",
+            "",
+            "| rows | `--memory` | s | processor s | peak GB | R² |",
+            "| ---: | --- | ---: | ---: | ---: | ---: |",
+        ]
+        for one in results["file"]:
+            lines.append(
+                f"| {one['rows']:,} | {one['memory']} | {one['seconds']:.0f} | {one['processor_seconds']:.0f} | "
+                f"{one['gigabytes']:.2f} | {one['score']:.4f} |"
+            )
+        lines.append("")
     fits = [one for one in results.get("regression", []) if one["model"] == "fireset"]
     fits = [one for one in fits if one["solver"] == fits[-1]["solver"]]  # a change of solver is no property of either
     if len(fits) > 1:
@@ -139,4 +205,4 @@ def to_markdown(results: dict) -> str:
 
 
 if __name__ == "__main__":
-    run_parts("scale", {"regression": regression, "classification": classification}, to_markdown)
+    run_parts("scale", {"regression": regression, "classification": classification, "file": file}, to_markdown)

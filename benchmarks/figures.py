@@ -345,6 +345,22 @@ def many_rows(results: Results) -> list[str]:
     ]
 
 
+def large_files(results: Results) -> list[str]:
+    """Training from files within a memory limit."""
+    rows = [
+        (
+            f"{one['rows']:,}",
+            one["memory"],
+            *(f"{one[key]:.0f} s" for key in ("seconds", "processor_seconds")),
+            f"{one['gigabytes']:.2f} GB",
+            f"{one['score']:.4f}",
+        )
+        for one in results["scale"]["file"]
+    ]
+    head = ("rows", "`--memory`", "time", "processor time", "peak memory", "R²")
+    return [f"{_measured('bench-scale', results['scale'], 'file')}:", "", *table(head, rows, left=(1,))]
+
+
 def solvers_narrow(results: Results) -> list[str]:
     """Accuracy of Gauss–Newton and of gradient descent for narrow networks."""
     stored = results["solvers"]
@@ -635,6 +651,7 @@ BLOCKS: dict[str, Callable[[Results], list[str]]] = {
     "nn-batches": batches,
     "predict": predictions,
     "scale": many_rows,
+    "large-files": large_files,
     "solvers-narrow": solvers_narrow,
     "solvers-centres": solvers_centres,
     "index-queries": index_queries,
