@@ -140,7 +140,7 @@ def accuracy_ranks(results: Results) -> list[str]:
         "",
         *accuracy.summary(results.accuracy_lines).strip().splitlines(),
         f"Not significantly different from fireset: {'; '.join(near)}.",
-        f"By log loss in classification: {', '.join(f'{who} {losses[who][0]:.2f}' for who in best)}.",
+        f"By log loss in classification: {', '.join(f'{who} {losses[who][0]:.2f}' for who in best)}. "
         "Largest losses of fireset: "
         + "; ".join(
             f"{name.split('/', 2)[2]}, {accuracy.KINDS[kind]} {ours:.2f}, {others[0][0]} {others[0][1]:.2f}"
@@ -522,8 +522,8 @@ def exponents(results: Results) -> list[str]:
 
     times = ", of ".join(f"{label} {fit(engine, 'processor_ms')}" for engine, label in ALGORITHMS.items())
     return [
-        f"{_measured('bench-theory', results['theory'], 'costs')}: exponents in m of an iteration,",
-        "n = 10, d = 3, m = 10⁴ … 10⁶ ([the paper](docs/paper-map.md#cost-of-an-iteration) has 0.8):",
+        f"{_measured('bench-theory', results['theory'], 'costs')}: exponents in m of an iteration, n = 10, d = 3, "
+        "m = 10⁴ … 10⁶ ([the paper](docs/paper-map.md#cost-of-an-iteration) has 0.8): "
         f"active pairs {fit('data', 'active')}, time of {times}.",
     ]
 

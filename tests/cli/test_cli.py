@@ -499,7 +499,7 @@ class TestOutput:
         shown = dict(line.split("  ", 1) for line in works("train", "table.csv", "--target", "y", *SMALL).splitlines())
         assert next(iter(shown)) == "accuracy"
         assert "8 rows held out" in shown["accuracy"]
-        assert shown["trained"].strip().endswith("s in all")
+        assert re.search(r"s in all(, [\d.]+ GB of memory)?$", shown["trained"])
         facts = works("info", model)
         assert re.search(r"^columns +a, b, c$", facts, re.MULTILINE)
         assert re.search(r"^classes +left, right, up$", facts, re.MULTILINE)

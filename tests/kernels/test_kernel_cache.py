@@ -286,7 +286,7 @@ def test_a_function_that_is_not_a_kernel_cannot_be_called():
     from fireset.kernels.cosines import _chebyshev, function_of_cosines
 
     one = np.ones(25, np.float32)
-    function_of_cosines(np.full((1, 1), 0.5, np.float32), one[:8], one, 0, 1)
+    function_of_cosines(np.full((1, 1), 0.5, np.float32), one[:8], one, False, 0, 1)
     with pytest.raises(TypeError):
         _chebyshev(one[0], one, one[0])
 

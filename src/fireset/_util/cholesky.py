@@ -120,7 +120,7 @@ def cholesky(A: np.ndarray) -> bool:
     n = len(A)
     with one_blas_thread():
         if n <= _MAX_ONE_BLOCK:
-            return _factor_block(A) and bool(np.isfinite(A.diagonal()).all())
+            return n == 0 or (_factor_block(A) and bool(np.isfinite(A.diagonal()).all()))
         for lo in range(0, n, _BLOCK):
             hi = min(lo + _BLOCK, n)
             corner = A[lo:hi, lo:hi]
