@@ -12,7 +12,8 @@
 # srun starts the workers itself, without torchrun. The folder of the job must be shared by the nodes.
 set -euo pipefail
 
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# Not head, which would end scontrol by SIGPIPE.
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000)) # another one for each job on a node
 WORLD_SIZE=$SLURM_NTASKS
 OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
