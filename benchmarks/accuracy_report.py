@@ -243,7 +243,7 @@ def section_lines(lines: list[dict], groups: tuple[str, ...], kind: str, *, deta
     difference = critical_difference(len(models), len(tables))
     found = [f"### {kind.capitalize()}: {len(tables)} tables, {len(models)} models, by {KINDS[kind]}", ""]
     found += rank_table(tables, models)
-    said = f"Critical difference of mean ranks at 5 %: {difference:.2f} (Nemenyi); Friedman's test: "
+    said = f"Critical difference of mean ranks (Nemenyi's test, 5 %): {difference:.2f} (Nemenyi); Friedman's test: "
     found += ["", f"{said}p = {friedman(tables, models):.1g}."]
     if left_out:
         found += ["", f"Left out for missing results: {', '.join(left_out)}."]
@@ -321,7 +321,7 @@ def summary(lines: list[dict]) -> str:
     rows = [*order, *(each for each in columns if each not in order)]
     found += [f"| {_bold(who)} | " + " | ".join(columns[who].get(kind, "| ") for kind in kinds) + " |" for who in rows]
     said = " and ".join(f"{difference:.2f} in {kind}" for kind, _, difference in notes)
-    found += ["", f"Critical difference of mean ranks at 5 %: {said}."]
+    found += ["", f"Critical difference of mean ranks (Nemenyi's test, 5 %): {said}."]
     return "\n".join(found) + "\n"
 
 

@@ -160,7 +160,7 @@ def to_markdown(results: dict) -> str:
             lines.append(f"| {r['set']} | {r['rounds']} | {r['above_optimum']:.2%} | {' | '.join(cells)} |")
     lines.append("")
     for who, ratio in results["geometric_means"].items():
-        lines.append(f"- Our time beside {who}'s, geometric mean: {ratio:.2f}")
+        lines.append(f"- Time as a multiple of that of {who}, geometric mean: {ratio:.2f}")
     return "\n".join(lines) + "\n"
 
 

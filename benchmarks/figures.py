@@ -135,13 +135,13 @@ def accuracy_ranks(results: Results) -> list[str]:
     worst = sorted(lost, key=lambda each: each[3] - each[4][0][1])[:3]
     return [
         f"`make bench-accuracy`, {date}: {len(models)} models at their defaults, {count} real and generated tables "
-        "whose scores set no default.",
+        "on which no default was tuned.",
         "Mean rank by accuracy or R² (1 is best) ± standard error; sum of fit times (processor time, one thread):",
         "",
         *accuracy.summary(results.accuracy_lines).strip().splitlines(),
         f"Not significantly different from fireset: {'; '.join(near)}.",
         f"By log loss in classification: {', '.join(f'{who} {losses[who][0]:.2f}' for who in best)}. "
-        "Largest losses of fireset: "
+        "Largest deficits of fireset to the best model: "
         + "; ".join(
             f"{name.split('/', 2)[2]}, {accuracy.KINDS[kind]} {ours:.2f}, {others[0][0]} {others[0][1]:.2f}"
             for kind, name, _, ours, others in worst
@@ -236,7 +236,7 @@ def steps(results: Results) -> list[str]:
     counts = sorted({case["iterations"] for case in cases})
     return [
         f"{_measured('bench-step', stored)}: seconds per full-batch gradient",
-        f"step of one network in float32, refreshes included, mean of {counts[0]} to {counts[-1]} steps; dense "
+        f"step of one network in float32, repeated queries included, mean of {counts[0]} to {counts[-1]} steps; dense "
         "implementations as multiples of it:",
         "",
         *table(("problem", "active pairs", "fireset", *_STEP_PEERS.values()), rows),
@@ -522,9 +522,9 @@ def exponents(results: Results) -> list[str]:
 
     times = ", of ".join(f"{label} {fit(engine, 'processor_ms')}" for engine, label in ALGORITHMS.items())
     return [
-        f"{_measured('bench-theory', results['theory'], 'costs')}: exponents in m of an iteration, n = 10, d = 3, "
+        f"{_measured('bench-theory', results['theory'], 'costs')}: exponents e of the cost mᵉ of an iteration with m neurons, n = 10, d = 3, "
         "m = 10⁴ … 10⁶ ([the paper](docs/paper-map.md#cost-of-an-iteration) has 0.8): "
-        f"active pairs {fit('data', 'active')}, time of {times}.",
+        f"active pairs {fit('data', 'active')}, processor time of {times} (half-space search over the weights and over the rows).",
     ]
 
 
