@@ -106,7 +106,7 @@ def classification(quick: bool) -> list[dict]:
 def file(quick: bool) -> list[dict]:
     """Train on a Parquet file in a process of its own; peak memory includes what it maps and reads."""
     return [
-        train_file(rows, "1200M" if rows <= 1_000_000 else "2G") for rows in (QUICK_ROWS[:1] if quick else FILE_ROWS)
+        train_file(rows, "1500M" if rows <= 1_000_000 else "2G") for rows in (QUICK_ROWS[:1] if quick else FILE_ROWS)
     ]
 
 

@@ -207,7 +207,7 @@ def losses_in_double(network, X, y, rate: float, steps: int) -> list[float]:
 
 def allowed_memory(network, X, ours) -> float:
     """The budget: 3 × W + 12 bytes per candidate pair + 1.2 × the input + 300 MB."""
-    candidates = sum(int(block.lists.counts.sum()) for block in ours.trainer.engine._blocks)
+    candidates = sum(int(chunk.lists.counts.sum()) for chunk in ours.trainer.engine._passes.chunks)
     return (3 * network.weights.nbytes + 12 * candidates + 1.2 * X.nbytes) / 1e6 + 300
 
 
@@ -255,19 +255,19 @@ def _one_run(n: int, d: int, m: int, iterations: int) -> float:
 
 
 def to_markdown(results: dict) -> str:
-    lines = [f"# One gradient step, {results['date']}", "", results["machine"], ""]
+    lines = ["# One gradient step", ""]
     for case in results["cases"]:
         lines += [
             f"## {case['case']}",
             "",
-            f"{case['iterations']} iterations, {case['active_fraction']:.2%} of the pairs fire, "
+            f"{case['date']}, {case['machine']} {case['iterations']} iterations, {case['active_fraction']:.2%} of the pairs fire, "
             f"{case['refreshed_per_iteration']:.0f} neurons refreshed an iteration; "
             f"preprocessing {case['preprocessing_seconds']:.2f} s, {case['preprocessing_in_forward_passes']:.1f} dense "
             f"forward passes; "
             f"rate on fired pairs {case['active_rate_of_sgemm']:.1%} of sgemm's {case['sgemm_gigaflops']:.0f} GFlop/s "
             f"({case['active_rate_of_sgemm_without_refreshes']:.1%} in the median iteration).",
             "",
-            "| contender | seconds per iteration | times ours | target | peak MB | losses differ by |",
+            "| contender | seconds per iteration | times that of fireset | target | peak MB | losses differ by |",
             "| --- | ---: | ---: | ---: | ---: | ---: |",
             f"| fireset, engine data | {case['seconds']:.4f} | 1 | | {case['peak_megabytes']:.0f} "
             f"(allowed {case['memory_allowed_megabytes']:.0f}) | |",
@@ -326,6 +326,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--write", action="store_true", help="with --only: replace these cases of the written results")
     parser.add_argument("--measure-memory", nargs=2)
     options = parser.parse_args()
     if options.measure_memory:
@@ -335,16 +336,22 @@ def main() -> None:
     for name, case in CASES.items():
         if options.only in name:
             print(name, file=sys.stderr, flush=True)
-            results["cases"].append(run_case(name, case, options.quick))
+            measured = {"date": results["date"], "machine": results["machine"]}
+            results["cases"].append({**run_case(name, case, options.quick), **measured})
             print(to_markdown({**results, "cases": results["cases"][-1:]}), flush=True)
     if not options.only:
         results["scaling"] = run_scaling(options.quick)
         print(to_markdown({**results, "cases": []}))
-    if not options.only and not options.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "step.json").write_text(json.dumps(results, indent=1))
-        (RESULTS / "step.md").write_text(to_markdown(results))
-        draw(results, RESULTS / "step.png")
+    if options.quick or (options.only and not options.write):
+        return
+    RESULTS.mkdir(exist_ok=True)
+    written = RESULTS / "step.json"
+    if options.only:
+        earlier, own = json.loads(written.read_text()), {case["case"]: case for case in results["cases"]}
+        results = {**earlier, "cases": [own.get(case["case"], case) for case in earlier["cases"]]}
+    written.write_text(json.dumps(results, indent=1))
+    (RESULTS / "step.md").write_text(to_markdown(results))
+    draw(results, RESULTS / "step.png")
 
 
 if __name__ == "__main__":

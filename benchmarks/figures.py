@@ -224,8 +224,9 @@ def fits(results: Results) -> list[str]:
 
 def steps(results: Results) -> list[str]:
     """Seconds per gradient step beside dense implementations."""
-    stored = results["step"]
-    cases = stored["cases"]
+    stored = results["step"]["cases"]
+    newest = max(stored, key=lambda case: case["date"])
+    cases = [case for case in stored if case["date"] == newest["date"]]  # one machine; step.md has the others
     rows = []
     for case in cases:
         seconds = case["seconds"]
@@ -235,7 +236,7 @@ def steps(results: Results) -> list[str]:
     prepared = [case["preprocessing_seconds"] for case in cases]
     counts = sorted({case["iterations"] for case in cases})
     return [
-        f"{_measured('bench-step', stored)}: seconds per full-batch gradient",
+        f"{_measured('bench-step', newest)}: seconds per full-batch gradient",
         f"step of one network in float32, repeated queries included, mean of {counts[0]} to {counts[-1]} steps; dense "
         "implementations as multiples of it:",
         "",
