@@ -523,9 +523,11 @@ def exponents(results: Results) -> list[str]:
 
     times = ", of ".join(f"{label} {fit(engine, 'processor_ms')}" for engine, label in ALGORITHMS.items())
     return [
-        f"{_measured('bench-theory', results['theory'], 'costs')}: exponents e of the cost mᵉ of an iteration with m neurons, n = 10, d = 3, "
+        f"{_measured('bench-theory', results['theory'], 'costs')}: exponents e of the cost mᵉ of an iteration "
+        "with m neurons, n = 10, d = 3, "
         "m = 10⁴ … 10⁶ ([the paper](docs/paper-map.md#cost-of-an-iteration) has 0.8): "
-        f"active pairs {fit('data', 'active')}, processor time of {times} (half-space search over the weights and over the rows).",
+        f"active pairs {fit('data', 'active')}, processor time of {times} "
+        "(half-space search over the weights and over the rows).",
     ]
 
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from dataclasses import replace
@@ -15,6 +16,7 @@ import polars as pl
 import pytest
 
 import fireset.commands.predict as predict_command
+from fireset._util import mapped_file
 from fireset._util.errors import InputError
 from fireset._util.mapped_file import mapped_empty, release_pages
 from fireset.commands.explain_training import explain_training
@@ -336,6 +338,25 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path):
     np.testing.assert_array_equal(
         Model.load(killed).estimator.network_.weights, Model.load(whole).estimator.network_.weights
     )
+
+
+def test_a_target_that_is_nearly_always_missing_is_refused(tmp_path, monkeypatch, in_blocks):  # noqa: ARG001
+    """The sample is drawn from all rows, and would hold next to no row with a target."""
+    few = partial(LargeTableProblem.read_blocks, sample_rows=300)
+    monkeypatch.setattr(LargeTableProblem, "read_blocks", few)
+    rows = table().with_columns(pl.when(pl.int_range(pl.len()) % 60 == 0).then(pl.col("y")).alias("y"))
+    file = written(tmp_path, ".parquet", rows)
+    reading = {"drop": ["kind"], "drop_missing_target": True}
+    with pytest.raises(InputError, match="target"):
+        train(file, out=tmp_path / "model.safetensors", reading=reading)
+
+
+def test_large_files_are_not_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert mapped_file._folder() == str(tmp_path)
+    monkeypatch.delenv("TMPDIR")
+    assert mapped_file._folder() in ("/var/tmp", tempfile.gettempdir())  # the second if the first is not writable
 
 
 def test_an_array_in_a_file_keeps_its_numbers():

@@ -261,6 +261,13 @@ class TestUserFolder:
         monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
         assert compiling._user_folder("0123456789abcdef") == ""
 
+    def test_relative_is_not_used(self, tmp_path, monkeypatch):
+        """Without a home folder, too."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("XDG_CACHE_HOME", "")
+        assert compiling._user_folder("0123456789abcdef") == ""
+        assert not any(tmp_path.iterdir())
+
     def test_link_is_not_used(self, cache, tmp_path):
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         cache.symlink_to(tmp_path / "elsewhere")

@@ -127,6 +127,19 @@ def test_folders_of_unlike_files_are_refused(tmp_path):
             RowSource.open(tmp_path / name)
 
 
+def test_parts_without_rows_are_left_out(tmp_path):
+    for kind in ("csv", "parquet"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        for name, part in {"a": table().head(0), "b": table(), "c": table().head(0)}.items():
+            getattr(part, f"write_{kind}")(folder / f"{name}.{kind}")
+        (folder / f"d.{kind}").touch()
+        assert RowSource.open(folder).n_rows == table().height
+    (tmp_path / "csv" / "b.csv").unlink()
+    with pytest.raises(InputError, match="no rows"):
+        RowSource.open(tmp_path / "csv")
+
+
 def test_a_file_that_changes_is_refused(parquet):
     source = RowSource.open(parquet)
     table(rows=10).write_parquet(parquet / "a.parquet")

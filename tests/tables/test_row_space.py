@@ -1,10 +1,14 @@
 """Tables with many more columns than rows: the network has one input per training row."""
 
+import warnings
+
 import numpy as np
+import polars as pl
 import pytest
 
 import fireset
 from fireset import ShiftedReLUClassifier, ShiftedReLURegressor
+from fireset.commands.train import train_table
 from fireset.tables.column_map import ColumnMap
 from fireset.tables.sphere import SphereMap, count_inputs, suits_row_space
 from fireset.theory import KernelRegression
@@ -70,10 +74,29 @@ def test_networks_that_see_other_rows_later_have_all_columns(settings):
     assert fitted.sphere_.row_space is None
 
 
-def test_partial_fit_after_fit_accepts_other_rows():
+def test_training_on_other_rows_after_fit_warns():
     fitted = ShiftedReLURegressor(**SETTINGS).fit(X[:ROWS], y[:ROWS])
-    fitted.partial_fit(X[ROWS:], y[ROWS:])
+    with pytest.warns(UserWarning, match="warm_start"):
+        fitted.partial_fit(X[ROWS:], y[ROWS:])
     assert np.isfinite(fitted.predict(X)).all()
+    with pytest.warns(UserWarning, match="warm_start"):
+        fitted.set_params(warm_start=True).fit(X[ROWS:], y[ROWS:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fitted.partial_fit(X[:ROWS], y[:ROWS])
+
+
+def test_a_folder_of_a_wide_table_trains(tmp_path):
+    """It is read in blocks, whose rows are mapped one block after the other."""
+    (tmp_path / "parts").mkdir()
+    columns = {f"x{j}": X[:, j] for j in range(COLUMNS)} | {"y": y}
+    for k, part in enumerate((slice(0, ROWS), slice(ROWS, None))):
+        pl.DataFrame({name: values[part] for name, values in columns.items()}).write_parquet(
+            tmp_path / "parts" / f"{k}.parquet"
+        )
+    out = tmp_path / "model.safetensors"
+    train_table(tmp_path / "parts", "y", out=out, settings=SETTINGS, loss="squared_error", holdout=0.25)
+    assert fireset.load(out).network_.n_features == 36 + 2
 
 
 def test_sparse_rows_have_all_columns():

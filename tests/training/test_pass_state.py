@@ -8,6 +8,7 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.training import pass_state
 from fireset.training.checkpoint import Checkpoints
 from fireset.training.loop import train
+from fireset.training.pass_state import PassState
 from fireset.training.solvers import NystromGaussNewton
 
 ROWS, BLOCK = 1000, 100
@@ -82,6 +83,26 @@ def test_a_killed_pass_continues_with_the_same_bits(tmp_path, monkeypatch, outpu
     assert computed[0] == first
     np.testing.assert_array_equal(resumed, whole)
     assert not list(tmp_path.glob("*pass-*"))
+
+
+def test_other_files_of_the_folder_are_kept(tmp_path, monkeypatch):
+    others = [tmp_path / name for name in ("pass-v1.safetensors", "pass-table.csv")]
+    for file in others:
+        file.touch()
+    stored = tmp_path / f"pass-{'0' * 32}.safetensors"
+    stored.touch()
+    state = PassState(tmp_path, {})
+    state.clear()
+    assert not stored.exists()
+    assert all(file.exists() for file in others)
+    stored.touch()
+
+    def refuse(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(type(stored), "unlink", refuse)
+    state.clear()  # the model is not saved yet: an error would lose it
+    assert stored.exists()
 
 
 def test_stored_sums_of_other_data_and_damaged_files_are_not_used(tmp_path, monkeypatch):

@@ -16,9 +16,10 @@ def mapped_empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarr
     The file has no name and disappears with the array. Its space is reserved first, because writing to a mapped file on
     a full disk ends the process.
     """
+    folder = _folder()
     dtype = np.dtype(dtype)
     size = max(1, math.prod(shape) * dtype.itemsize)
-    with tempfile.TemporaryFile(prefix="fireset-") as file:
+    with tempfile.TemporaryFile(prefix="fireset-", dir=folder) as file:
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)
@@ -26,10 +27,18 @@ def mapped_empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarr
                 file.truncate(size)
         except OSError as error:
             raise InputError(
-                f"a temporary file of {size / 2**30:.1f} GiB cannot be made in {tempfile.gettempdir()}: "
+                f"a temporary file of {size / 2**30:.1f} GiB cannot be made in {folder}: "
                 f"{error.strerror}; set the environment variable TMPDIR to a folder with enough space"
             ) from error
         return np.frombuffer(mmap.mmap(file.fileno(), size), dtype, math.prod(shape)).reshape(shape)
+
+
+def _folder() -> str:
+    """Return the folder in ``TMPDIR``, or the one for large temporary files: ``/tmp`` is in memory on many systems."""
+    large = "/var/tmp"
+    if not os.environ.get("TMPDIR") and os.access(large, os.W_OK):
+        return large
+    return tempfile.gettempdir()
 
 
 def release_pages(array: np.ndarray) -> None:

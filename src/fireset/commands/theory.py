@@ -159,7 +159,7 @@ def _theorem_summary(
 def _least_widths(
     rows: np.ndarray, targets: np.ndarray, spectrum: Spectrum, threshold: float | str, initial_error: float
 ) -> dict[str, float]:
-    """Return the least sufficient widths with a threshold that rises with the width, and with threshold 0."""
+    """Return the least sufficient widths at the paper's threshold and at 0; {} for other settings or many rows."""
     if threshold != "paper" or spectrum.singular or targets.shape[1] != 1 or len(rows) > _MAX_ROWS_LEAST_WIDTH:
         return {}
     settings = {"least_width": {"alpha": ALPHA}, "least_width_at_zero": {"threshold": 0.0}}

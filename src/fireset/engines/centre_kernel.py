@@ -63,7 +63,7 @@ class CentreKernel:
         centres = self.centres.astype(np.float64, copy=False)
 
         def fill(lo: int) -> None:
-            self._multiply_counts(centres[lo : lo + _TASK_ROWS], centres, self._bits[lo : lo + _TASK_ROWS], K, lo)
+            self._set_kernel_rows(centres[lo : lo + _TASK_ROWS], centres, self._bits[lo : lo + _TASK_ROWS], K, lo)
 
         parallel_map(fill, range(0, len(K), _TASK_ROWS), uses_blas=True)
         return np.tril(K) + np.tril(K, -1).T
@@ -81,13 +81,13 @@ class CentreKernel:
 
             def fill(lo: int, rows: Rows = rows) -> None:
                 some = rows[lo : lo + _TASK_ROWS]
-                self._multiply_counts(some, self.centres, self._firing_bits(some), K, lo)
+                self._set_kernel_rows(some, self.centres, self._firing_bits(some), K, lo)
 
             parallel_map(fill, range(0, len(rows), _TASK_ROWS), uses_blas=True)
             yield slice(first, first + len(rows)), K[: len(rows)]
 
-    def _multiply_counts(self, rows: Rows, centres: Rows, bits: np.ndarray, K: np.ndarray, lo: int) -> None:
-        """Compute the rows of K from ``lo`` on: inner products times counts."""
+    def _set_kernel_rows(self, rows: Rows, centres: Rows, bits: np.ndarray, K: np.ndarray, lo: int) -> None:
+        """Set K[lo : lo + len(rows)] to inner products with the centres times scaled counts of shared bits."""
         from fireset.kernels.fire_sets import count_shared_bits
 
         own = K[lo : lo + len(rows)]

@@ -196,7 +196,10 @@ class DataSearchEngine(ListEngine):
         return build(X, kind, **({"copy": False} if kind == "scan" else {}))
 
     def _make_lists(self, radii_of: Callable[[np.ndarray], np.ndarray], *, twins: bool = False) -> bool:
-        """Make the lists of all neurons and allocate memory as needed. Return False if inner products may overflow."""
+        """Query all neurons, or with ``twins`` the first half; enlarge the lists until they fit.
+
+        ``radii_of`` maps an array of neurons to their radii. Return False if inner products may overflow.
+        """
         while (made := self._try_lists(radii_of, 2 if twins else 1)) is None:
             lists, laid_out = self._overfull
             lists.reserve_for_all(laid_out)

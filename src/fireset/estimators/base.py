@@ -68,6 +68,7 @@ _MIN_ROWS_FOR_CENTRES = 20_000  # for "nystrom"; figures in docs/solvers.md
 _MIN_TARGETS_FOR_CENTRES = 1_500_000  # rows times outputs, for "nystrom" with several outputs
 _MAX_OUTPUTS_FOR_CENTRES = 31  # 32 copies of each neuron
 _MAX_COLUMNS_FOR_CENTRES = 200  # beyond, the pre-activations of all pairs cost more than products of the active ones
+_MAX_OUTSIDE_ROW_SPACE = 1e-6  # of a row of norm 1; less is rounding
 _MIN_PIECES_GAIN = 0.1  # of the loss, for "nystrom", whose cost is proportional to the number of columns
 _NOT_CONVERGED_DECREASE = 0.01  # relative decrease of the loss over the last 10 iterations that gives a warning
 
@@ -311,6 +312,18 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             shared[0] = choose_bias(whole, self.sphere_, Z, targets, weight)
         workers.broadcast(shared, source=0)
         return float(shared[0])
+
+    def _further_rows(self, X: Any) -> Any:
+        """Map rows of a further fit as those of the first; warn if they are outside the row space of these."""
+        rows = self.sphere_(X)
+        if self.sphere_.row_space is not None and rows[:, -2].max(initial=0.0) > _MAX_OUTSIDE_ROW_SPACE:
+            warnings.warn(
+                "the input of the network is the space of the rows of its first fit, where differences between other "
+                "rows are lost; use warm_start=True or partial_fit from the first fit on",
+                UserWarning,
+                stacklevel=3,
+            )
+        return rows
 
     def _mapped_blocks(self, X: EncodedBlocks) -> np.ndarray:
         """Map all rows, after ``_begin`` has learned from the sample."""

@@ -249,7 +249,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
             return self._prepare_blocks(X, y, memory)
         again = self.warm_start and hasattr(self, "network_")
         X, codes, weight = self._checked(X, y, sample_weight, reset=not again)
-        rows = self.sphere_(X) if again else self._begin_classification(X, codes, weight, memory=memory)
+        rows = self._further_rows(X) if again else self._begin_classification(X, codes, weight, memory=memory)
         return PreparedRows(rows, self._to_targets(codes), weight, codes)
 
     def _prepare_blocks(self, X: EncodedBlocks, y: ClassLabels, memory) -> PreparedRows:
@@ -283,7 +283,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         if not first and classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise InputError(f"`classes` must be those of the first call, {self.classes_}; got {np.unique(classes)}.")
         X, codes, weight = self._checked(X, y, sample_weight, reset=first, classes=classes)
-        rows = self._begin_classification(X, codes, weight, whole=False) if first else self.sphere_(X)
+        rows = self._begin_classification(X, codes, weight, whole=False) if first else self._further_rows(X)
         self._step(rows, self._to_targets(codes), weight)
         return self
 

@@ -239,7 +239,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
             return self._prepare_blocks(X, y, memory)
         again = self.warm_start and hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=not again)
-        rows = self.sphere_(X) if again else self._begin_regression(X, y, weight, memory=memory)
+        rows = self._further_rows(X) if again else self._begin_regression(X, y, weight, memory=memory)
         return PreparedRows(rows, self._to_targets(y), weight, None)
 
     def _prepare_blocks(self, X: EncodedBlocks, y: np.ndarray, memory) -> PreparedRows:
@@ -268,7 +268,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         self._check_settings()
         first = not hasattr(self, "network_")
         X, y, weight = self._checked(X, y, sample_weight, reset=first)
-        rows = self._begin_regression(X, y, weight, whole=False) if first else self.sphere_(X)
+        rows = self._begin_regression(X, y, weight, whole=False) if first else self._further_rows(X)
         self._step(rows, self._to_targets(y), weight)
         return self
 

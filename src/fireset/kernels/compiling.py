@@ -29,7 +29,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,10 +141,8 @@ def _user_folder(digest: str) -> str:
 
     Folders that were not used for the longest time are removed.
     """
-    try:
-        parent = _private_folder(Path(AppDirs("fireset", appauthor=False).user_cache_dir))
-    except RuntimeError:  # there is no home folder
-        return ""
+    place = Path(AppDirs("fireset", appauthor=False).user_cache_dir)
+    parent = _private_folder(place) if place.is_absolute() else None  # relative without a home folder
     if parent is None:
         return ""
     folder = parent / f"kernels-{digest[:16]}-numba{numba.__version__}-{get_host_cpu_name()}"
@@ -202,7 +200,7 @@ def cache_is_shared() -> bool:
 
 def is_marked(name: str) -> bool:
     """Return whether ``mark`` was called with this name for the present kernels, in any process."""
-    return _CACHE and any(file.exists() for file in _named_marks(name))
+    return _CACHE and any(os.path.exists(file) for file in _named_marks(name))
 
 
 def mark(name: str) -> None:
@@ -251,7 +249,9 @@ class _KernelCache(FunctionCache):
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         loaded = super()._load_overload(sig, target_context)
         for cache in self._further:
-            loaded = cache._load_overload(sig, target_context) if loaded is None else loaded
+            if loaded is None:
+                with suppress(OSError):  # the folder belongs to another user, who does not let others read it
+                    loaded = cache._load_overload(sig, target_context)
         return loaded
 
     def _save_overload(self, sig: Any, data: Any) -> None:

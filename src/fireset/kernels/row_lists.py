@@ -143,7 +143,7 @@ def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, 
 @inlined
 def _excesses(W, ids, begin, count, x, threshold, band, excess, padded_ids):
     """Compute ``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p < ``count``, decided within the band."""
-    _all_dots(W, ids, begin, count, x, threshold, excess, padded_ids)
+    _rounded_excesses(W, ids, begin, count, x, threshold, excess, padded_ids)
     if band >= threshold - threshold:
         for p in range(count):
             if not abs(excess[p]) > band:  # also true for the NaN of a sum that overflowed
@@ -181,8 +181,11 @@ def _collect(ids, begin, count, excess, outputs, active, values, place, sums, k)
 
 
 @inlined
-def _all_dots(W, ids, begin, count, x, threshold, excess, padded_ids):
-    """Compute ``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p < ``count``, up to rounding."""
+def _rounded_excesses(W, ids, begin, count, x, threshold, excess, padded_ids):
+    """Compute ``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p < ``count``, up to rounding.
+
+    ``padded_ids`` is scratch; ``excess`` has at least ``lanes_of(W)`` entries.
+    """
     lanes = lanes_of(W)
     if count >= lanes:
         for p in range(0, count - lanes + 1, lanes):

@@ -127,7 +127,7 @@ class Adam(torch.optim.Optimizer):
         return int(state["step"]), state["exp_avg"], state["exp_avg_sq"]
 
     def _step_wide(self, weight: torch.Tensor, group: dict[str, Any]) -> None:
-        """Update the weight of a layer by the deferred terms of its gradient."""
+        """Update the weights of a wide layer by Adam, from its deferred terms and ``grad``; discard the terms."""
         count, mean, square = self._moments(weight)
         moving = self._moving.get(weight)
         if moving is None:

@@ -104,15 +104,15 @@ def _colors(figure: Figure) -> list[int]:
     return colors
 
 
-def _words(figure: Figure) -> list[str]:
-    """Return the distinct x if they are words; [] if they are numbers."""
+def _categories(figure: Figure) -> list[str]:
+    """Return the distinct x of all series as text if any is text; [] if all are numbers."""
     every = [x for series in figure.series for x in series.x]
     return list(dict.fromkeys(map(str, every))) if any(isinstance(x, str) for x in every) else []
 
 
 def _figure_data(figure: Figure) -> dict[str, Any]:
     """Return the data of a figure for page.js."""
-    names = _words(figure)
+    names = _categories(figure)
     places = {name: k for k, name in enumerate(names)}
     return {
         "kind": "series",
@@ -152,7 +152,7 @@ def _figure_description(figure: Figure | HeatMap, number: int) -> dict[str, Any]
     else:
         legend = [(s.name, s.style, color) for s, color in zip(figure.series, _colors(figure), strict=True)]
         tables = [_series_table(figure, series) for series in figure.series]
-    words = 0 if isinstance(figure, HeatMap) else len(_words(figure))
+    words = 0 if isinstance(figure, HeatMap) else len(_categories(figure))
     return {
         "id": f"figure-{number}",
         "number": number,

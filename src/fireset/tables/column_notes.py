@@ -61,7 +61,7 @@ def warn_of_columns(encoder: TableEncoder, table: pl.DataFrame, target: Any) -> 
     found = [f"column {quoted(name)} is left out: it {reason}" for name, reason in encoder.left_out.items()]
     used = [column.name for column in encoder.columns]
     if table.height >= _MIN_ROWS:
-        if numbering := [name for name in used if _numbers_rows(table[name])]:
+        if numbering := [name for name in used if _is_row_number(table[name])]:
             option = cli_option("--drop", ",".join(numbering))
             numbers = "numbers" if len(numbering) == 1 else "number"
             found.append(f"{listed(numbering, 5)} {numbers} the rows, like an identifier; if so, pass {option}")
@@ -76,8 +76,8 @@ def warn_of_columns(encoder: TableEncoder, table: pl.DataFrame, target: Any) -> 
         warnings.warn(message, UserWarning, stacklevel=7)  # the caller of fit
 
 
-def _numbers_rows(series: pl.Series) -> bool:
-    """Return whether the cells are different whole numbers, consecutive or in a column named like an id."""
+def _is_row_number(series: pl.Series) -> bool:
+    """Return whether cells are distinct integers, without gaps (in any order) or in a column named like an id."""
     if not series.dtype.is_integer() or series.null_count() or series.n_unique() < series.len():
         return False
     lowest, highest = series.min(), series.max()

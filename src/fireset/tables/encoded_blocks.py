@@ -97,7 +97,7 @@ class EncodedBlocks:
     @one_blas_thread()  # equal bits for any number of threads
     def mapped(self, sphere: SphereMap, dtype: np.typing.DTypeLike) -> np.ndarray:
         """Return the rows on the sphere, (n, d) in ``dtype``, in a temporary file if they do not fit into memory."""
-        columns = sphere.columns.n_outputs + 1
+        columns = sphere.n_outputs
         shape = len(self.rows), columns
         rows = np.empty(shape, dtype) if self.fits_memory(columns, dtype) else mapped_empty(shape, dtype)
         for some, features in self.blocks():

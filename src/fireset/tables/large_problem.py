@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 SAMPLE_ROWS = 250_000
 _SAMPLE_CELLS = 1 << 25  # fewer rows of tables with many columns, but at least
+_MIN_USABLE_ROWS = 1_000  # of the sample, with a target, if there are as many
 _MIN_SAMPLE_ROWS = 20_000
 _MISSING_ROWS = 20  # noted for each column; all may be held out, with probability 0.2²⁰
 _BYTES_PER_CELL = 60.0  # of a Parquet file that is read at once: the peak until training
@@ -150,7 +151,13 @@ class LargeTableProblem(TableProblem):
         with named_rows(lambda position: source.row_name(int(rows[position]))):
             fields = target_fields(targets, task)
         kept = np.isin(scan.rows, rows)
-        sampled = scan.rows[kept]
+        sampled, drawn = scan.rows[kept], int(scan.drawn.sum())
+        usable = int((kept & scan.drawn).sum())
+        if usable < min(len(rows), _MIN_USABLE_ROWS, drawn // 10):
+            raise InputError(
+                f"only {usable:,} of the {drawn:,} rows of the sample have a target, and {len(rows):,} of all rows; "
+                "remove the rows without a target from the file"
+            )
         with named_rows(lambda position: source.row_name(int(sampled[position]))):
             found = FeatureColumns.of(table.drop(target).filter(kept), formats, drop, categorical, impute)
         return cls(

@@ -86,7 +86,11 @@ class RowSource:
         file.
         """
         files = _files(path)
-        parts = [_open_part(file, block_cells, block_bytes) for file in files]
+        with_bytes = [file for file in files if file.stat().st_size]  # parts without rows are left out
+        opened = [_open_part(file, block_cells, block_bytes) for file in with_bytes or files]
+        parts = [part for part in opened if part.n_rows]
+        if not parts:
+            raise InputError(f"{one_line(path)} has no rows; give a table with at least one row")
         first = parts[0]
         for part in parts[1:]:
             if isinstance(part, _TextPart) != isinstance(first, _TextPart):
@@ -196,7 +200,7 @@ class _TextPart(_Part):
         self.file = file
         self._blocks = CsvBlocks(file, block_bytes)
         self.n_rows = self._blocks.n_rows
-        self.columns = dict.fromkeys(self._blocks.read(0).columns, pl.String())
+        self.columns = dict.fromkeys(self._blocks.read(0).columns if self.n_rows else (), pl.String())
         self.decimal_comma = self._blocks.separator == ";"
         ends = np.cumsum([0, *(block.rows for block in self._blocks.blocks)]).tolist()
         self.ranges = list(pairwise(ends))
@@ -219,8 +223,6 @@ def _open_part(file: Path, block_cells: int, block_bytes: int) -> _Part:
         part = _ParquetPart(file, block_cells) if kind == _ParquetPart.kind else _TextPart(file, block_bytes)
     if len(part.columns) > MAX_COLUMNS:
         raise InputError(f"{one_line(file)} is too big, {len(part.columns)} columns; at most {MAX_COLUMNS} are read")
-    if not part.n_rows:
-        raise InputError(f"{one_line(file)} has no rows; give a table with at least one row")
     return part
 
 

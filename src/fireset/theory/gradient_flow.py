@@ -144,9 +144,10 @@ def follow_flow(network, X: np.ndarray, y: np.ndarray, times: np.ndarray) -> Flo
 
 
 def _next_event(phase: _Phase, W, b: float, err, sliding, rate: float):
-    """Return (step, pair, share): a step that misses no event, or an event that is due.
+    """Return (step, None, None) if no event occurs within the step, else (0, pair, None) or (0, None, share).
 
-    ``pair`` (r, i) is at its threshold; ``share`` is the number of a sliding pair whose share leaves [0, 1].
+    ``pair`` (r, i) is at its threshold; ``share`` is the position in ``phase.pairs`` of a sliding pair whose share
+    leaves [0, 1]. ``rate`` is ‖H err‖.
     """
     values = W @ phase.X.T - b
     margins = np.maximum(np.where(phase.active, values, -values), 0.0)

@@ -4,9 +4,11 @@ A solver whose iteration is one pass over all rows may need hours for it. It add
 Every minute the sums so far are written, so that a killed run continues from there, with the same bits.
 """
 
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from fireset._util.files import read_model, write_model
 from fireset.training.checkpoint_files import checksum
 from fireset.training.problem import fingerprint
 
+_NAME = re.compile(r"\.?pass-[0-9a-f]{16,}\.")  # other files of the folder are not deleted
 _SECONDS = 60.0  # between two files of a pass
 
 
@@ -68,10 +71,11 @@ class PassState:
         self._written = time.monotonic()
 
     def clear(self) -> None:
-        """Delete all files."""
+        """Delete all files, as far as possible: the result of the run is not saved yet."""
         for file in self._files():
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.unlink()
 
     def _files(self) -> Iterator[Path]:
         for pattern in ("pass-*.safetensors", ".pass-*.part"):
-            yield from self._folder.glob(pattern)
+            yield from (file for file in self._folder.glob(pattern) if _NAME.match(file.name))

@@ -87,6 +87,7 @@ class TensorBoardLog:
             self._attempt(write)
 
     def _attempt(self, write: Callable[[], None]) -> None:
+        """Call ``write``; on the first OSError set ``failure`` and warn."""
         try:
             write()
         except OSError as error:
