@@ -260,7 +260,8 @@ def to_markdown(results: dict) -> str:
         lines += [
             f"## {case['case']}",
             "",
-            f"{case['date']}, {case['machine']} {case['iterations']} iterations, {case['active_fraction']:.2%} of the pairs fire, "
+            f"{case['date']}, {case['machine']} {case['iterations']} iterations, "
+            f"{case['active_fraction']:.2%} of the pairs fire, "
             f"{case['refreshed_per_iteration']:.0f} neurons refreshed an iteration; "
             f"preprocessing {case['preprocessing_seconds']:.2f} s, {case['preprocessing_in_forward_passes']:.1f} dense "
             f"forward passes; "

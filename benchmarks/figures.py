@@ -237,7 +237,7 @@ def steps(results: Results) -> list[str]:
     counts = sorted({case["iterations"] for case in cases})
     return [
         f"{_measured('bench-step', newest)}: seconds per full-batch gradient",
-        f"step of one network in float32, repeated queries included, mean of {counts[0]} to {counts[-1]} steps; dense "
+        f"step of one network in float32, repeated queries included, mean of {_span(counts)} steps; dense "
         "implementations as multiples of it:",
         "",
         *table(("problem", "active pairs", "fireset", *_STEP_PEERS.values()), rows),
@@ -245,6 +245,10 @@ def steps(results: Results) -> list[str]:
         f"Empty cells were not measured. Peak memory of fireset: {min(peaks) / 1e3:.2f} to {max(peaks) / 1e3:.2f} GB, "
         f"preprocessing: {min(prepared):.1f} to {max(prepared):.0f} s.",
     ]
+
+
+def _span(counts: Sequence[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def _case_name(case: str) -> str:
