@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ def check_kind(path: Path) -> None:
         )
 
 
-class _Part:
+class _Part(ABC):
     """One file."""
 
     kind: str
@@ -164,9 +165,9 @@ class _Part:
     decimal_comma = False
     ranges: list[tuple[int, int]]  # rows of each block
 
+    @abstractmethod
     def read(self, begin: int, start: int, stop: int, columns: list[str]) -> pl.DataFrame:
         """Return rows of the block that begins with row ``begin``."""
-        raise NotImplementedError
 
 
 class _ParquetPart(_Part):
