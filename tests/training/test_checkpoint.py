@@ -66,6 +66,23 @@ def test_a_resumed_history_has_the_same_values_and_types(tmp_path, changes, meas
     assert "nan" not in resumed.history.to_csv().lower()
 
 
+def test_a_resumed_run_keeps_its_engine_where_more_iterations_favour_another(tmp_path, monkeypatch):
+    monkeypatch.setattr("fireset.training.engine_setup.choose", lambda *of, **_: "data" if of[2] > 5 else "dense")
+    first, longer = (run(tmp_path / f"{k}", engine="auto", every=2, max_iter=k)[1] for k in (4, 12))
+    assert (first.engine, longer.engine) == ("dense", "data")
+    _, whole = run(tmp_path / "whole", engine="dense", every=2, max_iter=12)
+    _, resumed = run(tmp_path / "4", engine="auto", every=2, max_iter=12, resume=True)
+    assert resumed.engine == "dense"
+    assert resumed.resumed_at
+    assert [record.loss for record in resumed.history] == [record.loss for record in whole.history]
+
+
+def test_the_engine_of_a_run_with_another_solver_is_not_kept(tmp_path):
+    run(tmp_path, of=network(500), max_iter=2, every=1, engine="dense")
+    with pytest.raises(InputError, match="batch_size"):
+        run(tmp_path, of=network(500), max_iter=12, every=1, engine="auto", batch_size=10, resume=True)
+
+
 def same_bits(first: ShiftedReLUNetwork, second: ShiftedReLUNetwork) -> bool:
     return first.weights.tobytes() == second.weights.tobytes()
 

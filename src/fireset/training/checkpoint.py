@@ -21,6 +21,7 @@ from fireset._util.errors import InputError
 from fireset._util.files import file_digest, write_model
 from fireset._util.folder_lock import FolderLock
 from fireset.distributed.process_group import ProcessGroup
+from fireset.engines.registry import ENGINES
 from fireset.training.checkpoint_files import (
     OUTPUT_ARRAYS,
     WEIGHT_ARRAYS,
@@ -74,6 +75,27 @@ class Checkpoints:
         """Raise InputError on all workers if another run uses the folder, before long preparations."""
         free = FolderLock(Path(self.folder)).check_free
         _raise_on_all_workers(group, _error_message(free) if group.rank == 0 else "", self)
+
+    def engine_to_resume(self, group: ProcessGroup, solver_settings: Mapping[str, Any]) -> str | None:
+        """Return the engine of the newest readable checkpoint; None without one by a solver with these settings.
+
+        A resumed run with ``engine="auto"`` continues with it, although a larger ``max_iter`` may favour another.
+        """
+        name = self._stored_engine(solver_settings) if self.resume and group.rank == 0 else ""
+        known = sorted(ENGINES)
+        number = group.all_reduce_max(known.index(name) + 1 if name in known else 0)
+        return known[number - 1] if number else None
+
+    def _stored_engine(self, solver_settings: Mapping[str, Any]) -> str:
+        folder = CheckpointFolder(Path(self.folder))
+        for iteration in reversed(folder.iterations() if folder.path.is_dir() else []):
+            try:
+                stored = read_index(folder.index(iteration))[1]["identity"]
+            except InputError:
+                continue  # ``RunCheckpoints.load`` warns of it
+            same_solver = all(stored.get(setting) == value for setting, value in solver_settings.items())
+            return str(stored.get("engine")) if same_solver else ""
+        return ""
 
 
 class RunCheckpoints:

@@ -20,15 +20,19 @@ def set_up_engine(
     *,
     max_iter: int,
     memory: int | str | None,
+    resumed_engine: str | None = None,
 ) -> Engine:
-    """Return an engine for this worker that fits into memory, compiled and not started yet."""
+    """Return an engine for this worker that fits into memory, compiled and not started yet.
+
+    ``engine="auto"`` is ``resumed_engine``, that of the checkpoint to resume from; without one, the fastest.
+    """
     network, X, n_samples = shard.local, problem.X, len(problem.X)
     sparse = isinstance(X, SparseRows)
     if isinstance(engine, str):
         if engine == "auto" and solver.forward_only:
             engine = create(REFERENCE, forward_only=True)
         elif engine == "auto":
-            engine = choose(
+            engine = resumed_engine or choose(
                 network,
                 problem.n_rows,
                 max_iter,

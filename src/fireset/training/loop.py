@@ -182,7 +182,15 @@ class Trainer:
         loss = loss.for_targets(whole.targets, whole.weight)
         problem = whole.share(shard.grid.same_neurons, self._solver.row_unit)
         started = time.perf_counter()
-        engine = set_up_engine(engine, shard, problem, self._solver, max_iter=max_iter, memory=memory)
+        engine = set_up_engine(
+            engine,
+            shard,
+            problem,
+            self._solver,
+            max_iter=max_iter,
+            memory=memory,
+            resumed_engine=checkpoint.engine_to_resume(workers, self._solver.settings()) if checkpoint else None,
+        )
         self._compile_seconds = time.perf_counter() - started
         self._clock = Clock()
         with self._clock.running():
