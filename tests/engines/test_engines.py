@@ -256,14 +256,36 @@ def test_lists_outgrow_their_slots(monkeypatch):
     grow, grown = CandidateLists.grow, []
 
     def counted(lists, neurons, needed):
+        used = lists.used
+        fits = grow(lists, neurons, needed)
         grown.append(len(neurons))
-        grow(lists, neurons, needed)
+        if fits and lists.used < used:
+            laid_out_anew.append(len(neurons))
+        return fits
 
     monkeypatch.setattr(CandidateLists, "grow", counted)
+    laid_out_anew = []
     for options, step in (({}, {}), ({"radius": 0}, {"momentum": 0.9})):
         grown.clear()
         run_side_by_side(problem, create("data", **options), 30, step)
         assert sum(grown) > 100
+    assert laid_out_anew
+
+
+def test_lists_that_grow_do_not_refresh_all_neurons():
+    """Rows of categories: lists outgrow their memory again and again, where few neurons leave their radius."""
+    rng = np.random.default_rng(0)
+    cells = rng.integers(0, 8, (600, 6))
+    X = (cells[:, :, None] == np.arange(8)).reshape(600, -1).astype(float)
+    X = np.hstack([X - X.mean(axis=0), np.ones((600, 1))])
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    effects = rng.standard_normal((3, 8, 8))
+    y = sum(effects[k, cells[:, 2 * k], cells[:, 2 * k + 1]] for k in range(3))
+    network = ShiftedReLUNetwork.initialize(4000, X.shape[1], 1, seed=0, dtype="float32")
+    engine = create("data")
+    train(network, X, (y - y.mean()) / y.std(), engine=engine, learning_rate="auto", max_iter=60, tol=0)
+    # 41,044 measured, including the first lists; 121,386 where every growth queried all neurons
+    assert engine.work.refreshes < 60_000
 
 
 def test_unknown_engine_and_options():

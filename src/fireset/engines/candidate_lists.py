@@ -15,12 +15,13 @@ import numpy as np
 from fireset._util.aligned import aligned_zeros
 from fireset._util.parallel import parallel_map, ranges
 from fireset.engines.cost import BYTES_PER_SLOT
-from fireset.kernels.candidates import ListArrays, clear_lists, copy_lists, count_candidates, place_lists
+from fireset.kernels.candidates import ListArrays, clear_lists, copy_lists, count_candidates, move_lists, place_lists
 from fireset.kernels.fire_sets import transpose
 
 SPARE_PER_SLOT = 8  # candidates that a slot can hold beyond its list, plus
 USED_PER_SPARE = 8  # one more for every so many candidates of the list
 _MAX_SORTED_SHARE = 8  # of the width: more neurons are found by reading all counts faster than by sorting
+_USED_PER_FREE_END = 64  # slots are laid out anew in the same memory only if they leave this part of it free
 _USED_PER_TAIL = 16  # one free place at the end of the array for every so many places in slots
 
 
@@ -81,6 +82,7 @@ class CandidateLists:
         self._listed: np.ndarray | None = None  # neurons with a list, after ``list_completely``
         self._scratch: tuple[np.ndarray, np.ndarray] | None = None
         self.used = 0
+        self._in_order = 0  # slots that begin before are in neuron order
         self._allocate(0, dtype)
 
     def list_completely(self, indptr: np.ndarray, neurons: np.ndarray) -> np.ndarray:
@@ -138,6 +140,7 @@ class CandidateLists:
             capacities[counts == 0] = 0
         self.capacities[neurons] = capacities
         self._append(neurons)
+        self._in_order = self.used
         return times * self.used <= len(self.samples)
 
     def repeat_first_half(self) -> None:
@@ -145,21 +148,45 @@ class CandidateLists:
         half, used = len(self.starts) // 2, self.used
         self.capacities[half:] = self.capacities[:half]
         self._append(slice(half, 2 * half))
+        self._in_order = self.used
         self.counts[half:] = self.counts[:half]
         for array in (self.samples, self.references):
             array[used : 2 * used] = array[:used]
 
     def grow(self, neurons: np.ndarray, needed: np.ndarray) -> bool:
-        """Give these neurons new slots at the end, for at least ``needed`` candidates. Return whether they fit.
+        """Give these neurons new slots, for at least ``needed`` candidates. Return whether they fit.
 
-        The lists of these neurons are discarded, all others are kept. The capacities grow even if the slots do not fit:
+        The slots are at the end, or, where the end is used up, all slots are laid out anew in the same memory. The
+        lists of these neurons are discarded, all others are kept. The capacities grow even if the slots do not fit:
         ``grow_by_copying`` then allocates them.
         """
         self.counts[neurons] = 0
         self.capacities[neurons] = slot_capacities(needed)
         if self.used + int(self.capacities[neurons].sum(dtype=np.int64)) > len(self.samples):
-            return False
+            return self._lay_out_anew()
         self._append(neurons)
+        return True
+
+    def _lay_out_anew(self) -> bool:
+        """Move all lists to slots in neuron order, without the slots that were given up and with no more spare capacity
+        than new slots have. Return whether they fit and leave a part of the end free.
+
+        Cost O(m + candidates); copies only the slots that were not in neuron order.
+        """
+        capacities = np.minimum(self.capacities, slot_capacities(self.counts))
+        capacities = np.where(self.counts == 0, self.capacities, capacities)
+        ends = np.cumsum(capacities, dtype=np.int64)
+        if ends[-1] * (1 + 1 / _USED_PER_FREE_END) > len(self.samples):
+            return False
+        new_starts, first_moved = ends - capacities, self._in_order
+
+        def move(values: np.ndarray) -> None:
+            moved = values[first_moved : self.used].copy()
+            move_lists(self.starts, self.counts, new_starts, first_moved, moved, values)
+
+        parallel_map(move, [self.samples, self.references])
+        self.starts[:], self.capacities[:] = new_starts, capacities
+        self.used = self._in_order = int(ends[-1])
         return True
 
     def grow_by_copying(self) -> None:
@@ -169,7 +196,7 @@ class CandidateLists:
         """
         ends = np.cumsum(self.capacities, dtype=np.int64)
         new_starts = ends - self.capacities
-        self.used = int(ends[-1])
+        self.used = self._in_order = int(ends[-1])
         capacity = int(self.used * (1 + 1 / _USED_PER_TAIL)) + 1
 
         def copied(source: np.ndarray) -> np.ndarray:

@@ -40,7 +40,8 @@ _FIRST_RADIUS = 0.3  # doubles the lists at the paper's thresholds; the speeds t
 _FIRST_RADIUS_TIMES_SCALE = 10.0  # divided by κ; no neuron of any table tried has moved further during training
 _MIN_RADIUS_CAP = 0.1  # where memory is short; below it, blocks of neurons cost less than refreshes
 _MIN_RADIUS_FRACTION = 0.5  # of the desired radius: a list that certifies less gets a larger slot
-_RADIUS_FALLBACKS = (1.0, 0.5, 0.2)  # times the first radius, when all lists are rebuilt in the existing memory
+_RADIUS_REDUCTION = 0.7  # of the largest radius, when lists outgrow their memory
+_RADIUS_REDUCTIONS = 4  # then lists get more memory
 _MAX_LIST_GROWTH = 1.1  # of the average length beyond that of the first lists, and half of the spare capacity
 _EXPECTED_REFRESHES = 5  # of a neuron in a run, to choose an index
 _MAX_QUERIED_PAIRS = 1 << 26  # per batch of queries
@@ -206,16 +207,17 @@ class DataSearchEngine(ListEngine):
         return made
 
     def _rebuild_lists_in_place(self) -> bool:
-        """Make the lists of all neurons in the memory they have, with smaller radii if necessary, else in more memory.
+        """Make the lists of all neurons in the memory they have, with smaller radii, else in more memory.
 
-        Return False if inner products may overflow.
+        Later refreshes have no larger radii: their lists would soon outgrow the memory again. Return False if inner
+        products may overflow.
         """
-        first = self._first_radius(self.network)
-        for factor in _RADIUS_FALLBACKS:
-            made = self._try_lists(lambda batch, cap=factor * first: np.minimum(self._desired_radii(batch), cap))
+        for _ in range(_RADIUS_REDUCTIONS):
+            self._max_radius_for_slots *= _RADIUS_REDUCTION
+            made = self._try_lists(self._desired_radii)
             if made is not None:
                 return made
-        return self._make_lists(lambda batch: np.minimum(self._desired_radii(batch), _RADIUS_FALLBACKS[-1] * first))
+        return self._make_lists(self._desired_radii)
 
     def _try_lists(self, radii_of: Callable[[np.ndarray], np.ndarray], times: int = 1) -> bool | None:
         """Query all neurons, or the first half if ``times`` is 2, batch by batch; append the slots of each batch.

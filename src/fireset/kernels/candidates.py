@@ -448,6 +448,30 @@ def copy_lists(starts, counts, source, new_starts, target, lo, hi):
 
 
 @vectorized
+def move_lists(starts, counts, new_starts, first_moved, moved, values):
+    """Move all lists to their new slots within ``values``, in neuron order. Cost O(candidates).
+
+    Lists whose slots begin before ``first_moved`` are in neuron order. ``moved`` is a copy of the values from there
+    on. The lists in order are first moved to the end of ``values``. While the new slots are filled from the
+    beginning, they cannot reach a list that is still to be moved, since all slots together fit into ``values``.
+    """
+    end = len(values)
+    for r in range(len(starts) - 1, -1, -1):
+        if starts[r] < first_moved:
+            for p in range(starts[r] + counts[r] - 1, starts[r] - 1, -1):
+                end -= 1
+                values[end] = values[p]
+    for r in range(len(starts)):
+        if starts[r] < first_moved:
+            for p in range(counts[r]):
+                values[new_starts[r] + p] = values[end + p]
+            end += counts[r]
+        else:
+            for p in range(counts[r]):
+                values[new_starts[r] + p] = moved[starts[r] - first_moved + p]
+
+
+@vectorized
 def copy_active(lists, active, first, places, out, neurons):
     """Append ``first`` + i for the active samples i of ``neurons`` to ``out`` at ``places[r]``, and advance them.
 
