@@ -41,11 +41,11 @@ OUTPUT_SHARES = (0.0, 0.7, 0.97)  # of the kernel's diagonal
 MAX_ROWS = 2000
 _MAX_WIDE_ROWS = 1000  # for sparse rows, or more columns than a full metric has
 MIN_ROWS = 40  # below, leave-one-out is too noisy to choose by
-_FIRST_ROWS = 500  # for bias and share before metrics are learned
+_FIRST_ROWS = 500  # for bias and share before metrics are learned, and for the bias of the first metric of a path
 _LAST_ROWS = 1000  # for bias and share afterwards
 _MAX_FULL_COLUMNS = 300  # of a full metric
 _ROUNDS = 5
-_SEARCH_ROUNDS = (0, 1, 2, 4)  # rounds after which the ridge is searched again
+_SEARCH_ROUNDS = (0, 1, 3)  # rounds after which the ridge is searched again
 _MIN_ROUNDS_GAIN = 0.005  # relative reduction of the loss by two rounds below which a path ends
 _MIN_TWO_FOLD_ROWS = 1500  # fewer rows are divided into three folds
 _DROP_ERRORS = 2.5  # standard errors by which a candidate is worse than the best of the first fold
@@ -349,7 +349,7 @@ class _Choice:
         firsts = parallel_map(lambda job: self._begin(*job, plan), jobs, uses_blas=True)
         start = dict(zip(jobs, firsts, strict=True))
         parts = parallel_map(
-            lambda job: self._rounds(job[0], job[1], start[job[0], job[1].pieces][1], plan),
+            lambda job: self._rounds(job[0], job[1], *start[job[0], job[1].pieces], plan),
             [(k, path) for k in folds for path in paths],
             uses_blas=True,
         )
@@ -359,11 +359,16 @@ class _Choice:
         ones = np.ones(self.tables[pieces].Z.shape[1])
         return self._fit(_Candidate(pieces, "none", 0), k, ones, self.first[pieces], plan)
 
-    def _rounds(self, k: int, path: _Candidate, fit: KernelFit, plan: dict[_Candidate, _Point]) -> list[_Crossed]:
-        """Learn a metric from the gradients of ``fit`` and fit again, ``path.rounds`` times, without fold k."""
+    def _rounds(
+        self, k: int, path: _Candidate, first: _Crossed, fit: KernelFit, plan: dict[_Candidate, _Point]
+    ) -> list[_Crossed]:
+        """Learn a metric from the gradients of ``fit`` and fit again, ``path.rounds`` times, without fold k.
+
+        ``first`` is the candidate of ``fit``, with all columns alike.
+        """
         found: list[_Crossed] = []
         point = self.first[path.pieces]._replace(bias=fit.bias, ridge_index=fit.ridge_index)
-        losses: list[float] = []
+        losses = [float(self.losses(first.predictions, self.held[k]).mean())]
         for r in range(1, path.rounds + 1):
             full = path.kind == "full"
             product = fit.outer_product(full)
@@ -372,7 +377,7 @@ class _Choice:
             point = one.point
             found.append(one)
             losses.append(float(self.losses(one.predictions, self.held[k]).mean()))
-            if not plan and r > 2 and not losses[-1] < (1.0 - _MIN_ROUNDS_GAIN) * losses[-3]:
+            if not plan and r > 1 and not losses[-1] < (1.0 - _MIN_ROUNDS_GAIN) * losses[-3]:
                 break
         return found
 
@@ -386,13 +391,9 @@ class _Choice:
             point = plan[candidate]
             fit = KernelFit(own, metric, point.bias, point.kernel).solve(point.ridge_index)
         else:
-            fits = [KernelFit(own, metric, point.bias, point.kernel)]
-            if candidate.rounds == 1:
-                fits += [KernelFit(own, metric, b, point.kernel) for b in self.biases if b != point.bias]
-            if len(fits) > 1:
-                errors = [fit.leave_one_out(point.ridge_index).error for fit in fits]
-                fits = [fits[int(np.argmin(errors))]]
-            fit = fits[0]
+            if candidate.rounds == 1 and len(self.biases) > 1:
+                point = self._with_best_bias(own.take(np.arange(min(len(own.weight), _FIRST_ROWS))), metric, point)
+            fit = KernelFit(own, metric, point.bias, point.kernel)
             if candidate.rounds in _SEARCH_ROUNDS:
                 fit.search_ridge(point.ridge_index)
             else:
@@ -400,6 +401,13 @@ class _Choice:
             point = point._replace(bias=fit.bias, ridge_index=max(0, fit.ridge_index))
         predictions = fit.predict(table.Z[self.held[k]]) + mean
         return _Crossed(candidate, k, point, metric, predictions), fit
+
+    def _with_best_bias(self, some: FitRows, metric: np.ndarray, point: _Point) -> _Point:
+        """Choose the bias of a metric by leave-one-out on some rows, at the ridge of ``point``."""
+        biases = sorted(self.biases, key=lambda bias: bias != point.bias)
+        fits = [KernelFit(some, metric, bias, point.kernel) for bias in biases]
+        errors = [fit.leave_one_out(point.ridge_index).error for fit in fits]
+        return point._replace(bias=biases[int(np.argmin(errors))])
 
     def _combine(self, crossed: list[_Crossed]) -> None:
         """Weight the candidates, decide on pieces and form the metric."""

@@ -41,11 +41,12 @@ class LeaveOneOutFit(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """One λ of a search."""
+    """One λ of a search, with the errors of the last k rows."""
 
     fit: LeaveOneOutFit
-    slope: float  # d log(error) / d log λ
     factor: np.ndarray | None
+    solved: np.ndarray  # z, (n, c)
+    inverse: np.ndarray  # diagonal of A⁻¹, (k, 1)
 
 
 class KernelSystem:
@@ -65,13 +66,16 @@ class KernelSystem:
         self._looks: dict[int, _Look] = {}
 
     @cached_property
-    def _matrix(self) -> np.ndarray:
-        """R K R/scale."""
-        roots = self._roots.astype(self._kernel.dtype)
+    def _matrix(self) -> tuple[np.ndarray, np.floating]:
+        """A matrix and a factor whose product is R K R/scale. Equal weights need no pass over the kernel."""
+        dtype = self._kernel.dtype.type
+        if (self.weight == self.weight[0]).all():
+            return self._kernel, dtype(self.weight[0] / self._scale)
+        roots = self._roots.astype(dtype)
         matrix = self._kernel * roots
         matrix *= roots[:, 0]
         del self._kernel
-        return matrix
+        return matrix, dtype(1.0)
 
     def ridge(self, index: int) -> float:
         """Return λ for an index in ``RELATIVE_RIDGES``."""
@@ -101,7 +105,7 @@ class KernelSystem:
         Of two equal errors the larger λ wins: the fit is smoother and faster to solve.
         """
         k = start
-        fit, slope, _ = self._look(k)
+        fit, slope = self._look(k).fit, self._slope(k)
         step = -1 if slope < 0 else 1
         while 0 <= k + step < len(RELATIVE_RIDGES):
             # The error may have a plateau towards λ = 0: with increasing λ it is taken as linear in λ, else in log λ.
@@ -110,11 +114,11 @@ class KernelSystem:
             flat = abs(slope) * distance / 2 < _MIN_GAIN  # half: that of a parabola with its minimum at the next λ
             if flat and RELATIVE_RIDGES[k] >= _MIN_FLOAT32_RIDGE:
                 break
-            other, other_slope, _ = self._look(k + step)
+            other = self._look(k + step).fit
             better = other.error <= _TIE_RATIO * fit.error if step < 0 else other.error * _TIE_RATIO < fit.error
             if not better:
                 break
-            k, fit, slope = k + step, other, other_slope
+            k, fit, slope = k + step, other, self._slope(k + step)
             if slope * step < 0:  # the minimum is between the last two
                 break
         return fit
@@ -124,7 +128,7 @@ class KernelSystem:
             ridge = self.ridge(index)
             L = self._factor(ridge)
             fit, solved, inverse = self._fit(L, ridge, index, self._first)
-            self._looks[index] = _Look(fit, -np.inf if L is None else self._slope(L, ridge, solved, inverse), L)
+            self._looks[index] = _Look(fit, L, solved, inverse)
         return self._looks[index]
 
     def _fit(
@@ -148,8 +152,11 @@ class KernelSystem:
         error = score(errors) / of_targets if of_targets > 0 else 1.0
         return LeaveOneOutFit(ridge, index, self._roots * solved, errors, error), solved, inverse
 
-    def _slope(self, L: np.ndarray, ridge: float, solved: np.ndarray, inverse: np.ndarray) -> float:
-        """Estimate d log(Σ e_i²) / d log λ by the formula of the module."""
+    def _slope(self, index: int) -> float:
+        """Estimate d log(Σ e_i²) / d log λ by the formula of the module; −∞ if the matrix is not positive definite."""
+        _, L, solved, inverse = self._look(index)
+        if L is None:
+            return -np.inf
         rows, outputs = slice(len(L) - len(inverse), None), solved.shape[1]
         errors = solved[rows] / inverse
         squares = (errors**2).sum(axis=1, keepdims=True)
@@ -158,13 +165,14 @@ class KernelSystem:
         probes[rows] = np.sqrt(squares / inverse) * signs
         found = _solve(L, np.hstack([solved, probes]))
         rise = (found[:, outputs:] ** 2).sum() / _PROBES - (errors * found[rows, :outputs] / inverse).sum()
-        return 2.0 * ridge / self._scale * float(rise) / max(float(squares.sum()), 1e-300)
+        return 2.0 * RELATIVE_RIDGES[index] * float(rise) / max(float(squares.sum()), 1e-300)
 
     def _factor(self, ridge: float) -> np.ndarray | None:
         """Return the Cholesky factor of A/scale, or None if it is not positive definite within rounding."""
         relative = ridge / self._scale
-        single = self._matrix.dtype == np.float32 and relative >= _MIN_FLOAT32_RIDGE
-        A = self._matrix.astype(np.float32 if single else np.float64)
+        matrix, factor = self._matrix
+        single = matrix.dtype == np.float32 and relative >= _MIN_FLOAT32_RIDGE
+        A = np.multiply(matrix, factor, dtype=np.float32 if single else np.float64)
         A[np.diag_indices(len(A))] += A.dtype.type(relative)
         return A if cholesky(A) else None
 

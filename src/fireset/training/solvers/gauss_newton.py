@@ -327,7 +327,8 @@ class GaussNewton(Solver):
         """Compute a step and make it, unless its predicted reduction is below ``tol`` of the objective."""
         least = self._least_reduction(point.objective)
         reused = self._linear.has_history
-        proposal = self._propose(point)
+        # After a step of a nearly linear network training has probably converged. A strict solution shows it at once.
+        proposal = self._propose(point, strict=reused and self._model_accurate)
         if proposal.predicted_reduction <= least and reused and not self._model_accurate:
             # The kernel has changed, so that the last solution may be a bad start.
             self._linear.drop_caches()

@@ -27,7 +27,7 @@ MAX_PRODUCTS = 60  # tangent products for one linear system
 _REFACTOR_PRODUCTS = 40  # after which the kernel and its factor are computed again
 _FULL_CHOLESKY_ROWS = 2500  # up to which the whole kernel is always factored
 _MAX_CHOLESKY_ROWS = 6000  # up to which it is factored for a small ν; beyond, n³/3 costs more than it saves
-_SMALL_SHIFT = 0.05  # ν relative to the mean diagonal, below which a partial factor needs many products
+_SMALL_SHIFT = 0.005  # ν relative to the mean diagonal, below which a partial factor needs many products
 _MAX_PIVOTS = 1200  # of a partial factor
 # A preconditioner is made again if the curvatures of enough rows have changed. Default fits of quantiles with these
 # values and with (0.35, 0.1), processor time: 2.2 and 5.2 s (600 rows), 18 and 38 s (2,000), friedman1, 2026-11-18.
