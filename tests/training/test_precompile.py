@@ -45,7 +45,7 @@ def test_a_second_process_compiles_the_kernels_of_tangent_products(tmp_path: Pat
     if len(os.sched_getaffinity(0)) > 1:
         assert not {"tangent", "add_gradients", "spread_linear", "count_common_bits"} & compiled
         assert not {"output_tangent_product", "output_gradients", "add_weighted_lists", "spread_lists"} & compiled
-        assert list(tmp_path.rglob("products-float32-one.*.mark"))
+        assert list(tmp_path.rglob("products-lists-float32-one.*.mark"))
 
 
 @pytest.fixture
@@ -80,6 +80,18 @@ def test_a_process_is_started_once_and_only_for_kernels_that_are_not_cached(star
         precompile.compile_in_background(np.float32, several_outputs=False)
     assert len(started) == 1
     assert "'float32', False" in started[0][-1]
+
+
+@pytest.mark.parametrize(
+    ("engine", "n_features", "kernels"),
+    [("data", 2, "'lists'"), ("sums", 3, "'sums'"), ("sums", 2, None), ("dense", 3, None)],
+)
+def test_a_process_compiles_the_lists_or_an_engine_that_compiles_slowly(
+    started, monkeypatch, engine, n_features, kernels
+):
+    monkeypatch.setattr(compiling, "is_marked", lambda _: False)
+    precompile.compile_in_background("float32", several_outputs=True, engine=engine, n_features=n_features)
+    assert [command[-1].endswith(f"c('float32', True, {kernels})") for command in started] == [True] * bool(kernels)
 
 
 @pytest.mark.parametrize("condition", ["one core", "no cache", "frozen", "no process"])

@@ -63,7 +63,7 @@ class Engine(ABC):
     suits_trained_outputs : bool
         Whether "auto" may choose the engine if the output weights are trained, which needs a list of the active pairs.
     uses_list_passes : bool
-        Whether tangent products are those of candidate lists, whose kernels ``compile_in_background`` compiles.
+        Whether tangent products are those of candidate lists.
     compiles_fast : bool
         Whether compilation takes a small part of the time limit of a comparison.
     can_reduce_memory : bool

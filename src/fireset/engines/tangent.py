@@ -18,14 +18,16 @@ TangentOperator = Callable[[np.ndarray], np.ndarray]
 class ActiveByNeuron(NamedTuple):
     """Fire sets by neuron: neuron r is active for ``samples[indptr[r]:indptr[r+1]]``, in any order."""
 
-    indptr: np.ndarray  # (m + 1,)
-    samples: np.ndarray
+    indptr: np.ndarray  # (m + 1,), int64
+    samples: np.ndarray  # int32
     n_samples: int
 
     @classmethod
     def from_fire_sets(cls, fire_sets: "csr_array") -> "ActiveByNeuron":
         columns = fire_sets.tocsc()
-        return cls(columns.indptr, columns.indices, len(fire_sets.indptr) - 1)
+        # In the types of lists, so that kernels are compiled once.
+        indptr, samples = columns.indptr.astype(np.int64), columns.indices.astype(np.int32, copy=False)
+        return cls(indptr, samples, len(fire_sets.indptr) - 1)
 
 
 class CommonCountColumns(ABC):

@@ -245,10 +245,10 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             self._solver_class().uses_tangent_products
             and not on_centres
             and isinstance(self.engine, str)
-            and (self.engine == "auto" or engine_class(self.engine).uses_list_passes)
             and not is_sparse(X)
         ):
-            compile_in_background(self.dtype, several_outputs=outputs > 1)
+            inputs = X.shape[1] + 1
+            compile_in_background(self.dtype, several_outputs=outputs > 1, engine=self.engine, n_features=inputs)
         default_threshold = THRESHOLD_FOR_CENTRES if on_centres else THRESHOLD
         threshold = default_threshold if self.threshold == "auto" else self.threshold
         default_start = "orthogonal" if on_centres and outputs > 1 else "antisymmetric"

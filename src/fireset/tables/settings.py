@@ -45,9 +45,11 @@ _FIRST_ROWS = 500  # for bias and share before metrics are learned, and for the 
 _LAST_ROWS = 1000  # for bias and share afterwards
 _MAX_FULL_COLUMNS = 300  # of a full metric
 _ROUNDS = 5
-_SEARCH_ROUNDS = (0, 1, 3)  # rounds after which the ridge is searched again
-_MIN_ROUNDS_GAIN = 0.005  # relative reduction of the loss by two rounds below which a path ends
 _MIN_TWO_FOLD_ROWS = 1500  # fewer rows are divided into three folds
+# By number of folds. Small tables need more candidates to average: with those of two folds, five of them lost 0.001.
+_SEARCH_ROUNDS = {2: (0, 1, 3), 3: (0, 1, 2, 4)}  # rounds after which the ridge is searched again
+_MIN_ROUNDS = {2: 2, 3: 3}
+_MIN_ROUNDS_GAIN = 0.005  # relative reduction of the loss by two rounds below which a path ends
 _DROP_ERRORS = 2.5  # standard errors by which a candidate is worse than the best of the first fold
 _PIECES_ERRORS = 1.0  # standard errors by which pieces must be better
 _TEMPERATURE = 0.5  # standard errors
@@ -377,7 +379,7 @@ class _Choice:
             point = one.point
             found.append(one)
             losses.append(float(self.losses(one.predictions, self.held[k]).mean()))
-            if not plan and r > 1 and not losses[-1] < (1.0 - _MIN_ROUNDS_GAIN) * losses[-3]:
+            if not plan and r >= _MIN_ROUNDS[len(self.held)] and not losses[-1] < (1.0 - _MIN_ROUNDS_GAIN) * losses[-3]:
                 break
         return found
 
@@ -394,7 +396,7 @@ class _Choice:
             if candidate.rounds == 1 and len(self.biases) > 1:
                 point = self._with_best_bias(own.take(np.arange(min(len(own.weight), _FIRST_ROWS))), metric, point)
             fit = KernelFit(own, metric, point.bias, point.kernel)
-            if candidate.rounds in _SEARCH_ROUNDS:
+            if candidate.rounds in _SEARCH_ROUNDS[len(self.held)]:
                 fit.search_ridge(point.ridge_index)
             else:
                 fit.solve(point.ridge_index)

@@ -1,8 +1,9 @@
 """Compilation of the kernels on a tiny problem, so that training times exclude it.
 
 It takes seconds the first time on a machine. Later the compiled code is read from disk. numba compiles on one core. At
-the first fit with Gauss–Newton a second process therefore compiles the kernels of tangent products and of the output
-layer, while this process chooses settings and compiles the others.
+the first fit with Gauss–Newton a second process therefore compiles a part of the kernels, while this process chooses
+settings and compiles the others: with candidate lists those of tangent products and of the output layer, with another
+engine those of the engine.
 """
 
 import os
@@ -66,6 +67,9 @@ def _compile_engine(
     for d in dimensions:
         network = ShiftedReLUNetwork.initialize(2, d, 1 + several_outputs, threshold=0.0, dtype=dtype.name)
         X = np.eye(1, d, dtype=network.dtype).repeat(3, axis=0)
+        if products and (dtype.name, several_outputs, engine) in _BACKGROUND:
+            _compile_output_layer(network)  # needed later, and the process does not compile it
+            _finish_background(dtype, several_outputs=several_outputs, kernels=engine)
         tiny = create(engine)
         tiny.start(network, _sparse(X) if sparse else X)
         residual = tiny.forward()
@@ -82,30 +86,36 @@ def _compile_engine(
         tiny.step(residual, StepRule(0.1, 0.9, True))
 
 
-# The processes of ``compile_in_background`` by precision and number of outputs.
-_BACKGROUND: dict[tuple[str, bool], subprocess.Popen] = {}
+# The processes of ``compile_in_background`` by precision, whether there are several outputs, and kernels.
+_BACKGROUND: dict[tuple[str, bool, str], subprocess.Popen] = {}
 _MAX_WAIT_SECONDS = 60.0  # for such a process; then the kernels are compiled in this one
-_COMMAND = "from fireset.training.precompile import compile_products as c; c({dtype!r}, {several!r})"
+_LISTS = "lists"  # kernels of tangent products over candidate lists; other kernels have the name of their engine
+_COMMAND = "from fireset.training.precompile import compile_products as c; c({dtype!r}, {several!r}, {kernels!r})"
 
 
-def compile_in_background(dtype, *, several_outputs: bool) -> None:
-    """Start a process that compiles the kernels of tangent products over candidate lists, unless they are cached.
+def compile_in_background(dtype, *, several_outputs: bool, engine: str = "auto", n_features: int = 1) -> None:
+    """Start a process that compiles kernels for Gauss–Newton with this engine, unless they are cached.
 
-    ``compile_kernels`` with ``products`` waits for it. There is none on a single core, or if the cache of compiled code
-    is not writable.
+    ``compile_kernels`` with ``products`` waits for it. There is none on a single core, if the cache of compiled code is
+    not writable, or for an engine that compiles fast.
     """
     from fireset.kernels.compiling import cache_is_shared, is_marked
 
+    kernels = _LISTS
+    if engine != "auto" and not (kind := engine_class(engine)).uses_list_passes:
+        if kind.compiles_fast or n_features in kind.compiled_dimensions[1:]:
+            return
+        kernels = engine
     name = np.dtype(dtype).name
-    if (name, several_outputs) in _BACKGROUND or is_marked(_mark(name, several_outputs)):
+    if (name, several_outputs, kernels) in _BACKGROUND or is_marked(_mark(name, several_outputs, kernels)):
         return
     if not cache_is_shared() or thread_count() < 2 or not sys.executable or getattr(sys, "frozen", False):
         return
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
-    command = _COMMAND.format(dtype=name, several=several_outputs)
+    command = _COMMAND.format(dtype=name, several=several_outputs, kernels=kernels)
     try:
-        _BACKGROUND[name, several_outputs] = subprocess.Popen(
+        _BACKGROUND[name, several_outputs, kernels] = subprocess.Popen(
             [sys.executable, "-c", command],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
@@ -117,9 +127,9 @@ def compile_in_background(dtype, *, several_outputs: bool) -> None:
         return  # no further process can be started: this one compiles all kernels
 
 
-def _finish_background(dtype: np.dtype, *, several_outputs: bool) -> None:
+def _finish_background(dtype: np.dtype, *, several_outputs: bool, kernels: str = _LISTS) -> None:
     """Wait for the process of ``compile_in_background``, if there is one."""
-    process = _BACKGROUND.get((dtype.name, several_outputs))
+    process = _BACKGROUND.get((dtype.name, several_outputs, kernels))
     if process is not None:
         try:
             process.wait(_MAX_WAIT_SECONDS)
@@ -128,11 +138,22 @@ def _finish_background(dtype: np.dtype, *, several_outputs: bool) -> None:
             process.wait()
 
 
-def compile_products(dtype: str, several_outputs: bool) -> None:
-    """Compile the kernels of tangent products, common counts and the output layer, all over lists, and no others."""
+def compile_products(dtype: str, several_outputs: bool, kernels: str) -> None:
+    """Compile the kernels for which ``compile_in_background`` starts a process, and no others."""
+    from fireset.kernels.compiling import mark
+
+    if kernels == _LISTS:
+        _compile_list_products(dtype, several_outputs)
+    else:
+        kind = engine_class(kernels)
+        _compile_engine(kernels, np.dtype(dtype), kind.compiled_dimensions[:1], several_outputs, False, True)
+    mark(_mark(dtype, several_outputs, kernels))
+
+
+def _compile_list_products(dtype: str, several_outputs: bool) -> None:
+    """Compile the kernels of tangent products, common counts and the output layer, all over lists."""
     from fireset.engines.common_counts import common_counts
     from fireset.engines.list_passes import ListPasses
-    from fireset.kernels.compiling import mark
     from fireset.network import ShiftedReLUNetwork
 
     network = ShiftedReLUNetwork.initialize(2, 1, 1 + several_outputs, threshold=0.0, dtype=dtype)
@@ -146,7 +167,6 @@ def compile_products(dtype: str, several_outputs: bool) -> None:
     passes.gradient(direction)
     common_counts(passes.active_by_neuron(), network.dtype.type)
     _compile_output_layer(network)
-    mark(_mark(dtype, several_outputs))
 
 
 def _compile_output_layer(network: "ShiftedReLUNetwork") -> None:
@@ -165,8 +185,8 @@ def _compile_output_layer(network: "ShiftedReLUNetwork") -> None:
     layer.whole_kernel()
 
 
-def _mark(dtype: str, several_outputs: bool) -> str:
-    return f"products-{dtype}-{'several' if several_outputs else 'one'}"
+def _mark(dtype: str, several_outputs: bool, kernels: str) -> str:
+    return f"products-{kernels}-{dtype}-{'several' if several_outputs else 'one'}"
 
 
 def _sparse(X: np.ndarray) -> SparseRows:

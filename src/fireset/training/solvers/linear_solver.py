@@ -28,6 +28,7 @@ _REFACTOR_PRODUCTS = 40  # after which the kernel and its factor are computed ag
 _FULL_CHOLESKY_ROWS = 2500  # up to which the whole kernel is always factored
 _MAX_CHOLESKY_ROWS = 6000  # up to which it is factored for a small ν; beyond, n³/3 costs more than it saves
 _SMALL_SHIFT = 0.005  # ν relative to the mean diagonal, below which a partial factor needs many products
+_SMALL_REUSED_SHIFT = 0.05  # that for losses with many systems, which share the whole kernel
 _MAX_PIVOTS = 1200  # of a partial factor
 # A preconditioner is made again if the curvatures of enough rows have changed. Default fits of quantiles with these
 # values and with (0.35, 0.1), processor time: 2.2 and 5.2 s (600 rows), 18 and 38 s (2,000), friedman1, 2026-11-18.
@@ -202,7 +203,8 @@ class LinearSolver:
 
     def _is_small(self, shift: float, roots: np.ndarray) -> bool:
         (total,) = self._shares.totals(float((roots**2 * self._kernel_columns().diagonal()).sum()))
-        return shift < _SMALL_SHIFT * total / self._run.problem.n_rows
+        least = _SMALL_SHIFT if self._run.loss.is_squared_error else _SMALL_REUSED_SHIFT
+        return shift < least * total / self._run.problem.n_rows
 
     def _kernel_fits(self) -> bool:
         """Return whether all workers can and should factor the whole kernel."""
