@@ -24,11 +24,12 @@ demo: $(VENV)/.core
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow"
 
+# Slow tests, and all examples of the tests of properties.
 test-slow: $(VENV)/.docs chromium
-	$(PYTEST) -m slow
+	HYPOTHESIS_PROFILE=all $(PYTEST) -m "slow or hypothesis"
 
 test-all: $(VENV)/.docs chromium
-	$(PYTEST)
+	HYPOTHESIS_PROFILE=all $(PYTEST)
 
 # Three hosts as network namespaces: killed, paused, disconnected, with packet loss. Takes minutes; needs root and iproute2.
 test-hosts: $(VENV)/.test

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, settings
 from fireset.__main__ import main
 from support.checks import CI
 
-# Tests set their number of examples for CI. Elsewhere an eighth of them is run: they are drawn anew in every run, and
-# failures are kept in .hypothesis and replayed.
+# Tests set the number of examples for `make test-slow` and `make test-all`; `make test` runs an eighth of them. Outside of
+# CI they are drawn anew in every run, and failures are kept in .hypothesis and replayed.
 _COMMON = settings(
     deadline=None,  # kernels compile on first use
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("ci", _COMMON, derandomize=True, max_examples=100)
-settings.register_profile("dev", _COMMON, max_examples=12)
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "dev")
+settings.register_profile("all", _COMMON, derandomize=CI, max_examples=100)
+settings.register_profile("few", _COMMON, derandomize=CI, max_examples=12)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or "few"
 settings.load_profile(PROFILE)
 
 # Tests that run side by side have a core each: two threads in each of two processes mostly wait for one another.
@@ -46,7 +46,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = [item for item in items if isinstance(item, pytest.Function)]
-    if PROFILE == "dev":
+    if PROFILE == "few":
         for function in {test.function for test in tests}:
             _ask_for_fewer_examples(function)
     sweeps: dict[str, list[pytest.Function]] = {}
