@@ -1,5 +1,6 @@
 """Shared by all tests: what is slow, Hypothesis profiles, threads, and problem makers."""
 
+import functools
 import gc
 import os
 import re
@@ -90,8 +91,18 @@ def _ask_for_fewer_examples(function) -> None:
         function._hypothesis_internal_use_settings = settings(own, max_examples=max(5, own.max_examples // 8))
 
 
+@pytest.fixture(scope="session")
+def _one_tree_of_commands():
+    """Build the tree of commands once instead of for every command line."""
+    import typer.main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
+
+
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch, capsys, _one_tree_of_commands):
     """Run a command in this process; gives exit code, standard output and standard error."""
 
     def command(*arguments) -> tuple[int, str, str]:

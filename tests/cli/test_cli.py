@@ -527,10 +527,8 @@ class TestOutput:
         # Times are measured: on a busy machine `data` and `sums` are within noise of each other, `dense` never is.
         assert told["auto"] in ("data", "sums")
         assert costs["dense"] > 2 * min(costs["data"], costs["sums"])
-        assert "sums" in works("engines", "--explain", "plane.csv", "--target", "z")
-        told = json.loads(works("engines", "--explain", "plane.csv", "--target", "z", "--drop", "x", "--json"))
-        assert told["coordinates"] == 2
-        assert "dense time per iteration" in works("engines", "--explain", "plane.csv", "--target", "z")
+        text = works("engines", "--explain", "plane.csv", "--target", "z", "--drop", "x")
+        assert all(name in text for name in costs)
         message = "--explain needs --target COLUMN, the column to predict"
         assert refused("engines", "--explain", "plane.csv") == message
 

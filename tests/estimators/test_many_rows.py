@@ -86,7 +86,7 @@ def test_classification_is_as_good_as_with_gauss_newton():
     X, y = make_classification(3000, 12, n_informative=8, random_state=0)
     scores = {}
     for solver in ("auto", "gauss-newton"):
-        model = ShiftedReLUClassifier(width=2000, random_state=0, solver=solver).fit(X[:1200], y[:1200])
+        model = ShiftedReLUClassifier(width=2000, random_state=0, solver=solver, **FIXED).fit(X[:1200], y[:1200])
         scores[model.solver_] = model.score(X[1200:], y[1200:])
     assert scores["nystrom"] > scores["gauss-newton"] - 0.01
 
@@ -96,7 +96,7 @@ def test_several_classes_are_as_good_as_with_gauss_newton(tmp_path):
     X, y = make_classification(3000, 12, n_informative=8, n_classes=3, random_state=0)
     scores = {}
     for solver in ("auto", "gauss-newton"):
-        model = ShiftedReLUClassifier(width=3000, random_state=0, solver=solver).fit(X[:1200], y[:1200])
+        model = ShiftedReLUClassifier(width=3000, random_state=0, solver=solver, **FIXED).fit(X[:1200], y[:1200])
         scores[model.solver_] = model.score(X[1200:], y[1200:])
         assert model.result_.stop_reason is StopReason.TOL
         if model.solver_ == "nystrom":
@@ -110,7 +110,7 @@ def test_several_classes_are_as_good_as_with_gauss_newton(tmp_path):
 @pytest.mark.usefixtures("few_rows_suffice")
 def test_a_width_is_rounded_up_to_the_copies_of_the_start():
     X, y = make_friedman1(1200, 5, random_state=0)
-    model = ShiftedReLURegressor(width=2001, random_state=0)
+    model = ShiftedReLURegressor(width=2001, random_state=0, **FIXED)
     with pytest.warns(UserWarning, match="2004"):
         model.fit(X, np.column_stack([y, -y, y**2]))
     assert model.network_.width == 2004
@@ -128,7 +128,7 @@ def test_sparse_fit_uses_gauss_newton():
 def test_early_stopping_and_weights():
     X, y = make_friedman1(1500, 5, random_state=0)
     weight = (np.arange(1500) < 1250) * 1.0
-    model = ShiftedReLURegressor(width=1000, random_state=0, early_stopping=True).fit(X, y, weight)
+    model = ShiftedReLURegressor(width=1000, random_state=0, early_stopping=True, **FIXED).fit(X, y, weight)
     assert model.solver_ == "nystrom"
     assert model.result_.history[-1].validation_loss is not None
     assert model.score(X[1250:], y[1250:]) > 0.9

@@ -108,7 +108,7 @@ def test_scikit_learn_tools_accept_frames():
     frame = table.to_pandas()
     labels = np.where(y > np.median(y), "high", "low")
     model = ShiftedReLUClassifier(**SETTINGS)
-    search = GridSearchCV(model, {"bias": [1.0, 3.0]}, cv=2, n_jobs=2).fit(frame, labels)
+    search = GridSearchCV(model, {"bias": [1.0, 3.0]}, cv=2).fit(frame, labels)
     assert search.best_score_ > 0.7
     assert cross_val_predict(model, frame, labels, cv=3, method="predict_proba").shape == (ROWS, 2)
     calibrated = CalibratedClassifierCV(model, cv=2).fit(frame, labels)

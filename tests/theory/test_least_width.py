@@ -99,7 +99,7 @@ def test_the_shortfall_names_targets_and_threshold_that_suffice():
 
 def test_an_estimator_uses_the_least_width():
     X, y = np.array([[0.7]]), np.array([3.0])
-    settings = {"start": "paper", "solver": "gradient", "learning_rate": "auto", "max_iter": 50, "tol": 0}
+    settings = {"start": "paper", "solver": "gradient", "learning_rate": "auto", "max_iter": 2, "tol": 0}
     fitted = ShiftedReLURegressor(width="theory", threshold=0.0, dtype="float64", **settings).fit(X, y)
     rows = fitted.sphere_(X)
     assert fitted.network_.width == least_width(rows, np.zeros(1), threshold=0.0).width
