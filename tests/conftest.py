@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from fireset.__main__ import main
 from support.checks import CI
 
-# Tests set the number of examples for `make test-slow` and `make test-all`; `make test` runs an eighth of them. Outside of
-# CI they are drawn anew in every run, and failures are kept in .hypothesis and replayed.
+# Tests set the number of examples for `make test-slow` and `make test-all`; `make test` runs an eighth of them. Outside
+# of CI they are drawn anew in every run, and failures are kept in .hypothesis and replayed.
 _COMMON = settings(
     deadline=None,  # kernels compile on first use
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

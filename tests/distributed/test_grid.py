@@ -177,7 +177,7 @@ class TestGrid:
 
     @pytest.mark.parametrize("text", ["4", "x2", "0x4", "2x-2", "2x2x2", ""])
     def test_parse_grid_raises(self, text):
-        with pytest.raises(InputError, match=f"grid must be.*got {text!r}"):
+        with pytest.raises(InputError, match=rf"grid.*got {text!r}"):
             parse_grid(text)
 
     def test_a_grid_must_have_as_many_workers(self):

@@ -333,7 +333,7 @@ def test_a_shard_of_a_network_is_refused():
     X = an_array()
     estimator = ShiftedReLURegressor(width=50, random_state=0, **FIXED).fit(X, X[:, 3])
     estimator.network_ = NetworkShard.of(estimator.network_, current_grid())
-    with pytest.raises(ValueError, match="needs the whole network"):
+    with pytest.raises(ValueError, match="network"):
         estimator.to_onnx()
 
 
@@ -342,7 +342,7 @@ def test_labels_of_unsupported_types_are_refused(labels):
     X = an_array()
     estimator = ShiftedReLUClassifier(width=50, random_state=0, **FIXED).fit(X, X[:, 3] > 1)
     estimator.classes_ = np.array(labels)
-    with pytest.raises(ValueError, match=r"^export needs classes"):
+    with pytest.raises(ValueError, match="classes"):
         estimator.to_onnx()
 
 

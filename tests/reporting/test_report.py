@@ -112,7 +112,7 @@ def test_a_page_of_words_is_small(page):
 def test_replaced_whole_or_not_at_all(page, monkeypatch):
     page.write_text("old")
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left")))
-    with pytest.raises(InputError, match=r"^cannot write .*page.html: No space left$"):
+    with pytest.raises(InputError, match=r"page\.html: No space left$"):
         write_page(page, "t", sections())
     assert page.read_text() == "old"
     assert list(page.parent.iterdir()) == [page]
@@ -125,7 +125,7 @@ def test_a_missing_extra_says_what_to_install(page, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     if missing == "plotly":
         monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(InputError, match=r"is missing; install them with pip install 'fireset\[report\]'$"):
+    with pytest.raises(InputError, match=r"pip install 'fireset\[report\]'$"):
         check_report(page)
 
 
@@ -253,5 +253,5 @@ def test_tensorboard_as_a_callback(tmp_path):
 
 def test_tensorboard_missing(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    with pytest.raises(InputError, match=r"install it with pip install 'fireset\[tensorboard\]'$"):
+    with pytest.raises(InputError, match=r"pip install 'fireset\[tensorboard\]'$"):
         TensorBoardLog(tmp_path)

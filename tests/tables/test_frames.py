@@ -147,7 +147,7 @@ def test_arrays_with_missing_cells():
 
 def test_missing_cells_are_refused_on_request():
     table, y = mixed_table()
-    with pytest.raises(InputError, match=r"column 'age' has \d+ missing values.*so have 'town'.*missing='impute'"):
+    with pytest.raises(InputError, match=r"'age'.* \d+ .*'town'.*missing='impute'"):
         ShiftedReLURegressor(**SETTINGS, missing="error").fit(table, y)
 
 
@@ -155,7 +155,7 @@ def test_numbers_that_name_categories():
     table, y = mixed_table()
     model = ShiftedReLURegressor(**SETTINGS, categorical=["children"]).fit(table, y)
     assert "children=3" in model.encoder_.feature_names
-    with pytest.raises(InputError, match="categorical 'kids' is not a column of the table"):
+    with pytest.raises(InputError, match="categorical 'kids'"):
         ShiftedReLURegressor(**SETTINGS, categorical=["kids"]).fit(table, y)
 
 
@@ -170,7 +170,7 @@ def test_ordered_categories_of_pandas_keep_their_order():
 @pytest.mark.parametrize("dtype", [complex, object])
 def test_complex_columns_are_refused(dtype):
     frame = pd.DataFrame({"a": pd.Series([1 + 2j, 2, 3], dtype=dtype)})
-    with pytest.raises(InputError, match="'a' holds complex numbers"):
+    with pytest.raises(InputError, match=r"'a'.*complex"):
         ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0, 3.0])
 
 
@@ -245,13 +245,13 @@ class TestCategoricalPositions:
 @pytest.mark.parametrize("spoiled", [{"a": [{"b": 1}, {"b": 2}]}, {"a": [b"x", b"y"]}, {"a": [[1], [2]]}])
 def test_cells_of_unsupported_types(spoiled):
     frame = pd.DataFrame(spoiled)
-    with pytest.raises(InputError, match=r"column 'a' holds a (dict|bytes|list) in row 1; give numbers, text or dates"):
+    with pytest.raises(InputError, match=r"'a'.* (dict|bytes|list) .*row 1"):
         ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0])
 
 
 def test_duplicate_names():
     frame = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"])
-    with pytest.raises(InputError, match="the column name 'a' appears 2 times in X; make the names differ"):
+    with pytest.raises(InputError, match=r"'a'.* 2 "):
         ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0])
 
 

@@ -80,9 +80,9 @@ def test_invalid_arguments_raise(options, name):
 
 
 def test_several_outputs_and_many_rows_raise():
-    with pytest.raises(InputError, match="y must have one column, got 2"):
+    with pytest.raises(InputError, match=r"y .*got 2"):
         least_width(np.eye(2), np.ones((2, 2)))
-    with pytest.raises(InputError, match="X must have at most"):
+    with pytest.raises(InputError, match=r"^X "):
         least_width(sphere(np.random.default_rng(0), 2001, 3), np.ones(2001))
 
 
