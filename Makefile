@@ -20,7 +20,7 @@ demo: $(VENV)/.core
 	@mkdir -p out
 	$(BIN)/fireset demo --out out/fireset-demo.safetensors
 
-# About four minutes: every part of the package and every engine, without long tests and those that start other programs.
+# About two minutes: every part of the package and every engine, without long tests and those that start other programs.
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow"
 

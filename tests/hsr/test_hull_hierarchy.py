@@ -449,11 +449,7 @@ def test_work_is_proportional_to_the_output():
 
 def test_memory_limit_is_checked_before_building():
     points = np.random.default_rng(0).standard_normal((100_000, 8))
-    with pytest.raises(
-        InputError,
-        match=r"^a hull-hierarchy over 100,000 points in 8 dimensions would take about \d[\d,]* GB, more than "
-        r"memory_limit = 2\.0 GB; use 'cell-tree' or 'scan'$",
-    ):
+    with pytest.raises(InputError, match=r"100,000.* 8 .* \d[\d,]* GB.*memory_limit = 2\.0 GB.*'cell-tree'.*'scan'"):
         HullHierarchyIndex(points)
 
 

@@ -209,11 +209,8 @@ def test_unusable_columns_are_left_out_with_the_reason():
         }
     )
     encoder = TableEncoder.learn(table)
-    assert encoder.left_out == {
-        "id": "holds 40 different texts in 40 rows, like an identifier",
-        "note": "holds 40 different texts in 40 rows, like free text",
-        "nothing": "has no value in any row",
-    }
+    assert list(encoder.left_out) == ["id", "note", "nothing"]
+    assert len(set(encoder.left_out.values())) == 3
     np.testing.assert_array_equal(encoder.encode(table.select("x"))[:, 0], table["x"])
     assert TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
 
@@ -236,10 +233,8 @@ def test_unseen_categories_become_zeros_with_a_warning():
     table = pl.DataFrame({"color": ["teal", "red", "pink", "teal", "grey", "plum"]})
     with pytest.warns(UserWarning, match="color") as caught:
         matrix = encoder.encode(table)
-    assert [str(w.message) for w in caught] == [
-        "column 'color': 5 cells hold categories not seen in training ('teal', 'pink', 'grey' and 1 more); "
-        "encoded as all zeros"
-    ]
+    assert len(caught) == 1
+    assert mentions(str(caught[0].message), "'color'", "5", "'teal'", "'pink'", "'grey'", "1")
     assert caught[0].filename == __file__
     assert matrix.tolist() == [[0, 0], [0, 1], [0, 0], [0, 0], [0, 0], [0, 0]]
     with pytest.warns(UserWarning, match=r"1 .*\('x'\)"):

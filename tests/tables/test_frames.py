@@ -95,10 +95,9 @@ def test_one_table_in_every_form(tmp_path):
             with pytest.warns(UserWarning) as caught:  # noqa: PT030 - two different ones
                 found = model.predict(same)
             said = sorted(str(warning.message) for warning in caught)
-            assert said == [
-                "column 'town': 3 cells hold categories not seen in training ('Bern'); encoded as all zeros",
-                "missing cells in columns that had none in training: 'children' (2, filled with the median)",
-            ], (name, other)
+            assert len(said) == 2, (name, other)
+            assert mentions(said[0], "'town'", "3", "'Bern'")
+            assert mentions(said[1], "'children'", "2", "median")
             expected = found if expected is None else expected
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=f"{name}, then {other}")
 
