@@ -87,8 +87,16 @@ def _ask_for_fewer_examples(function) -> None:
     """Run an eighth of the examples of the test's own ``@settings``, which go before those of a profile."""
     # Not a public name, but the one that Hypothesis' pytest plugin reads; should it go, all examples are run.
     own = getattr(function, "_hypothesis_internal_use_settings", None)
-    if own is not None and own.max_examples > 5:
-        function._hypothesis_internal_use_settings = settings(own, max_examples=max(5, own.max_examples // 8))
+    if own is not None and own.max_examples > 3:
+        function._hypothesis_internal_use_settings = settings(own, max_examples=max(3, own.max_examples // 8))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _files_wait_for_no_disk():
+    """Leave files to the operating system: no test cuts the power, and each wait takes milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session")
