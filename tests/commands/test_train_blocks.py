@@ -258,10 +258,13 @@ def test_an_output_in_the_folder_of_the_table_is_refused(tmp_path):
         train(tmp_path, out=tmp_path / "m.safetensors")
 
 
-def test_a_resumed_run_that_reads_otherwise_is_refused_with_the_reason(tmp_path, request):
+def test_a_resumed_run_that_learns_from_a_sample_is_refused_with_the_reason(tmp_path, monkeypatch, request):
     file, checkpoint = written(tmp_path, ".parquet", table()), Checkpoints(tmp_path / "checkpoints", every=1)
     train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=checkpoint)
     request.getfixturevalue("in_blocks")
+    train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=replace(checkpoint, resume=True))
+    monkeypatch.setattr(large_problem, "_MIN_SAMPLE_ROWS", 1)
+    monkeypatch.setattr(LargeTableProblem, "read_blocks", partial(LargeTableProblem.read_blocks, sample_rows=300))
     with pytest.raises(InputError, match=r"at once.*in blocks"):
         train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=replace(checkpoint, resume=True))
 

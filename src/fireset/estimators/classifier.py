@@ -258,7 +258,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         features, _, _ = self._checked(X.sample, ClassLabels(y.codes[sample], y.classes), None, reset=True)
         codes, weight = y.codes, self._weight_of_classes(y.codes)
         self._begin_classification(features, codes, weight, memory=memory, sample=sample)
-        return PreparedRows(self._mapped_blocks(X), self._to_targets(codes), weight, codes)
+        return self._prepared_blocks(X, codes, weight, codes)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Make one plain gradient step on one batch, unless it raises the loss of the batch.
