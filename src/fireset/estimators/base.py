@@ -315,8 +315,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         workers, network = current_group(), self.network_
         whole = network.whole() if isinstance(network, NetworkShard) else network
         shared = np.zeros(1)
-        if workers.rank == 0:
-            shared[0] = choose_bias(whole, self.sphere_, Z, targets, weight)
+        with raise_on_all_workers(workers):
+            if workers.rank == 0:
+                shared[0] = choose_bias(whole, self.sphere_, Z, targets, weight)
         workers.broadcast(shared, source=0)
         return float(shared[0])
 
