@@ -76,7 +76,7 @@ class TrainingProblem:
         X, targets = _check_pair(network, X, y, loss, "", any_norm)
         given = _check_weight(sample_weight, len(X))
         if not (is_share or given.any()):
-            raise _zero_weights()
+            raise _invalid_weights()
         weight_unit = _unit_of_mean(*_mean_weight(given))
         weight = given / weight_unit
         _check_sizes(targets, given, weight, network.dtype, "")
@@ -130,7 +130,7 @@ class TrainingProblem:
         largest, mean = _mean_weight(self.weight[:trained] * self.weight_unit)
         found = shares.concatenate(np.array([[largest, mean, trained, held]]), [1] * group.size)
         if not found[:, 0].any():
-            raise _zero_weights()
+            raise _invalid_weights()
         largest, counts = float(found[:, 0].max()), found[:, 2:].astype(np.int64)
         mean = float((found[:, 1] * (found[:, 0] / largest) * found[:, 2]).sum() / found[:, 2].sum())
         unit = _unit_of_mean(largest, mean)
@@ -296,12 +296,12 @@ def _check_weight(sample_weight, n: int) -> np.ndarray:
     if weight.shape != (n,):
         raise InputError(f"sample_weight must have shape ({n},), got {weight.shape}")
     if not (np.isfinite(weight).all() and weight.min() >= 0):
-        raise InputError("sample_weight must be finite and at least 0")
+        raise _invalid_weights()
     return weight
 
 
-def _zero_weights() -> InputError:
-    return InputError("sample_weight must not be 0 everywhere")
+def _invalid_weights() -> InputError:
+    return InputError("sample_weight must be finite, at least 0, and not 0 everywhere")
 
 
 def _mean_weight(weight: np.ndarray) -> tuple[float, float]:
