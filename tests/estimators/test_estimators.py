@@ -118,6 +118,17 @@ def test_class_weight():
     np.testing.assert_allclose(by_hand.decision_function(X), balanced.decision_function(X), atol=1e-4)
 
 
+def test_class_weights_of_a_batch_without_a_class():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((90, 3)), np.arange(90) % 2
+    given, plain = {1: 2.0, 2: 9.0}, np.where(y == 1, 2.0, 1.0)
+    named = small(class_weight=given).partial_fit(X, y, classes=[0, 1, 2])
+    by_hand = small().partial_fit(X, y, classes=[0, 1, 2], sample_weight=plain)
+    np.testing.assert_array_equal(named.network_.weights, by_hand.network_.weights)
+    with pytest.raises(InputError, match="`class_weight`.*5"):
+        small(class_weight={5: 2.0}).fit(X, y)
+
+
 def test_importances():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 4))
