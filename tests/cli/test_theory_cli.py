@@ -235,7 +235,7 @@ def test_training_with_the_width_of_the_theorem_is_refused_with_the_number(refus
     write_table(numbers_table(20))
     train = ("train", "table.csv", "--target", "y", "-q", "--width", "theory")
     assert re.search(r"width='theory' needs \d.*e\+\d+ neurons", refused(*train, "--certify"))
-    assert mentions(refused(*train), "start", "'paper'")
+    assert mentions(refused(*train), "--width theory", "--certify")
 
 
 def test_train_with_a_certificate(works):

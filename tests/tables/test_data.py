@@ -243,6 +243,20 @@ def test_unreadable_files_are_refused(name, content, parts):
     assert mentions(found, *parts)
 
 
+@pytest.mark.parametrize(
+    ("content", "line", "word"),
+    [
+        (b'a,b\n1,"x"\n2,5" pipe\n3,y\n', 3, "quote"),
+        (b'a,b\n1,"x\n""y"\n2,5" pipe, 6" pipe\n3,7"\n', 4, "fields"),
+        (b'a,b\n1,"x\n""y"\n"2",5" pipe\n3,7\n', 4, "quote"),
+        (b"a,b\r\n1,2\r3,4\r\n", 2, "carriage return"),
+    ],
+)
+def test_lines_that_cannot_be_parsed_are_named(content, line, word):
+    with pytest.raises(InputError, match=rf"line {line} .*{word}"):
+        read_table(written("t.csv", content))
+
+
 def test_numpy_header_that_claims_petabytes():
     message = refusal(read_table, written("t.npz", zipped("X.npy", HUGE_HEADER)))
     assert mentions(message, "t.npz", "1000000000", "1000000")

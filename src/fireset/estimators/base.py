@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from fireset._util.checks import is_number, is_whole_number, whole_number
+from fireset._util.checks import is_number, is_whole_number, refuse_masked, whole_number
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import one_blas_thread
@@ -665,6 +665,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _check_weight(self, sample_weight, X) -> np.ndarray:
         if sample_weight is None:
             return np.ones(X.shape[0])
+        refuse_masked("sample_weight", sample_weight)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.any():
             raise InputError("sample_weight must not be 0 everywhere")

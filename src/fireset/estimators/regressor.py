@@ -332,7 +332,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         loss, columns = get_loss(self.loss), y.reshape(len(y), -1)
         self.target_mean_, self.target_scale_ = loss.standardization(columns, weight)
         targets = self._to_targets(y)
-        loss.check_targets(targets)  # before settings are chosen by them
+        # Before settings are chosen by the targets, and in their units, which messages name.
+        loss.check_targets(np.broadcast_to(columns, targets.shape))
         outputs, rows = targets.shape[1], len(y)
         if sample is not None:
             columns, weight = columns[sample], weight[sample]
