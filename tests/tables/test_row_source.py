@@ -164,7 +164,7 @@ def test_a_file_that_changes_is_refused(parquet):
 
 def test_files_that_are_no_utf8_text_are_refused(tmp_path):
     file = tmp_path / "table.csv"
-    for data in ("a,b\n1,2\n3,x\0y\n".encode(), "a,b\n1,2\n".encode("utf-16-le")):
+    for data in (b"a,b\n1,2\n3,x\0y\n", "a,b\n1,2\n".encode("utf-16-le")):
         file.write_bytes(data)
         with pytest.raises(InputError, match=r"line \d is not UTF-8 text"):
             RowSource.open(file)
