@@ -249,7 +249,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         check_target_sizes(y.reshape(len(y), -1))
         weight = np.ones(len(y))
         self._begin_regression(features, y, weight, memory=memory, sample=sample)
-        return PreparedRows(self._mapped_blocks(X), self._to_targets(y), weight, None)
+        return self._prepared_blocks(X, y, weight, None)
 
     def partial_fit(self, X, y, sample_weight=None):
         """Make one plain gradient step on one batch, unless it raises the loss of the batch.

@@ -77,8 +77,9 @@ def parse_cells(text: str, separator: str, shown: str, *, lines_before: int = 0,
     if cells.width > 1 and cells[:, -1].null_count():
         blank = _blank_rows(text, separator, shown, lines_before, warns=warns)
         cells = cells.with_row_index("").filter(~pl.col("").is_in(blank)).drop("") if blank else cells
-    rows = zip(names, cells[1:].iter_columns(), strict=True)
-    return pl.DataFrame([_stripped(column.rename(name)) for name, column in rows])
+    cells.columns = names
+    bare = pl.all().str.strip_chars()
+    return cells[1:].select(pl.when(~bare.is_in(MISSING_CELLS)).then(bare))
 
 
 def decode_text(data: bytes, shown: str) -> str:
@@ -227,8 +228,3 @@ def _is_number(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _stripped(cells: pl.Series) -> pl.Series:
-    cells = cells.str.strip_chars()
-    return cells.set(cells.is_in(MISSING_CELLS), None)

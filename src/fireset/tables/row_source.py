@@ -114,6 +114,23 @@ class RowSource:
                         frame = part.read(begin, lo - first, hi - first, names)
                     yield RowBlock(lo, frame)
 
+    @cached_property
+    def _block_starts(self) -> np.ndarray:
+        """First row of each block, and the number of rows."""
+        starts = [first + lo for first, part in zip(self._firsts, self._parts, strict=False) for lo, _ in part.ranges]
+        return np.array([*starts, self.n_rows])
+
+    def enclosing_blocks(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the range of rows of the blocks that contain rows ``start`` … ``stop`` − 1."""
+        starts = self._block_starts
+        return int(starts[np.searchsorted(starts, start, "right") - 1]), int(starts[np.searchsorted(starts, stop)])
+
+    def blocks_of_worker(self, rank: int, size: int) -> tuple[int, int]:
+        """Return the range of rows of the blocks that begin in part ``rank`` of ``size`` equal parts of the rows."""
+        edges = [self.n_rows * part // size for part in (rank, rank + 1)]
+        first, stop = self._block_starts[np.searchsorted(self._block_starts, edges)]
+        return int(first), int(stop)
+
     def row_name(self, row: int) -> str:
         """Return what messages call a row: its number in its file, counted from 1, and the file."""
         part = bisect_right(self._firsts, row) - 1
