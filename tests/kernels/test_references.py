@@ -5,7 +5,8 @@ import sys
 import numba
 import numpy as np
 import pytest
-from numba.core.runtime import _nrt_python, rtsys
+from numba.core.runtime import _nrt_python  # pyright: ignore[reportAttributeAccessIssue] - compiled
+from numba.core.runtime.nrt import rtsys
 
 from fireset.kernels import compiling
 from fireset.kernels.allocation import zero_array

@@ -335,8 +335,8 @@ def _makes_references(state: Any) -> bool:
     def makes_reference(line: Any) -> bool:
         if isinstance(line, ir.SetItem | ir.StaticSetItem):
             return counted(state.typemap[line.value.name])
-        is_computed = isinstance(line, ir.Assign) and isinstance(line.value, ir.Expr)
-        return is_computed and line.value.op not in _BORROWING and counted(state.typemap[line.target.name])
+        value = line.value if isinstance(line, ir.Assign) else None
+        return isinstance(value, ir.Expr) and value.op not in _BORROWING and counted(state.typemap[line.target.name])
 
     lines = (line for block in state.func_ir.blocks.values() for line in block.body)
     return counted(state.return_type) or any(makes_reference(line) for line in lines)
