@@ -505,6 +505,7 @@ def _checksums(array: np.ndarray) -> np.ndarray:
 
     They do not show changes below the rounding error of an inner product, for which certificates have slack.
     """
+    array = np.ascontiguousarray(array)  # another order would be rounded otherwise
     factors = (1.0 + np.arange(array.shape[1]) * _GOLDEN_RATIO % 1.0).astype(array.dtype)  # no two are equal
     with np.errstate(over="ignore", invalid="ignore"):
         parts = parallel_map(lambda span: array[slice(*span)] @ factors, ranges(len(array)), uses_blas=True)
