@@ -16,7 +16,7 @@ from fireset.theory.spectrum import extreme_eigenvalues
 
 MAX_ROWS = 2000  # an eigenvalue problem of this size is solved some forty times
 _MAX_LOG_WIDTH = 690.0  # of the search; e^690 is near the largest float
-_FAILURE = 0.01
+_FAILURE = 0.01  # ρ of each assumption
 _LOG_TOLERANCE = 1e-4  # of widths beyond 2^53, which are not whole numbers as floats
 
 
