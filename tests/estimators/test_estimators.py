@@ -125,7 +125,7 @@ def test_class_weights_of_a_batch_without_a_class():
     named = small(class_weight=given).partial_fit(X, y, classes=[0, 1, 2])
     by_hand = small().partial_fit(X, y, classes=[0, 1, 2], sample_weight=plain)
     np.testing.assert_array_equal(named.network_.weights, by_hand.network_.weights)
-    with pytest.raises(InputError, match="`class_weight`.*5"):
+    with pytest.raises(InputError, match=r"`class_weight`.*5"):
         small(class_weight={5: 2.0}).fit(X, y)
 
 
