@@ -19,14 +19,14 @@ from support.launching import ENVIRONMENT, torchrun, wait_for_checkpoint, worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")]
 
-TRAIN = "train table.csv --target kind --drop y --loss log_loss --solver nystrom --width 1200 --every 1 --json"
+TRAIN = "train table.csv --target kind --drop y --loss log_loss --solver nystrom --width 600 --bias 1 --every 1 --json"
 GRID = "2x2"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("restart")
-    reading_workers.table()[:17_000].write_csv(place / "table.csv")
+    reading_workers.table()[:9_000].write_csv(place / "table.csv")
     return place
 
 
