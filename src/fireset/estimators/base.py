@@ -679,7 +679,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         return None if X_val is None else self._mapped_pair(X_val, y_val)
 
     @abstractmethod
-    def _to_targets(self, y: np.ndarray) -> np.ndarray:
+    def _to_targets(self, y: np.ndarray, /) -> np.ndarray:
         """Return the targets of the network, (n, c), for targets or class codes (n,) or (n, c)."""
 
     @abstractmethod
