@@ -203,7 +203,7 @@ def _evaluated(model: Model, table: "pl.DataFrame") -> dict[str, Any]:
 
 
 def _peak_memory() -> list[int]:
-    """Return the peak memory of each worker's process in bytes; empty where the system does not tell."""
+    """Return the peak memory of each worker's process in bytes; empty where the system does not report it."""
     own = PeakMemory().read() or 0
     peaks = [int.from_bytes(block, "little") for block in current_group().all_gather(own.to_bytes(8, "little"))]
     return peaks if all(peaks) else []

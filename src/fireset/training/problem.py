@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fireset._util.checks import refuse_masked
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
@@ -270,6 +271,7 @@ def _check_pair(
             f"rows of {what}X must have norm 1, row {off[0]} has {norms[off[0]]:.6g}; divide rows by their norm, use "
             f"the estimators (they do it), or pass any_norm=True"
         )
+    refuse_masked(f"{what}y", y)
     try:
         targets = np.asarray(y, np.float64)
     except (TypeError, ValueError):
@@ -289,6 +291,7 @@ def _check_pair(
 def _check_weight(sample_weight, n: int) -> np.ndarray:
     if sample_weight is None:
         return np.ones(n)
+    refuse_masked("sample_weight", sample_weight)
     try:
         weight = np.asarray(sample_weight, np.float64)
     except (TypeError, ValueError):

@@ -48,8 +48,6 @@ from fireset.training.solvers.linear_solver import (
     LinearSolver,
     Solution,
     divided,
-    kernel_bytes,
-    kernel_fits,
     partial_factor_bytes,
 )
 
@@ -505,9 +503,6 @@ class GaussNewton(Solver):
             active += output_layer_bytes(network, pairs * upper_tail(network.threshold))
             active += 6.0 * network.output_weights.nbytes
         return 6.0 * network.weights.nbytes + partial_factor_bytes(n_samples) + active
-
-    def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:
-        return kernel_bytes(n_samples, network) if kernel_fits(n_samples, network, free) else 0.0
 
     # Checkpoints
 

@@ -331,9 +331,6 @@ class NystromGaussNewton(GaussNewton):
         double = 3.0 * 8 * network.weights.size  # a copy of the weights, a displacement or step
         return 6.0 * network.weights.nbytes + double + count * network.width + matrices + block
 
-    def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:  # noqa: ARG002
-        return 0.0
-
     def drop_caches(self) -> None:
         super().drop_caches()
         self._systems, self._system_roots, self._expected = [], None, None
