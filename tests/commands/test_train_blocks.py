@@ -26,7 +26,7 @@ from fireset.commands.train import train_table
 from fireset.estimators import ShiftedReLUClassifier
 from fireset.model import Model
 from fireset.tables import encoded_blocks, large_problem
-from fireset.tables.large_problem import LargeTableProblem, needs_blocks
+from fireset.tables.large_problem import LargeTableProblem, needs_blocks, read_problem
 from fireset.tables.problem import TableProblem
 from fireset.tables.row_source import RowSource
 from fireset.training.checkpoint import Checkpoints
@@ -324,6 +324,30 @@ def test_class_weights_of_a_class_outside_the_sample(tmp_path, monkeypatch, weig
     probabilities = model.predict_proba(encoded[kept])
     assert np.isfinite(probabilities).all()
     assert (labels == np.array(problem.classes)[probabilities.argmax(axis=1)]).mean() > 0.6
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_a_table_with_more_rows_than_the_sample_is_read_in_blocks(tmp_path, monkeypatch, suffix):
+    """Whatever the memory, so that the fit does not depend on it."""
+
+    def kind(rows: int, **options: bool) -> type:
+        monkeypatch.setattr(large_problem, "SAMPLE_ROWS", rows)
+        return type(read_problem(file, "y", **options))
+
+    monkeypatch.setattr(large_problem, "_MIN_SAMPLE_ROWS", 1)
+    file = written(tmp_path, suffix, table(500))
+    assert kind(500) is TableProblem
+    assert kind(499) is LargeTableProblem
+    assert kind(499, all_in_memory=True) is TableProblem
+    monkeypatch.setattr(large_problem, "_SAMPLE_CELLS", 8 * 500)
+    assert kind(1000) is TableProblem
+    monkeypatch.setattr(large_problem, "_SAMPLE_CELLS", 8 * 499)
+    assert kind(1000) is LargeTableProblem
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes("größe,y\n".encode("windows-1252") + b"1,2\n3,4\n" * 9)
+    monkeypatch.setattr(large_problem, "SAMPLE_ROWS", 5)
+    with pytest.warns(UserWarning, match="Windows-1252"):
+        assert type(read_problem(latin, "y")) is TableProblem
 
 
 _KILLABLE = """

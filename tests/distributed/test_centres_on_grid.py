@@ -12,8 +12,10 @@ import pytest
 from fireset import Checkpoints, ShiftedReLUNetwork, train
 from fireset.distributed.row_shares import RowShares
 from fireset.distributed.shard import NetworkShard
+from fireset.engines import centre_kernel
 from fireset.engines.centre_kernel import BLOCK_ROWS
 from fireset.model import Model
+from fireset.training import pass_state
 from fireset.training.losses import SquaredError
 from fireset.training.problem import TrainingProblem
 from fireset.training.solvers import NystromGaussNewton
@@ -125,6 +127,44 @@ def test_a_checkpoint_is_resumed_on_another_grid(tmp_path):
     assert {result.resumed_at for result in results} == {2}
     u = expected.predict(X)
     np.testing.assert_allclose(whole.predict(X), u, rtol=0, atol=1e-8 * np.abs(u).max())
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 2)])
+def test_killed_passes_continue_with_the_same_bits(tmp_path, monkeypatch, shape):
+    """Every worker has finished one block of its rows when all are killed."""
+    X, y = data(dtype="float32", rows=8 * BLOCK_ROWS)
+    size, blocks = shape[0] * shape[1], centre_kernel.CentreKernel.blocks
+    expected, _, _ = on_grid(shape, network(dtype="float32"), X, y)
+    monkeypatch.setattr(pass_state, "_SECONDS", 0.0)
+    computed: list[int] = []
+
+    def counted(self, X, start=0, *, last=1 << 30):
+        for number, (rows, K) in enumerate(blocks(self, X, start)):
+            if number == last:
+                raise KilledError
+            computed.append(rows.start)
+            yield rows, K
+
+    def killed(rank: int) -> None:
+        with pytest.raises(KilledError):
+            train(shards[rank], X, y, solver=NystromGaussNewton(tol=1e-3, centres=CENTRES), checkpoint=begun)
+
+    shards, begun = [NetworkShard.of(network(dtype="float32"), one) for one in grids(*shape)], Checkpoints(tmp_path)
+    with monkeypatch.context() as context:
+        context.setattr(centre_kernel.CentreKernel, "blocks", lambda *given: counted(*given, last=1))
+        run_all(killed, size)
+    assert computed == [0] * size
+    assert len(list(tmp_path.glob("pass-*.safetensors"))) == size
+    computed.clear()
+    monkeypatch.setattr(centre_kernel.CentreKernel, "blocks", counted)
+    found, _, _ = on_grid(shape, network(dtype="float32"), X, y, checkpoint=Checkpoints(tmp_path, resume=True))
+    assert len(computed) == 8 - size
+    assert not list(tmp_path.glob("pass-*"))
+    np.testing.assert_array_equal(found.weights, expected.weights)
 
 
 def test_shares_begin_at_blocks():

@@ -297,7 +297,7 @@ class TestTorchrun:
             np.testing.assert_allclose(predictions, expected.predict(X), rtol=0, atol=1e-12)
 
     def test_the_command(self, done):
-        """Every worker reads the table and trains on its rows; all compute the score of the hold-out rows."""
+        """Every worker reads and trains on its rows; all compute the score of the hold-out rows."""
         told = facts(done, "command")
         assert {(one["workers"], one["grid"], one["rows"], one["solver"]) for one in told} == {
             (4, "2x2", 96, "gauss-newton")

@@ -107,7 +107,7 @@ def train_table(
     reading = {"task": "auto", "drop": [], **(reading or {})}
     if reading["task"] == "auto" and "classification" not in get_loss(loss).tasks:
         reading["task"] = "regression"  # counts, say, which would be taken for classes
-    table = read_problem(file, target, memory=memory, **reading)
+    table = read_problem(file, target, memory=memory, all_in_memory=certify, **reading)
     if certify and isinstance(table, LargeTableProblem):
         raise InputError(f"--certify keeps all rows in memory, and {file} is read in blocks; leave it out")
     further = None if eval_file is None else _answered(eval_file, table)

@@ -345,13 +345,14 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         group = current_grid().same_neurons
         if group.size == 1:
             return PreparedRows(self._mapped_blocks(X), self._to_targets(y), weight, codes)
-        kept, held = self._hold_out(len(X), codes) if self.early_stopping else (np.arange(len(X)), None)
-        own = trained = kept[share_of_rows(group, len(kept), self._solver_class().row_unit, trained=True)]
-        if held is not None:
-            validated = held[share_of_rows(group, len(held))]
-            own = np.union1d(trained, validated)
+        kept, held = np.arange(len(X)), np.empty(0, np.int64)
+        if self.early_stopping:
+            kept, held = self._hold_out(len(X), codes)
+        trained = kept[share_of_rows(group, len(kept), self._solver_class().row_unit, trained=True)]
+        validated = held[share_of_rows(group, len(held))]
+        own = np.union1d(trained, validated)
         rows, validation = self._mapped_blocks(replace(X, own=own)), None
-        if held is not None:
+        if self.early_stopping:
             validation = rows[np.searchsorted(own, validated)], self._to_targets(y[validated])
             rows = rows[np.searchsorted(own, trained)]
         return PreparedRows(rows, self._to_targets(y[trained]), weight[trained], None, kept, validation)
@@ -686,6 +687,10 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             given, absent = ("X_val", "y_val") if y_val is None else ("y_val", "X_val")
             raise InputError(f"`{absent}` must be given with `{given}`, got None.")
         return None if X_val is None else self._mapped_pair(X_val, y_val)
+
+    @abstractmethod
+    def _to_targets(self, y: np.ndarray, /) -> np.ndarray:
+        """Return the targets of the network, (n, c), for targets or class codes (n,) or (n, c)."""
 
     @abstractmethod
     def _mapped_pair(self, X, y) -> tuple[Any, np.ndarray]:

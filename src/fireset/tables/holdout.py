@@ -80,11 +80,11 @@ def hold_out(
             f"{option} {share:g} leaves too few of the {n_rows} rows to train on for {len(splittable)} classes; "
             "give a smaller share"
         )
-    kept, held = train_test_split(rows, test_size=n_test, random_state=seed, stratify=codes[rows])
+    kept, held = map(np.sort, train_test_split(rows, test_size=n_test, random_state=seed, stratify=codes[rows]))
     if len(rows) < n_rows:
-        kept = np.concatenate([kept, np.flatnonzero(~splittable[codes])])
+        kept = np.union1d(kept, np.flatnonzero(~splittable[codes]))
     _check_classes(kept, codes, f"{option} {share:g}", classes)
-    return np.sort(kept), np.sort(held)
+    return kept, held
 
 
 def hold_out_groups(

@@ -1,4 +1,4 @@
-"""A table that does not fit into memory, and its target column.
+"""A table that does not fit into memory, or has more rows than a fit learns its settings from, and its target column.
 
 The target is kept whole. Everything that is learned from the other columns, which are text formats, the encoder, the
 column map and the settings, is learned from a random sample of the rows. If the sample has no missing cell of a column
@@ -48,6 +48,7 @@ _MIN_SAMPLE_ROWS = 20_000
 _MISSING_ROWS = 20  # noted for each column; all may be held out, with probability 0.2²⁰
 _BYTES_PER_CELL = 60.0  # of a Parquet file that is read at once: the peak until training
 _BYTES_PER_BYTE = 14.0  # of a text file
+_COUNTED_BYTES = 1 << 22  # in which line feeds are counted at a time
 _ALWAYS_AT_ONCE = 64e6  # bytes: with less memory than this, blocks would not help either
 
 
@@ -76,22 +77,28 @@ def needs_blocks(file: Path, memory: int | str | None) -> bool:
     return rows * columns * _BYTES_PER_CELL > free
 
 
-def read_problem(file: Path, target: str, *, memory: int | str | None = None, **reading: Any) -> TableProblem:
+def read_problem(
+    file: Path, target: str, *, memory: int | str | None = None, all_in_memory: bool = False, **reading: Any
+) -> TableProblem:
     """Read a table at once, or in blocks if it is a folder or does not fit into memory.
 
-    Several workers read in blocks whatever they can. ``reading`` are options of ``TableProblem.read``.
+    Tables with more rows than the sample are read in blocks, too, unless ``all_in_memory``, and several workers read in
+    blocks whatever they can: the fit then depends neither on the memory nor on the number of workers. ``reading`` are
+    options of ``TableProblem.read``.
     """
-    if current_group().size > 1:
-        source = _opened_by_workers(file)
+    if current_group().size == 1 and needs_blocks(file, memory):
+        source = RowSource.open(file)
+    elif current_group().size > 1 or (not all_in_memory and _exceeds_sample(file)):
+        source = _opened_if_possible(file)
     else:
-        source = RowSource.open(file) if needs_blocks(file, memory) else None
+        source = None
     if source is None:
         return TableProblem.read(file, target, **reading)
     return LargeTableProblem.read_blocks(source, target, **reading, memory=memory)
 
 
-def _opened_by_workers(file: Path) -> RowSource | None:
-    """Open a file or a folder for several workers; None for a file that cannot be read in blocks, or is damaged."""
+def _opened_if_possible(file: Path) -> RowSource | None:
+    """Open a file or a folder; None for a file that cannot be read in blocks, or is damaged."""
     if not os.path.isdir(file) and not (os.path.isfile(file) and (is_parquet(file) or is_text_file(file))):
         return None
     try:
@@ -100,6 +107,30 @@ def _opened_by_workers(file: Path) -> RowSource | None:
         if os.path.isdir(file):
             raise
         return None  # text in another encoding than UTF-8, say
+
+
+def _exceeds_sample(file: Path) -> bool:
+    """Return whether a file may have more rows than the sample. Line feeds in quoted cells count as rows."""
+    if not os.path.isfile(file):
+        return False
+    try:
+        if is_parquet(file):
+            rows, columns = parquet_shape(file)
+            return rows > _sample_size(columns, SAMPLE_ROWS)
+        if not is_text_file(file):
+            return False
+        with file.open("rb") as stream:
+            header = stream.readline(_COUNTED_BYTES)
+            columns = 1 + max(header.count(separator) for separator in (b",", b";", b"\t"))
+            rows = sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(_COUNTED_BYTES), b""))
+    except (InputError, OSError):
+        return False  # the reader of whole files has the message
+    return rows > _sample_size(columns, SAMPLE_ROWS)
+
+
+def _sample_size(columns: int, rows: int) -> int:
+    """Return the number of rows of a sample of up to ``rows``: fewer of tables with many columns."""
+    return min(rows, max(_MIN_SAMPLE_ROWS, _SAMPLE_CELLS // columns))
 
 
 class _Scan(NamedTuple):
@@ -255,7 +286,7 @@ def _scan(source: RowSource, target: str, size: int) -> _Scan:
     """Read all rows once: keep the target, a random sample, and rows with missing cells."""
     import polars as pl
 
-    size = min(size, max(_MIN_SAMPLE_ROWS, _SAMPLE_CELLS // len(source.columns)), source.n_rows)
+    size = min(_sample_size(len(source.columns), size), source.n_rows)
     drawn = np.arange(source.n_rows)
     if size < source.n_rows:
         drawn = np.sort(np.random.default_rng(0).choice(source.n_rows, size, replace=False, shuffle=False))

@@ -119,9 +119,9 @@ class RunCheckpoints:
             failure = _error_message(lambda: self._folder.prepare(resume=requested.resume)) if group.rank == 0 else ""
             _raise_on_all_workers(group, failure, requested)
 
-    def pass_state(self) -> PassState | None:
-        """Return where the solver stores unfinished sums over the rows; None with several workers."""
-        return PassState(self._folder.path, self._identity.settings) if self._group.size == 1 else None
+    def pass_state(self) -> PassState:
+        """Return where the solver stores unfinished sums over the rows of this worker."""
+        return PassState(self._folder.path, self._identity.settings)
 
     def release(self) -> None:
         """Let other runs use the folder."""

@@ -25,7 +25,8 @@ _SECONDS = 60.0  # between two files of a pass
 class PassState:
     """The sums of the passes of one run, in files of its checkpoint folder.
 
-    Files of other runs are ignored, and deleted when the run ends.
+    Files of other runs are ignored, and deleted when the run ends. Each of several workers has a file of its own: their
+    inputs differ in the range of rows.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object]):
