@@ -235,7 +235,8 @@ def test_a_loss_defines_its_link_metrics_and_onnx_nodes():
     assert scores("regression", np.ones(9), model.predict(X[:9]), model.loss).keys() == {"log_error"}
     with pytest.raises(InputError, match=r"`loss`.*log_link"):
         model.to_onnx()
-    exported = model.set_params(loss=ExportedLogError()).to_onnx()
+    model.set_params(loss=ExportedLogError()).fit(X[:60], MEAN[:60])
+    exported = model.to_onnx()
     session = ort.InferenceSession(exported.SerializeToString())
     found = session.run(["prediction"], {session.get_inputs()[0].name: X[:9]})[0]
     np.testing.assert_allclose(found, model.predict(X[:9]), rtol=1e-4)  # float32 with κ = 1000
