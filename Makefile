@@ -20,15 +20,16 @@ demo: $(VENV)/.core
 	@mkdir -p out
 	$(BIN)/fireset demo --out out/fireset-demo.safetensors
 
-# About four minutes: every part of the package and every engine, without long tests and those that start other programs.
+# About two minutes: every part of the package and every engine, without long tests and those that start other programs.
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow"
 
+# Slow tests, and all examples of the tests of properties.
 test-slow: $(VENV)/.docs chromium
-	$(PYTEST) -m slow
+	HYPOTHESIS_PROFILE=all $(PYTEST) -m "slow or hypothesis"
 
 test-all: $(VENV)/.docs chromium
-	$(PYTEST)
+	HYPOTHESIS_PROFILE=all $(PYTEST)
 
 # Three hosts as network namespaces: killed, paused, disconnected, with packet loss. Takes minutes; needs root and iproute2.
 test-hosts: $(VENV)/.test

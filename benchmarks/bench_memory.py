@@ -58,6 +58,7 @@ def measure(case: dict) -> dict:
     from fireset.engines import create
     from fireset.training.memory import expected_bytes, free_bytes
     from fireset.training.solvers import make_solver
+    from fireset.training.solvers.linear_solver import kernel_bytes, kernel_fits
 
     rng = np.random.default_rng(case["seed"])
     X = rng.standard_normal((case["rows"], case["features"])).astype(case["dtype"])
@@ -75,7 +76,8 @@ def measure(case: dict) -> dict:
     solver = make_solver(case["solver"], {"momentum": case["momentum"]})
     engine = create(case["engine"])
     estimate = expected_bytes(engine, network, len(X), solver.extra_bytes(network, len(X)))
-    estimate += solver.spare_bytes(network, len(X), free_bytes(None) - estimate)
+    if case["solver"] == "gauss-newton" and kernel_fits(len(X), network, free_bytes(None) - estimate):
+        estimate += kernel_bytes(len(X), network)
     before, highest = resident_bytes(), PeakMemory()
     assert highest.reset(), "only Linux tells the peak since a moment"
     result = train(

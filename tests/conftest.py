@@ -1,5 +1,6 @@
 """Shared by all tests: what is slow, Hypothesis profiles, threads, and problem makers."""
 
+import functools
 import gc
 import os
 import re
@@ -12,15 +13,15 @@ from hypothesis import HealthCheck, settings
 from fireset.__main__ import main
 from support.checks import CI
 
-# Tests set their number of examples for CI. Elsewhere an eighth of them is run: they are drawn anew in every run, and
-# failures are kept in .hypothesis and replayed.
+# Tests set the number of examples for `make test-slow` and `make test-all`; `make test` runs an eighth of them. Outside
+# of CI they are drawn anew in every run, and failures are kept in .hypothesis and replayed.
 _COMMON = settings(
     deadline=None,  # kernels compile on first use
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("ci", _COMMON, derandomize=True, max_examples=100)
-settings.register_profile("dev", _COMMON, max_examples=12)
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "dev")
+settings.register_profile("all", _COMMON, derandomize=CI, max_examples=100)
+settings.register_profile("few", _COMMON, derandomize=CI, max_examples=12)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or "few"
 settings.load_profile(PROFILE)
 
 # Tests that run side by side have a core each: two threads in each of two processes mostly wait for one another.
@@ -46,7 +47,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = [item for item in items if isinstance(item, pytest.Function)]
-    if PROFILE == "dev":
+    if PROFILE == "few":
         for function in {test.function for test in tests}:
             _ask_for_fewer_examples(function)
     sweeps: dict[str, list[pytest.Function]] = {}
@@ -86,12 +87,30 @@ def _ask_for_fewer_examples(function) -> None:
     """Run an eighth of the examples of the test's own ``@settings``, which go before those of a profile."""
     # Not a public name, but the one that Hypothesis' pytest plugin reads; should it go, all examples are run.
     own = getattr(function, "_hypothesis_internal_use_settings", None)
-    if own is not None and own.max_examples > 5:
-        function._hypothesis_internal_use_settings = settings(own, max_examples=max(5, own.max_examples // 8))
+    if own is not None and own.max_examples > 3:
+        function._hypothesis_internal_use_settings = settings(own, max_examples=max(3, own.max_examples // 8))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _files_wait_for_no_disk():
+    """Leave files to the operating system: no test cuts the power, and each wait takes milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _one_tree_of_commands():
+    """Build the tree of commands once instead of for every command line."""
+    import typer.main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch, capsys, _one_tree_of_commands):
     """Run a command in this process; gives exit code, standard output and standard error."""
 
     def command(*arguments) -> tuple[int, str, str]:

@@ -23,6 +23,7 @@ from fireset.cli.output import readable
 from fireset.commands.info import describe_model
 from fireset.commands.predict import predict_table
 from fireset.model import Model
+from support.checks import mentions
 
 ROWS = pl.DataFrame({"a": [1.0, -2.0, 0.5, 3.0], "b": ["u", "v", "u", "w"]})
 
@@ -144,20 +145,20 @@ class TestDamage:
         try_everything(path)
 
     @pytest.mark.parametrize(
-        ("part", "value", "message"),
+        ("part", "value", "named"),
         [
-            ("task", "sorcery", "task, target or training is not what it should be"),
-            ("target", 3, "task, target or training is not what it should be"),
-            ("target", None, "it has no 'target'"),
-            ("classes", ["a", "b"], "a network of 3 outputs does not go with 1 targets"),
-            ("classes", [1, "b", "c"], "classes must be sorted, different labels of one kind, got [1, 'b', 'c']"),
-            ("classes", ["c", "b"], "classes must be sorted, different labels of one kind, got ['c', 'b']"),
-            ("sphere", {"typical": 0.0, "bias": 1.0}, "the scales of the columns must be positive"),
-            ("sphere", {"typical": 1.0, "bias": 10**400}, "its header cannot be read"),
-            ("threshold", 10**400, "its header cannot be read"),
+            ("task", "sorcery", ["task"]),
+            ("target", 3, ["target"]),
+            ("target", None, ["'target'"]),
+            ("classes", ["a", "b"], ["3", "1"]),
+            ("classes", [1, "b", "c"], ["classes", "[1, 'b', 'c']"]),
+            ("classes", ["c", "b"], ["classes", "['c', 'b']"]),
+            ("sphere", {"typical": 0.0, "bias": 1.0}, ["scales"]),
+            ("sphere", {"typical": 1.0, "bias": 10**400}, ["header"]),
+            ("threshold", 10**400, ["header"]),
         ],
     )
-    def test_words(self, tmp_path, part, value, message):
+    def test_what_is_wrong_is_named(self, tmp_path, part, value, named):
         path = tmp_path / "model"
         small_model("classification").save(path)
         _, description = read_model(path)
@@ -167,7 +168,7 @@ class TestDamage:
         save_file(load_file(path), path, {"fireset": json.dumps(description)})
         with pytest.raises(InputError) as error:
             Model.load(path)
-        assert str(error.value) == f"{path} is damaged: {message}"
+        assert mentions(str(error.value), str(path), *named)
 
 
 @pytest.mark.parametrize("kind", ["<U1000000000000", "V1000000000000", "S1000000000000", "M8[s]", "f8", "no type"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fireset._util.aligned import aligned_empty
-from fireset._util.checks import is_number, whole_number
+from fireset._util.checks import is_number, refuse_masked, whole_number
 from fireset._util.errors import InputError
 from fireset._util.files import read_model, write_model, write_target
 from fireset._util.gaussian import upper_tail
@@ -319,6 +319,7 @@ class ShiftedReLUNetwork:
 
         Raise ``InputError`` if it is not a finite matrix with ``n_features`` columns.
         """
+        refuse_masked(name, X)
         try:
             if isinstance(X, SparseRows):
                 X = X.astype(self.dtype, copy=False)

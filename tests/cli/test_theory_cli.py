@@ -235,7 +235,7 @@ def test_training_with_the_width_of_the_theorem_is_refused_with_the_number(refus
     write_table(numbers_table(20))
     train = ("train", "table.csv", "--target", "y", "-q", "--width", "theory")
     assert re.search(r"width='theory' needs \d.*e\+\d+ neurons", refused(*train, "--certify"))
-    assert mentions(refused(*train), "start", "'paper'")
+    assert mentions(refused(*train), "--width theory", "--certify")
 
 
 def test_train_with_a_certificate(works):
@@ -244,11 +244,10 @@ def test_train_with_a_certificate(works):
     out = works(*train)
     assert "k_{i,0}" in out
     assert "[1] " in out
-    assert "The certificate took" in out
     assert "certificate  " not in out
     found = json.loads(works(*train, "--json", "--momentum", "0.9"))
     verdicts = {claim["claim"]: claim["verdict"] for claim in found["certificate"]["claims"]}
-    assert verdicts["rate"] == "does not apply: momentum is 0.9: the claims are for plain descent, momentum 0"
+    assert mentions(verdicts["rate"], "does not apply", "momentum", "0.9")
     assert verdicts["sparsity"] == "holds"
     assert found["solver"] == "gradient"  # the paper's setting, where nothing else was asked for
     assert "certificate" not in json.loads(works(*train[:-1], "--json"))

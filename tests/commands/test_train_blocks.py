@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.utils.class_weight import compute_sample_weight
 
 import fireset.commands.predict as predict_command
 from fireset._util import mapped_file
@@ -22,6 +23,7 @@ from fireset._util.mapped_file import mapped_empty, release_pages
 from fireset.commands.explain_training import explain_training
 from fireset.commands.predict import predict_table
 from fireset.commands.train import train_table
+from fireset.estimators import ShiftedReLUClassifier
 from fireset.model import Model
 from fireset.tables import encoded_blocks, large_problem
 from fireset.tables.large_problem import LargeTableProblem, needs_blocks
@@ -258,10 +260,13 @@ def test_an_output_in_the_folder_of_the_table_is_refused(tmp_path):
         train(tmp_path, out=tmp_path / "m.safetensors")
 
 
-def test_a_resumed_run_that_reads_otherwise_is_refused_with_the_reason(tmp_path, request):
+def test_a_resumed_run_that_learns_from_a_sample_is_refused_with_the_reason(tmp_path, monkeypatch, request):
     file, checkpoint = written(tmp_path, ".parquet", table()), Checkpoints(tmp_path / "checkpoints", every=1)
     train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=checkpoint)
     request.getfixturevalue("in_blocks")
+    train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=replace(checkpoint, resume=True))
+    monkeypatch.setattr(large_problem, "_MIN_SAMPLE_ROWS", 1)
+    monkeypatch.setattr(LargeTableProblem, "read_blocks", partial(LargeTableProblem.read_blocks, sample_rows=300))
     with pytest.raises(InputError, match=r"at once.*in blocks"):
         train(file, out=tmp_path / "m.safetensors", holdout=0.2, checkpoint=replace(checkpoint, resume=True))
 
@@ -279,6 +284,29 @@ def test_the_memory_decides_how_a_file_is_read(tmp_path, monkeypatch):
     packed.write_bytes(bytes(100_000))
     with pytest.raises(InputError, match="decompress"):
         needs_blocks(packed, "1M")
+
+
+@pytest.mark.parametrize("weights", [{"rare": 7.0}, {"low": 2.0, "rare": 0.5}, "balanced"])
+def test_class_weights_of_a_class_outside_the_sample(tmp_path, monkeypatch, weights):
+    monkeypatch.setattr(large_problem, "_MIN_SAMPLE_ROWS", 1)
+    drawn = np.random.default_rng(0).choice(ROWS, 300, replace=False, shuffle=False)
+    others = np.setdiff1d(np.arange(ROWS), drawn)[-40:]
+    is_rare = pl.Series(np.isin(np.arange(ROWS), others))
+    rows = table().with_columns(pl.when(is_rare).then(pl.lit("rare")).otherwise("kind").alias("kind"))
+    file = written(tmp_path, ".parquet", rows)
+    problem = LargeTableProblem.read_blocks(RowSource.open(file), "kind", drop=["y"], sample_rows=300)
+    kept, _, encoded = problem.split(0.0, 0)
+    assert "rare" in problem.classes
+    assert not np.isin(others, problem.sample_rows).any()
+    model = ShiftedReLUClassifier(600, random_state=0, solver="nystrom", class_weight=weights)
+    prepared = model.prepare(encoded[kept], problem.targets(kept))
+    labels = rows["kind"].to_numpy()
+    expected = compute_sample_weight(weights, labels)
+    np.testing.assert_allclose(prepared.weight, expected)
+    model.fit_prepared(prepared)
+    probabilities = model.predict_proba(encoded[kept])
+    assert np.isfinite(probabilities).all()
+    assert (labels == np.array(problem.classes)[probabilities.argmax(axis=1)]).mean() > 0.6
 
 
 _KILLABLE = """

@@ -177,7 +177,7 @@ class TestGrid:
 
     @pytest.mark.parametrize("text", ["4", "x2", "0x4", "2x-2", "2x2x2", ""])
     def test_parse_grid_raises(self, text):
-        with pytest.raises(InputError, match=f"grid must be.*got {text!r}"):
+        with pytest.raises(InputError, match=rf"grid.*got {text!r}"):
             parse_grid(text)
 
     def test_a_grid_must_have_as_many_workers(self):
@@ -198,7 +198,7 @@ class TestGrid:
     def test_on_the_command_line(self, run):
         code, _, err = run("train", "table.csv", "--target", "y", "--grid", "banana")
         assert code == 2
-        assert re.search("grid must be.*got 'banana'", err)
+        assert re.search("grid.*got 'banana'", err)
         code, _, err = run("train", "table.csv", "--target", "y", "--grid", "2x2")
         assert code == 2
         assert re.search("2x2.*got 1", err)
@@ -324,7 +324,7 @@ class TestTorchrun:
             assert re.search(message, found[0])
         strangers = facts(done, "strangers")
         assert len(set(strangers)) == 1
-        assert strangers[0].startswith("y must be the same on all workers, got ")
+        assert strangers[0].startswith("y ")
 
 
 @pytest.mark.slow
@@ -413,7 +413,7 @@ class TestSettingsThatDiffer:
         for name, given, parts in objects:
             shards = [NetworkShard.of(network(), one) for one in grids(3, 1)]
             for message in self.errors_of(shards, [{name: one} for one in given], [problem()] * 3):
-                assert message.startswith(f"{name} must be the same on all workers")
+                assert message.startswith(f"{name} ")
                 assert all(part in message for part in [*parts, "on worker 0", "on worker 2"])
 
     @pytest.mark.parametrize(
@@ -443,16 +443,15 @@ class TestSettingsThatDiffer:
         for data, names in [((X, y + 1), ["y"]), ((X[:-1], y[:-1]), ["rows", "X", "y"]), ((-X, y), ["X"])]:
             shards = [NetworkShard.of(network(), one) for one in grids(1, 2)]
             for message in self.errors_of(shards, [{}, {}], [(X, y), data]):
-                assert all(re.search(rf"\b{name} must be the same", message) for name in names)
+                assert all(re.search(rf"\b{name}\b", message) for name in names)
 
     def test_wrong_data_on_one_worker(self):
         """All workers raise the error of that worker."""
         X, y = problem()
         shards = [NetworkShard.of(network(), one) for one in grids(2, 1)]
         messages = self.errors_of(shards, [{}, {}], [(X, y), (X, np.full_like(y, np.nan))])
-        assert "y must be finite" in messages[1]
-        assert messages[0].startswith("worker 1: ")
-        assert "y must be finite" in messages[0]
+        assert messages[1].startswith("y ")
+        assert messages[0] == f"worker 1: {messages[1]}"
 
 
 def test_common_counts_need_all_rows_on_every_worker():

@@ -81,6 +81,7 @@ def test_the_tutorial_runs(rentals, monkeypatch):
         exec(compile(block, f"tutorial.md, block {number}", "exec"), names)
 
 
+@pytest.mark.slow
 def test_semicolons_and_decimal_commas_give_the_same_result(rentals):
     explained = [
         json.loads(run("train", str(rentals / name), "--target", "late", "--explain", "--width", "500", "--json"))

@@ -369,7 +369,7 @@ def test_velocity_must_match_the_weights(layout):
     problem = hard_cases()["random"]
     engine = CorrelationEngine(layout)
     engine.start(problem.network(), problem.X)
-    with pytest.raises(InputError, match=r"velocity must be float64 of shape \(300, 8\)"):
+    with pytest.raises(InputError, match=r"velocity.*float64.*\(300, 8\)"):
         engine.step(problem.y, StepRule(0.1, 0.9, velocity=np.zeros((300, 8), np.float32)))
 
 

@@ -98,7 +98,7 @@ def test_the_data_engine_with_static_indexes(engine, index, d, radius):
 
 
 def test_algorithm_1_needs_a_dynamic_index():
-    with pytest.raises(InputError, match=r"kind must be.*got 'convex-layers'"):
+    with pytest.raises(InputError, match=r"kind.*got 'convex-layers'"):
         create("weights", index="convex-layers")
 
 
@@ -289,11 +289,11 @@ def test_lists_that_grow_do_not_refresh_all_neurons():
 
 
 def test_unknown_engine_and_options():
-    with pytest.raises(InputError, match=r"engine must be.*got 'fast'"):
+    with pytest.raises(InputError, match=r"engine.*got 'fast'"):
         create("fast")
     with pytest.raises(InputError, match=r"'dense'.*radius"):
         create("dense", radius=1)
-    with pytest.raises(InputError, match=r"radius must be.*got -1"):
+    with pytest.raises(InputError, match=r"radius.*got -1"):
         create("data", radius=-1)
 
 
@@ -317,7 +317,7 @@ def test_velocity_must_match_the_weights(engine):
     each.start(problem.network(), problem.X)
     each.forward()
     for velocity in (np.empty((0, 0)), np.zeros((300, 8), np.float32)):
-        with pytest.raises(InputError, match=r"velocity must be float64 of shape \(300, 8\)"):
+        with pytest.raises(InputError, match=r"velocity.*float64.*\(300, 8\)"):
             each.step(problem.y, StepRule(0.1, 0.9, velocity=velocity))
 
 
@@ -435,7 +435,7 @@ def test_inner_products_that_may_overflow_raise_or_end_the_run():
         create("data").start(network, X * 1e307)
     network = ShiftedReLUNetwork.initialize(300, 5, threshold=1.0)
     for exponent in (38.2, 38.3, 38.4, 38.5):
-        with pytest.warns(RuntimeWarning, match="grew beyond all bounds"):
+        with pytest.warns(RuntimeWarning, match="loss"):
             result = train(network, X, X[:, 0], engine="data", learning_rate=10**exponent, max_iter=5)
         assert result.stop_reason == "diverged"
 

@@ -312,3 +312,25 @@ def test_a_fit_beside_others_has_equal_bits(kind):
     alone = outputs()
     with parallel.one_blas_thread():
         assert np.array_equal(outputs(), alone)
+
+
+def test_masked_entries_are_refused():
+    masked_rows = np.ma.masked_greater(ROWS, 1.0)
+    masked_targets = np.ma.masked_greater(TARGETS, 1.0)
+    rows = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+    estimator = ShiftedReLURegressor(width=20, random_state=0, **FIXED)
+    model = fitted("squared_error")
+    network = fireset.ShiftedReLUNetwork.initialize(20, 3)
+    for name, attempt in (
+        ("X", lambda: estimator.fit(masked_rows, TARGETS)),
+        ("X", lambda: model.predict(masked_rows)),
+        ("y", lambda: estimator.fit(ROWS, masked_targets)),
+        ("sample_weight", lambda: estimator.fit(ROWS, TARGETS, sample_weight=masked_targets)),
+        ("X", lambda: network.predict(np.ma.masked_greater(rows, 0.5))),
+        ("y", lambda: fireset.train(network, rows, masked_targets)),
+        ("sample_weight", lambda: fireset.train(network, rows, TARGETS, sample_weight=masked_targets)),
+    ):
+        with pytest.raises(InputError, match=rf"`{name}` must not be masked"):
+            attempt()
+    unmasked = np.ma.masked_array(ROWS, mask=False)
+    np.testing.assert_array_equal(model.predict(unmasked), model.predict(ROWS))

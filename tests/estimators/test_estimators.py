@@ -118,6 +118,17 @@ def test_class_weight():
     np.testing.assert_allclose(by_hand.decision_function(X), balanced.decision_function(X), atol=1e-4)
 
 
+def test_class_weights_of_a_batch_without_a_class():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((90, 3)), np.arange(90) % 2
+    given, plain = {1: 2.0, 2: 9.0}, np.where(y == 1, 2.0, 1.0)
+    named = small(class_weight=given).partial_fit(X, y, classes=[0, 1, 2])
+    by_hand = small().partial_fit(X, y, classes=[0, 1, 2], sample_weight=plain)
+    np.testing.assert_array_equal(named.network_.weights, by_hand.network_.weights)
+    with pytest.raises(InputError, match=r"`class_weight`.*5"):
+        small(class_weight={5: 2.0}).fit(X, y)
+
+
 def test_importances():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 4))
@@ -166,11 +177,11 @@ def test_partial_fit_learns_and_knows_its_classes():
         model.partial_fit(X[::2], y[::2], classes=[0, 1, 2]).partial_fit(X[1::2], y[1::2])
     assert model.n_iter_ == 120
     assert model.score(X, y) > 0.95
-    with pytest.raises(InputError, match="which is not among the classes"):
+    with pytest.raises(InputError, match="classes"):
         model.partial_fit(X, y + 1)
 
 
-def test_frames_pipelines_search_pickling():
+def test_frames():
     import pandas as pd
     import polars as pl
 
@@ -181,6 +192,11 @@ def test_frames_pipelines_search_pickling():
         model = small().fit(frame, y)
         assert list(model.feature_names_in_) == names
         np.testing.assert_array_equal(model.decision_function(frame), from_array)
+
+
+@pytest.mark.slow  # starts processes
+def test_pipeline_search_and_pickling():
+    X, y = load_iris(return_X_y=True)
     search = GridSearchCV(
         make_pipeline(StandardScaler(), small()), {"shiftedreluclassifier__bias": [0.5, 1.0]}, cv=2, n_jobs=2
     ).fit(X, y)

@@ -13,6 +13,7 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.tables.column_map import ColumnMap
 from fireset.tables.sphere import SphereMap
 from fireset.training.stopping import StopReason
+from support.fixed_settings import FIXED
 
 
 @pytest.fixture
@@ -70,11 +71,11 @@ def test_width_for_very_many_columns_fits_into_memory():
 
 @pytest.mark.usefixtures("few_rows_suffice")
 def test_regression_is_as_good_as_with_gauss_newton(tmp_path):
-    X, y = make_friedman1(6000, 8, noise=0.5, random_state=0)
-    model = ShiftedReLURegressor(width=4000, random_state=0).fit(X[:4000], y[:4000])
-    other = ShiftedReLURegressor(width=4000, random_state=0, solver="gauss-newton").fit(X[:4000], y[:4000])
+    X, y = make_friedman1(3000, 8, noise=0.5, random_state=0)
+    model = ShiftedReLURegressor(width=2000, random_state=0).fit(X[:1200], y[:1200])
+    other = ShiftedReLURegressor(width=2000, random_state=0, solver="gauss-newton").fit(X[:1200], y[:1200])
     assert model.solver_ == model.result_.solver == "nystrom"
-    assert model.score(X[4000:], y[4000:]) > other.score(X[4000:], y[4000:]) - 0.005
+    assert model.score(X[1200:], y[1200:]) > other.score(X[1200:], y[1200:]) - 0.005
     fireset.save(model, tmp_path / "model.safetensors")
     again = fireset.load(tmp_path / "model.safetensors")
     assert np.array_equal(again.predict(X[:50]), model.predict(X[:50]))
@@ -82,21 +83,21 @@ def test_regression_is_as_good_as_with_gauss_newton(tmp_path):
 
 @pytest.mark.usefixtures("few_rows_suffice")
 def test_classification_is_as_good_as_with_gauss_newton():
-    X, y = make_classification(5000, 12, n_informative=8, random_state=0)
+    X, y = make_classification(3000, 12, n_informative=8, random_state=0)
     scores = {}
     for solver in ("auto", "gauss-newton"):
-        model = ShiftedReLUClassifier(width=4000, random_state=0, solver=solver).fit(X[:3500], y[:3500])
-        scores[model.solver_] = model.score(X[3500:], y[3500:])
+        model = ShiftedReLUClassifier(width=2000, random_state=0, solver=solver, **FIXED).fit(X[:1200], y[:1200])
+        scores[model.solver_] = model.score(X[1200:], y[1200:])
     assert scores["nystrom"] > scores["gauss-newton"] - 0.01
 
 
 @pytest.mark.usefixtures("few_rows_suffice")
 def test_several_classes_are_as_good_as_with_gauss_newton(tmp_path):
-    X, y = make_classification(6000, 12, n_informative=8, n_classes=5, random_state=0)
+    X, y = make_classification(3000, 12, n_informative=8, n_classes=3, random_state=0)
     scores = {}
     for solver in ("auto", "gauss-newton"):
-        model = ShiftedReLUClassifier(width=6000, random_state=0, solver=solver).fit(X[:4000], y[:4000])
-        scores[model.solver_] = model.score(X[4000:], y[4000:])
+        model = ShiftedReLUClassifier(width=3000, random_state=0, solver=solver, **FIXED).fit(X[:1200], y[:1200])
+        scores[model.solver_] = model.score(X[1200:], y[1200:])
         assert model.result_.stop_reason is StopReason.TOL
         if model.solver_ == "nystrom":
             assert len(model.result_.history) <= 2  # outputs are not coupled: one round solves the system
@@ -109,7 +110,7 @@ def test_several_classes_are_as_good_as_with_gauss_newton(tmp_path):
 @pytest.mark.usefixtures("few_rows_suffice")
 def test_a_width_is_rounded_up_to_the_copies_of_the_start():
     X, y = make_friedman1(1200, 5, random_state=0)
-    model = ShiftedReLURegressor(width=2001, random_state=0)
+    model = ShiftedReLURegressor(width=2001, random_state=0, **FIXED)
     with pytest.warns(UserWarning, match="2004"):
         model.fit(X, np.column_stack([y, -y, y**2]))
     assert model.network_.width == 2004
@@ -119,18 +120,18 @@ def test_a_width_is_rounded_up_to_the_copies_of_the_start():
 @pytest.mark.usefixtures("few_rows_suffice")
 def test_sparse_fit_uses_gauss_newton():
     X, y = make_friedman1(1100, 5, random_state=0)
-    model = ShiftedReLURegressor(width=1000, random_state=0).fit(csr_array(X), y)
+    model = ShiftedReLURegressor(width=1000, random_state=0, **FIXED).fit(csr_array(X), y)
     assert model.solver_ == "gauss-newton"
 
 
 @pytest.mark.usefixtures("few_rows_suffice")
 def test_early_stopping_and_weights():
-    X, y = make_friedman1(3000, 5, random_state=0)
-    weight = (np.arange(3000) < 2500) * 1.0
-    model = ShiftedReLURegressor(width=2000, random_state=0, early_stopping=True).fit(X, y, weight)
+    X, y = make_friedman1(1500, 5, random_state=0)
+    weight = (np.arange(1500) < 1250) * 1.0
+    model = ShiftedReLURegressor(width=1000, random_state=0, early_stopping=True, **FIXED).fit(X, y, weight)
     assert model.solver_ == "nystrom"
     assert model.result_.history[-1].validation_loss is not None
-    assert model.score(X[2500:], y[2500:]) > 0.9
+    assert model.score(X[1250:], y[1250:]) > 0.9
 
 
 @pytest.mark.usefixtures("few_rows_suffice")

@@ -86,7 +86,7 @@ def test_points_by_id_and_static_kinds():
     assert np.array_equal(index.get(6), points[2])
     for part in ("50 points", "2 features", "hull-hierarchy"):
         assert part in repr(index)
-    with pytest.raises(InputError, match="cannot be changed"):
+    with pytest.raises(InputError, match="kind"):
         index.add(points)
 
 
@@ -116,10 +116,10 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("center", "radius", "message"),
         [
-            ([0.0, 0.0], -1.0, "radii must be at least 0, got -1"),
-            ([0.0, 0.0], np.nan, "radii must be at least 0, got nan"),
-            ([0.0], 1.0, r"centers must have shape \(n, 2\)"),
-            ([0.0, np.inf], 1.0, "centers must be finite"),
+            ([0.0, 0.0], -1.0, "radii.*got -1"),
+            ([0.0, 0.0], np.nan, "radii.*got nan"),
+            ([0.0], 1.0, r"centers.*\(n, 2\)"),
+            ([0.0, np.inf], 1.0, "centers.*finite"),
             ([0.0, 1e200], 1.0, "rescale"),
         ],
     )
@@ -177,5 +177,5 @@ class TestSaving:
     def test_points_that_are_not_lifted_are_refused(self, points, tmp_path):
         about = {"kind": "scan", "next_id": 3, "balls": True}
         write_model(tmp_path / "balls", {"points": points, "ids": np.arange(3, dtype=np.int32)}, {"index": about})
-        with pytest.raises(InputError, match="is damaged, or holds no index"):
+        with pytest.raises(InputError, match="damaged"):
             hsr.load(tmp_path / "balls")

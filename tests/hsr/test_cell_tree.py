@@ -180,7 +180,7 @@ def test_queries_stay_fast_after_changes(name):
     assert grown.work.points_tested < 6 * fresh.work.points_tested + 600 * len(normals)
 
 
-@pytest.mark.parametrize("sizes", [range(599, 399, -1), [2000 - 3 * k for k in range(60)], [1] * 700, [700, 400] * 40])
+@pytest.mark.parametrize("sizes", [range(599, 499, -1), [1500 - 3 * k for k in range(20)], [1] * 700, [700, 400] * 20])
 def test_there_are_few_trees_for_batches_of_any_sizes(sizes, monkeypatch):
     """Batches that were each smaller than the one before made a tree each; 51,558 of 100,500 points were tested."""
     rng, built = np.random.default_rng(0), []

@@ -361,8 +361,8 @@ def test_other_dimensions_are_refused():
 
 
 def test_non_numeric_points_and_changes_are_refused():
-    with pytest.raises(InputError, match="points must be finite; row 1 is not"):
+    with pytest.raises(InputError, match=r"points.*finite.*row 1 "):
         ConvexLayersIndex(np.array([[0.0, 1.0], [np.inf, 0.0]]))
     index = ConvexLayersIndex(np.eye(2))
-    with pytest.raises(InputError, match="an index of kind 'convex-layers' cannot be changed"):
+    with pytest.raises(InputError, match="kind 'convex-layers'"):
         index.add(np.eye(2))

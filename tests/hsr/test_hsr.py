@@ -151,7 +151,7 @@ def test_static_kinds_refuse_changes(kind):
         lambda: index.delete([0]),
         lambda: index.move([0], points[:1]),
     ):
-        with pytest.raises(InputError, match=rf"^an index of kind '{kind}' cannot be changed; build one of kind "):
+        with pytest.raises(InputError, match=rf"kind '{kind}'.* kind "):
             change()
     assert np.array_equal(index.query(points[0], 0.1), before)
     assert np.array_equal(pickle.loads(pickle.dumps(index)).query(points[0], 0.1), before)
@@ -238,9 +238,9 @@ class AnySequence(RuleBasedStateMachine):
 
     @rule()
     def add_what_does_not_fit(self):
-        with pytest.raises(InputError, match="points must have shape"):
+        with pytest.raises(InputError, match=r"points.*shape"):
             self.index.add(np.ones((2, 3)))
-        with pytest.raises(InputError, match="points must be finite; row 1 is not"):
+        with pytest.raises(InputError, match=r"points.*finite.*row 1 "):
             self.index.add([[0.0, 1.0], [np.inf, 0.0]])
 
     @rule()
@@ -378,7 +378,7 @@ def test_nan_thresholds_are_refused():
 
 @pytest.mark.parametrize("ids", [[1.5], [True, False]], ids=str)
 def test_ids_must_be_integers(ids):
-    with pytest.raises(InputError, match="ids must be"):
+    with pytest.raises(InputError, match=r"^ids "):
         build(np.eye(3)).delete(ids)
 
 

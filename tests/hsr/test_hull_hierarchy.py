@@ -449,18 +449,14 @@ def test_work_is_proportional_to_the_output():
 
 def test_memory_limit_is_checked_before_building():
     points = np.random.default_rng(0).standard_normal((100_000, 8))
-    with pytest.raises(
-        InputError,
-        match=r"^a hull-hierarchy over 100,000 points in 8 dimensions would take about \d[\d,]* GB, more than "
-        r"memory_limit = 2\.0 GB; use 'cell-tree' or 'scan'$",
-    ):
+    with pytest.raises(InputError, match=r"100,000.* 8 .* \d[\d,]* GB.*memory_limit = 2\.0 GB.*'cell-tree'.*'scan'"):
         HullHierarchyIndex(points)
 
 
 @pytest.mark.parametrize(("n", "d"), [(5000, 12), (8000, 400)])
 def test_high_dimensions_are_refused(n, d):
     points = np.random.default_rng(0).standard_normal((n, d), np.float32)
-    with pytest.raises(InputError, match=rf"{n:,} points in {d} dimensions would take about .* GB, more than"):
+    with pytest.raises(InputError, match=rf"{n:,} points.* {d} .* GB"):
         HullHierarchyIndex(points)
 
 
@@ -474,7 +470,7 @@ def test_flat_sets_in_high_dimension_are_accepted():
 
 def test_memory_is_estimated_from_the_first_levels():
     points = sphere(np.random.default_rng(0), 20_000, 4)
-    with pytest.raises(InputError, match=r"would take about \d+ MB, more than memory_limit = 5\.0 MB"):
+    with pytest.raises(InputError, match=r" \d+ MB.*memory_limit = 5\.0 MB"):
         HullHierarchyIndex(points, memory_limit=5 << 20)
     index = HullHierarchyIndex(points, memory_limit=100 << 20)
     assert sum(array.nbytes for array in index._levels) < 20 << 20
@@ -506,7 +502,7 @@ def test_refused_input():
         HullHierarchyIndex(np.array([[0.0, 0, 0], [np.nan, 0, 0]]))
     with pytest.raises(InputError, match=r"^memory_limit.*got 0"):
         HullHierarchyIndex(np.eye(3), memory_limit=0)
-    with pytest.raises(InputError, match=r"^an index of kind 'hull-hierarchy' cannot be changed"):
+    with pytest.raises(InputError, match=r"kind 'hull-hierarchy'"):
         HullHierarchyIndex(np.eye(3)).add(np.eye(3))
 
 

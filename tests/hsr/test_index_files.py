@@ -103,14 +103,14 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="no such"):
         hsr.load(tmp_path / "nothing")
     (tmp_path / "text").write_text("points")
-    with pytest.raises(InputError, match="is not a fireset index, or is damaged"):
+    with pytest.raises(InputError, match="damaged"):
         hsr.load(tmp_path / "text")
     hsr.build(POINTS).save(tmp_path / "index")
     (tmp_path / "half").write_bytes((tmp_path / "index").read_bytes()[:-8])
     with pytest.raises(InputError, match="is damaged"):
         hsr.load(tmp_path / "half")
     save_file(load_file(tmp_path / "index"), tmp_path / "bare")
-    with pytest.raises(InputError, match="without fireset's header"):
+    with pytest.raises(InputError, match="header"):
         hsr.load(tmp_path / "bare")
 
 

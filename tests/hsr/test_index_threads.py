@@ -14,7 +14,7 @@ from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.registry import index_class
 
 DYNAMIC = [kind for kind in kinds() if index_class(kind).dynamic]
-POINTS, BATCH, CHANGES = 4000, 300, 90
+POINTS, BATCH, CHANGES = 3000, 200, 60
 NORMALS = np.random.default_rng(1).standard_normal((12, 3))
 THRESHOLDS = np.linspace(-0.5, 2.0, 12)
 

@@ -2,6 +2,7 @@
 
 import numba
 import numpy as np
+import pytest
 
 from fireset.kernels.allocation import new_array, zero_array
 
@@ -15,6 +16,7 @@ def _allocate(rows, columns, like):
     return full, ids, zero_array(rows - rows, like.dtype)
 
 
+@pytest.mark.slow  # compiles; every kernel that allocates is a test as well
 def test_shapes_types_and_zeros():
     for dtype in (np.float32, np.float64, np.int64):
         full, ids, empty = _allocate(5, 3, np.full(1, 7, dtype))

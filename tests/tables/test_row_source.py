@@ -140,8 +140,31 @@ def test_parts_without_rows_are_left_out(tmp_path):
         RowSource.open(tmp_path / "csv")
 
 
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_column_without_a_cell_in_one_file_has_the_type_of_the_others(tmp_path, empty):
+    parts = [table(seed=0), table(seed=1), table(seed=2)]
+    parts[empty] = parts[empty].with_columns(a=pl.lit(None))
+    for number, part in enumerate(parts):
+        part.write_parquet(tmp_path / f"{number}.parquet")
+    source = RowSource.open(tmp_path)
+    assert source.columns == dict(table().schema)
+    cells = pl.concat([block.frame for block in source.blocks()], how="vertical_relaxed")
+    assert cells.equals(pl.concat(parts, how="vertical_relaxed"))
+    table().with_columns(pl.col("a").cast(pl.String)).write_parquet(tmp_path / "3.parquet")
+    with pytest.raises(InputError, match=rf"'a' .* String in .*3.parquet and Float64 in .*{1 - empty}.parquet"):
+        RowSource.open(tmp_path)
+
+
 def test_a_file_that_changes_is_refused(parquet):
     source = RowSource.open(parquet)
     table(rows=10).write_parquet(parquet / "a.parquet")
     with pytest.raises(InputError, match="changed"):
         next(source.blocks())
+
+
+def test_files_that_are_no_utf8_text_are_refused(tmp_path):
+    file = tmp_path / "table.csv"
+    for data in (b"a,b\n1,2\n3,x\0y\n", "a,b\n1,2\n".encode("utf-16-le")):
+        file.write_bytes(data)
+        with pytest.raises(InputError, match=r"line \d is not UTF-8 text"):
+            RowSource.open(file)

@@ -80,9 +80,9 @@ def test_invalid_arguments_raise(options, name):
 
 
 def test_several_outputs_and_many_rows_raise():
-    with pytest.raises(InputError, match="y must have one column, got 2"):
+    with pytest.raises(InputError, match=r"y .*got 2"):
         least_width(np.eye(2), np.ones((2, 2)))
-    with pytest.raises(InputError, match="X must have at most"):
+    with pytest.raises(InputError, match=r"^X "):
         least_width(sphere(np.random.default_rng(0), 2001, 3), np.ones(2001))
 
 
@@ -99,7 +99,7 @@ def test_the_shortfall_names_targets_and_threshold_that_suffice():
 
 def test_an_estimator_uses_the_least_width():
     X, y = np.array([[0.7]]), np.array([3.0])
-    settings = {"start": "paper", "solver": "gradient", "learning_rate": "auto", "max_iter": 50, "tol": 0}
+    settings = {"start": "paper", "solver": "gradient", "learning_rate": "auto", "max_iter": 2, "tol": 0}
     fitted = ShiftedReLURegressor(width="theory", threshold=0.0, dtype="float64", **settings).fit(X, y)
     rows = fitted.sphere_(X)
     assert fitted.network_.width == least_width(rows, np.zeros(1), threshold=0.0).width

@@ -104,7 +104,7 @@ def test_several_levels_need_as_many_outputs():
     network, _ = nearly_linear(2)
     with pytest.raises(InputError, match=r"3 outputs.*got 2"):
         train(network, ROWS, TARGETS, loss=Quantile(LEVELS))
-    with pytest.raises(InputError, match=r"`y` must be at least 0.*got -"):
+    with pytest.raises(InputError, match=r"`y`.* 0.*got -"):
         train(nearly_linear()[0], ROWS, TARGETS, loss="poisson")
 
 
@@ -333,3 +333,10 @@ def test_tail_quantiles_use_the_ridge_of_the_median(levels):
     model = ShiftedReLURegressor(width=2000, loss=Quantile(levels), random_state=0).fit(rows[:400], y[:400])
     below = (y[400:, None] < model.predict(rows[400:]).reshape(1000, -1)).mean(axis=0)
     np.testing.assert_allclose(below, levels, atol=0.06)
+
+
+def test_a_negative_count_is_named_in_the_units_of_y():
+    y = np.full(20, 4.0)
+    y[7] = -3.0
+    with pytest.raises(InputError, match=r"`y`.*'poisson'.*got -3[;,]"):
+        ShiftedReLURegressor(width=20, loss="poisson").fit(ROWS[:20], y)

@@ -104,10 +104,10 @@ def test_a_rate_that_is_too_large_is_lowered():
         ({"batch_size": 0}, "batch_size must be"),
         ({"batch_size": 8, "shuffle_seed": -1}, "shuffle_seed must be"),
         ({"batch_size": 8, "engine": "data"}, "`engine`.*batch_size, got 'data'"),
-        ({"batch_size": 8, "solver": "gauss-newton"}, "batch_size is for solver='gradient'"),
-        ({"batch_size": 8, "learning_rate": "theory"}, "proved for full batches"),
-        ({"batch_size": 8, "trained_outputs": True}, "trained_outputs needs full batches"),
-        ({"trained_outputs": 0.5}, "trained_outputs must be True or False for solver='gradient', got 0.5"),
+        ({"batch_size": 8, "solver": "gauss-newton"}, "batch_size.*solver='gradient'"),
+        ({"batch_size": 8, "learning_rate": "theory"}, "batches"),
+        ({"batch_size": 8, "trained_outputs": True}, "trained_outputs.*batches"),
+        ({"trained_outputs": 0.5}, "trained_outputs.*solver='gradient'.*got 0.5"),
     ],
 )
 def test_mistakes(settings, message):
@@ -148,7 +148,7 @@ class TestTrainedOutputs:
         assert not again.has_sign_outputs
         assert np.array_equal(again.output_weights, one.output_weights)
         np.testing.assert_array_equal(again.predict(X), one.predict(X))
-        with pytest.raises(InputError, match="needs outputs of ±1"):
+        with pytest.raises(InputError, match="outputs"):
             train(again, X, Y, solver=GaussNewton())
 
     def test_a_diverged_run_is_rolled_back(self):
@@ -214,5 +214,5 @@ def test_estimators_with_batch_size():
     model.fit(table, y)
     assert (model.solver_, model.result_.engine) == ("gradient", "rows")
     assert model.score(table, y) > 0.9
-    with pytest.raises(InputError, match="batch_size is for solver='gradient'"):
+    with pytest.raises(InputError, match=r"batch_size.*solver='gradient'"):
         ShiftedReLURegressor(100, batch_size=32, solver="gauss-newton").fit(table, y)

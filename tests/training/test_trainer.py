@@ -132,7 +132,7 @@ class TestOtherRows:
 
     def test_other_rows_are_checked(self, tmp_path):
         trainer = Trainer(network(), X, Y, max_iter=1)
-        with pytest.raises(InputError, match=r"X must have norm 1, row 0 has 2"):
+        with pytest.raises(InputError, match=r"X .*row 0 .*2"):
             trainer.use_rows(2 * X, Y)
         with pytest.raises(InputError, match=r"y .*got \(5,\)"):
             trainer.use_rows(X, Y[:5])

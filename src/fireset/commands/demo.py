@@ -74,8 +74,8 @@ def _time_steps(estimator: ShiftedReLUClassifier, X, y) -> tuple[float, float, f
         _complete(train(start.copy(), rows, targets, engine=engine, **settings)).history for engine in ("data", "dense")
     ]
     sparse, dense = (float(history[-1].seconds / _ITERATIONS) for history in histories)
-    ours, theirs = (history.column("loss") for history in histories)
-    return sparse, dense, float(np.max(np.abs(theirs / ours - 1)))
+    losses, expected = (history.column("loss") for history in histories)
+    return sparse, dense, float(np.max(np.abs(expected / losses - 1)))
 
 
 def _complete(result: TrainingResult) -> TrainingResult:

@@ -1,4 +1,4 @@
-"""``fireset export``: a model file as an ONNX graph, for programs that have never heard of fireset."""
+"""``fireset export``: a model file as an ONNX graph, for programs without fireset."""
 
 import os
 from pathlib import Path

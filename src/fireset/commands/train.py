@@ -15,6 +15,7 @@ from fireset.commands.held_out import HeldOut
 from fireset.commands.outputs import RunOutputs, check_outputs_differ, check_outputs_differ_from_inputs, save_or_rescue
 from fireset.commands.predict import score_table
 from fireset.commands.run_summary import next_steps, split_advice
+from fireset.distributed.agreement import raise_on_all_workers
 from fireset.distributed.process_group import current_group
 from fireset.distributed.worker_grid import current_grid
 from fireset.estimators import PAPER, ShiftedReLUClassifier, ShiftedReLURegressor, estimator_for
@@ -110,7 +111,7 @@ def train_table(
     if certify and isinstance(table, LargeTableProblem):
         raise InputError(f"--certify keeps all rows in memory, and {file} is read in blocks; leave it out")
     further = None if eval_file is None else _answered(eval_file, table)
-    check_writable(out)
+    _check_place(out)
     _check_whole_run(certify, report, checkpoint)
     first = current_group().rank == 0  # the others leave no records
     places = {"history": history, "tensorboard": tensorboard} if first else {"history": None, "tensorboard": None}
@@ -202,7 +203,7 @@ def _evaluated(model: Model, table: "pl.DataFrame") -> dict[str, Any]:
 
 
 def _peak_memory() -> list[int]:
-    """Return the peak memory of each worker's process in bytes; empty where the system does not tell."""
+    """Return the peak memory of each worker's process in bytes; empty where the system does not report it."""
     own = PeakMemory().read() or 0
     peaks = [int.from_bytes(block, "little") for block in current_group().all_gather(own.to_bytes(8, "little"))]
     return peaks if all(peaks) else []
@@ -278,6 +279,14 @@ def _chosen(estimator: ShiftedReLUClassifier | ShiftedReLURegressor) -> dict[str
     used = [(name, share) for name, share in shares if name not in estimator.encoder_.left_out]
     chosen["importances"] = dict(sorted(used, key=lambda item: -item[1]))
     return chosen
+
+
+def _check_place(out: Path) -> None:
+    """Raise InputError on all workers unless the first can write the model."""
+    workers = current_group()
+    with raise_on_all_workers(workers):
+        if workers.rank == 0:  # creates the file: two workers would be in each other's way
+            check_writable(out)
 
 
 def _check_whole_run(certify: bool, report: Path | None, checkpoint: Checkpoints | None) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from fireset._util.errors import InputError
+from fireset._util.errors import InputError, WorkerLostError
 from fireset.distributed.process_group import ProcessGroup
 
 _MAX_CHARACTERS = 200  # of a value in a message
+_SHARED_ERRORS = (InputError, FloatingPointError, np.linalg.LinAlgError, MemoryError)
 _SCALAR_TYPES = (str, int, float, complex, bool, type(None))
 
 
@@ -39,11 +40,17 @@ def check_same(group: ProcessGroup, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def raise_on_all_workers(group: ProcessGroup) -> Iterator[None]:
-    """Raise ``InputError`` on all workers if this block raises it on one of them."""
-    failure: InputError | None = None
+    """Raise an error on all workers if this block raises one on one of them, such as a failed factorization.
+
+    Otherwise the others would wait in their next exchange. Types that are not in ``_SHARED_ERRORS`` become a
+    RuntimeError on the other workers.
+    """
+    failure: Exception | None = None
     try:
         yield
-    except InputError as error:
+    except WorkerLostError:
+        raise
+    except Exception as error:
         failure = error
     if group.size == 1:
         if failure:
@@ -51,12 +58,12 @@ def raise_on_all_workers(group: ProcessGroup) -> Iterator[None]:
         return
     if group.all_true(failure is None):
         return
-    messages = all_gather_texts(group, json.dumps(str(failure) if failure else ""))
+    found = map(json.loads, all_gather_texts(group, json.dumps([type(failure).__name__, str(failure)])))
     if failure:
         raise failure
-    raise InputError(
-        next(f"worker {rank}: {json.loads(message)}" for rank, message in enumerate(messages) if json.loads(message))
-    )
+    rank, (name, message) = next((rank, one) for rank, one in enumerate(found) if one[0] != "NoneType")
+    kinds = {kind.__name__: kind for kind in _SHARED_ERRORS}
+    raise kinds.get(name, RuntimeError)(f"worker {rank}: {message}")
 
 
 def describe(value: Any) -> str:

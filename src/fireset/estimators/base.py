@@ -13,13 +13,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from fireset._util.checks import is_number, is_whole_number, whole_number
+from fireset._util.checks import is_number, is_whole_number, refuse_masked, whole_number
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
 from fireset._util.parallel import one_blas_thread
 from fireset._util.text import percent, print_status
-from fireset.distributed.agreement import check_same
-from fireset.distributed.process_group import current_group
+from fireset.distributed.agreement import check_same, raise_on_all_workers
+from fireset.distributed.process_group import SINGLE_PROCESS, current_group
+from fireset.distributed.row_shares import RowShares
 from fireset.distributed.shard import NetworkShard, initialize
 from fireset.distributed.worker_grid import current_grid
 from fireset.engines.base import Engine
@@ -50,6 +51,7 @@ from fireset.training.loop import Trainer, train
 from fireset.training.losses import Loss, get_loss
 from fireset.training.memory import check_weights
 from fireset.training.precompile import compile_in_background
+from fireset.training.problem import share_of_rows
 from fireset.training.progress import ProgressBar
 from fireset.training.solvers import SOLVERS, Solver, solver_class
 from fireset.training.solvers.registry import CENTRES, DESCENT, LEAST_SQUARES, make_solver
@@ -73,12 +75,17 @@ _NOT_CONVERGED_DECREASE = 0.01  # relative decrease of the loss over the last 10
 
 
 class PreparedRows(NamedTuple):
-    """Rows, targets and weights as ``fireset.train`` takes them."""
+    """Rows, targets and weights as ``fireset.train`` takes them.
+
+    On a grid with several parts of the rows, those of a table that is read in blocks are this worker's only.
+    """
 
     rows: Any  # (n, d), norm 1; CSR rows of a sparse table
     targets: np.ndarray  # (n, c)
     weight: np.ndarray  # (n,)
     codes: np.ndarray | None  # class codes, to stratify a validation split
+    training_rows: np.ndarray | None = None  # numbers of the training rows of all workers; None if each has all rows
+    validation: tuple[np.ndarray, np.ndarray] | None = None  # this worker's, if they are held out already
 
 
 class ShiftedReLUEstimator(TableInput, BaseEstimator):
@@ -308,8 +315,9 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         workers, network = current_group(), self.network_
         whole = network.whole() if isinstance(network, NetworkShard) else network
         shared = np.zeros(1)
-        if workers.rank == 0:
-            shared[0] = choose_bias(whole, self.sphere_, Z, targets, weight)
+        with raise_on_all_workers(workers):
+            if workers.rank == 0:
+                shared[0] = choose_bias(whole, self.sphere_, Z, targets, weight)
         workers.broadcast(shared, source=0)
         return float(shared[0])
 
@@ -325,8 +333,44 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             )
         return rows
 
+    def _prepared_blocks(
+        self, X: EncodedBlocks, y: np.ndarray, weight: np.ndarray, codes: np.ndarray | None
+    ) -> PreparedRows:
+        """Map the rows that this worker trains on, after ``_begin`` has learned from the sample.
+
+        ``y``, ``weight`` and ``codes`` have one entry for each row of all workers.
+        """
+        group = current_grid().same_neurons
+        if group.size == 1:
+            return PreparedRows(self._mapped_blocks(X), self._to_targets(y), weight, codes)
+        kept, held = self._hold_out(len(X), codes) if self.early_stopping else (np.arange(len(X)), None)
+        own = trained = kept[share_of_rows(group, len(kept), self._solver_class().row_unit, trained=True)]
+        if held is not None:
+            validated = held[share_of_rows(group, len(held))]
+            own = np.union1d(trained, validated)
+        rows, validation = self._mapped_blocks(replace(X, own=own)), None
+        if held is not None:
+            validation = rows[np.searchsorted(own, validated)], self._to_targets(y[validated])
+            rows = rows[np.searchsorted(own, trained)]
+        return PreparedRows(rows, self._to_targets(y[trained]), weight[trained], None, kept, validation)
+
+    def _hold_out(self, n_rows: int, codes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of training rows and of rows that ``early_stopping`` holds out."""
+        seed = check_random_state(self.random_state).randint(2**31)
+        option = "early_stopping with validation_fraction"
+        return hold_out(n_rows, self.validation_fraction, seed=seed, option=option, codes=codes)
+
     def _mapped_blocks(self, X: EncodedBlocks) -> np.ndarray:
-        """Map all rows, after ``_begin`` has learned from the sample."""
+        """Map all rows, or with ``X.own`` those of this worker."""
+        with raise_on_all_workers(current_group()):
+            self._check_mapped_size(X)
+            rows = self.rows_on_sphere(X)
+        if self.settings_.chosen_rows is not None:  # as numbers of training rows
+            self.settings_ = replace(self.settings_, chosen_rows=X.sample_positions[self.settings_.chosen_rows])
+        return rows
+
+    def _check_mapped_size(self, X: EncodedBlocks) -> None:
+        """Raise InputError for settings that need all rows in memory, if they do not fit."""
         if not X.fits_memory(self.network_.n_features, self.dtype):
             if not self._solver_class().uses_centres:
                 raise InputError(
@@ -338,10 +382,6 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 raise InputError(
                     f"early_stopping copies the rows, and {len(X):,} rows do not fit into memory; leave it out"
                 )
-        rows = self.rows_on_sphere(X)
-        if self.settings_.chosen_rows is not None:  # as numbers of training rows
-            self.settings_ = replace(self.settings_, chosen_rows=X.sample_positions[self.settings_.chosen_rows])
-        return rows
 
     def _show_settings(self) -> None:
         """Print the chosen settings and the expected score."""
@@ -460,14 +500,13 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         checkpoint = limits.get("checkpoint")
         if checkpoint is not None and not checkpoint.options:  # the command line sets its own names
             limits["checkpoint"] = replace(checkpoint, options=self._plain_settings())
-        rows, targets, weight, codes = prepared
-        self.training_rows_ = np.arange(rows.shape[0])
+        rows, targets, weight, codes, kept, own_validation = prepared
+        own_rows, validation = kept is not None, validation or own_validation
+        self.training_rows_ = np.arange(rows.shape[0]) if kept is None else kept
         self._batch_rate = None
         self.__dict__.pop("_batches", None)  # its engine is not informed of the weights that this fit changes
         if self.early_stopping and validation is None:
-            seed = check_random_state(self.random_state).randint(2**31)
-            share, option = self.validation_fraction, "early_stopping with validation_fraction"
-            kept, held = hold_out(rows.shape[0], share, seed=seed, option=option, codes=codes)
+            kept, held = self._hold_out(rows.shape[0], codes)
             self.training_rows_ = kept
             validation = rows[held], targets[held]
             rows, targets, weight = rows[kept], targets[kept], weight[kept]
@@ -494,6 +533,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 validation=validation,
                 patience=self.patience,
                 callbacks=[*callbacks, *shown],
+                own_rows=own_rows,
                 **limits,
             )
         self.n_iter_ += len(self.result_.history) - 1
@@ -512,7 +552,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             self._warn_not_converged()
         check_finite(self)
         warn_if_inactive(self)
-        warn_if_worse_than_constant(self, rows, targets, weight)
+        group = current_grid().same_neurons if own_rows else SINGLE_PROCESS
+        warn_if_worse_than_constant(self, rows, targets, weight, RowShares(group, rows.shape[0]))
         return self
 
     def _constant_outputs(self, targets: np.ndarray, weight: np.ndarray) -> np.ndarray:  # noqa: ARG002
@@ -600,7 +641,13 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _outputs(self, X) -> np.ndarray:
         if not hasattr(self, "network_"):  # check_is_fitted takes as long as the prediction of one row
             check_is_fitted(self)
-        return self.network_.predict(self.rows_on_sphere(X))
+        if not isinstance(X, EncodedBlocks):
+            return self.network_.predict(self.rows_on_sphere(X))
+        group = current_grid().same_neurons
+        own = share_of_rows(group, len(X))
+        with raise_on_all_workers(current_group()):
+            rows = self.rows_on_sphere(X if group.size == 1 else replace(X, own=own))
+        return RowShares(group, len(own)).gather(self.network_.predict(rows))
 
     def to_onnx(self, target: str = "y") -> "ModelProto":
         """Return the fitted estimator as one ONNX graph, from columns to predictions (extra ``onnx``).
@@ -618,6 +665,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _check_weight(self, sample_weight, X) -> np.ndarray:
         if sample_weight is None:
             return np.ones(X.shape[0])
+        refuse_masked("sample_weight", sample_weight)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.any():
             raise InputError("sample_weight must not be 0 everywhere")

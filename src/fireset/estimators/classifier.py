@@ -259,7 +259,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         features, _, _ = self._checked(X.sample, ClassLabels(y.codes[sample], y.classes), None, reset=True)
         codes, weight = y.codes, self._weight_of_classes(y.codes)
         self._begin_classification(features, codes, weight, memory=memory, sample=sample)
-        return PreparedRows(self._mapped_blocks(X), self._to_targets(codes), weight, codes)
+        return self._prepared_blocks(X, codes, weight, codes)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Make one plain gradient step on one batch, unless it raises the loss of the batch.
@@ -382,7 +382,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         return X, codes, weight * self._weight_of_classes(codes)
 
     def _weight_of_classes(self, codes: np.ndarray) -> np.ndarray:
-        """Weight of each row by its class, (n,)."""
+        """Weight of each row by its class, (n,). Rows of a sample or a batch need not have all classes."""
         given = self.class_weight
         if given is None:
             return np.ones(len(codes))
@@ -390,7 +390,14 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
             raise InputError(f"`class_weight` must be None, 'balanced' or a dict of class: weight, got {given!r}.")
         if isinstance(given, Mapping) and not all(is_number(value) and value >= 0 for value in given.values()):
             raise InputError(f"`class_weight` must hold finite numbers of at least 0, got {given!r}.")
-        weight = compute_sample_weight(given, self.classes_[codes] if isinstance(given, Mapping) else codes)
+        if isinstance(given, Mapping):
+            labels = self.classes_.tolist()
+            unknown = [label for label in given if label not in labels]
+            if unknown and not all(label in given for label in labels):
+                raise InputError(f"`class_weight` must name classes of `y`, {labels}; got {unknown[0]!r}.")
+            weight = np.array([float(given.get(label, 1.0)) for label in labels])[codes]
+        else:
+            weight = compute_sample_weight(given, codes)
         if not weight.any():
             raise InputError(f"`class_weight` must be positive for a class of `y`, got {given!r}.")
         return weight

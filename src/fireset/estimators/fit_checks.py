@@ -8,7 +8,9 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from fireset._util.errors import InputError
+from fireset.distributed.row_shares import RowShares
 from fireset.training.losses import get_loss
+from fireset.training.problem import loss_for_targets
 from fireset.training.stopping import StopReason
 
 if TYPE_CHECKING:
@@ -55,15 +57,22 @@ def warn_if_inactive(estimator: "ShiftedReLUEstimator") -> None:
 
 
 def warn_if_worse_than_constant(
-    estimator: "ShiftedReLUEstimator", rows: Any, targets: np.ndarray, weight: np.ndarray
+    estimator: "ShiftedReLUEstimator", rows: Any, targets: np.ndarray, weight: np.ndarray, shares: RowShares
 ) -> None:
-    """Warn if a constant prediction has a lower loss on the training rows than the fit has."""
+    """Warn if a constant prediction has a lower loss on the training rows than the fit has.
+
+    All arrays have this worker's rows in ``shares``.
+    """
     result, network = estimator.result_, estimator.network_
-    loss = get_loss(estimator.loss).for_targets(targets, weight)
-    constant = loss.value(estimator._constant_outputs(targets, weight), targets, weight)
-    most = constant + _ROUNDING * (abs(constant) + float(weight.sum()))
+    loss = loss_for_targets(get_loss(estimator.loss), targets, weight, shares)
+    *sums, total = shares.totals(*(weight @ targets), float(weight.sum()))
+    outputs = estimator._constant_outputs(np.array([sums]) / total, np.ones(1))
+    (constant,) = shares.totals(loss.value(np.broadcast_to(outputs, targets.shape), targets, weight))
+    most = constant + _ROUNDING * (abs(constant) + total)
     own = result.loss  # includes the ridge, so that the network is evaluated only in case of doubt
-    if own <= most or (own := loss.value(network.predict(rows), targets, weight)) <= most:
+    if own > most:
+        (own,) = shares.totals(loss.value(network.predict(rows), targets, weight))
+    if own <= most:
         return
     remedies = ["raise `max_iter`"] if result.stop_reason is StopReason.MAX_ITER else []
     if estimator.start == "paper" and network.output_scale > 1.0:

@@ -250,7 +250,7 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         check_target_sizes(y.reshape(len(y), -1))
         weight = np.ones(len(y))
         self._begin_regression(features, y, weight, memory=memory, sample=sample)
-        return PreparedRows(self._mapped_blocks(X), self._to_targets(y), weight, None)
+        return self._prepared_blocks(X, y, weight, None)
 
     def partial_fit(self, X, y, sample_weight=None):
         """Make one plain gradient step on one batch, unless it raises the loss of the batch.
@@ -333,7 +333,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         loss, columns = get_loss(self.loss), y.reshape(len(y), -1)
         self.target_mean_, self.target_scale_ = loss.standardization(columns, weight)
         targets = self._to_targets(y)
-        loss.check_targets(targets)  # before settings are chosen by them
+        # Before settings are chosen by the targets, and in their units, which messages name.
+        loss.check_targets(np.broadcast_to(columns, targets.shape))
         outputs, rows = targets.shape[1], len(y)
         if sample is not None:
             columns, weight = columns[sample], weight[sample]

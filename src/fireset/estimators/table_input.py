@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_X_y, validate_data
 
-from fireset._util.checks import is_whole_number
+from fireset._util.checks import is_whole_number, refuse_masked
 from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
 from fireset.tables.column_notes import warn_of_columns
@@ -33,6 +33,8 @@ class TableInput:
 
     def _encoded(self, X, y, *, reset: bool, **checks) -> tuple[Any, np.ndarray]:
         """Return features and targets to train on, without missing values; ``reset`` learns the encoder."""
+        refuse_masked("X", X)
+        refuse_masked("y", y)
         if isinstance(X, EncodedTable):
             if reset:
                 self._set_columns(X.encoder, X.columns)
@@ -113,6 +115,7 @@ class TableInput:
             return self.encoder_.encode_numbers(X)
         if is_frame(X) and self._by_name:
             return self.encoder_.encode(as_table(X))
+        refuse_masked("X", X)
         return self._rows_of_array(X)
 
     def _has_nothing_to_check(self, X) -> bool:

@@ -129,10 +129,13 @@ class CsvBlocks:
         return self._decoded(stream.read(stop - start), lines_before + 2)  # the first line is the header
 
     def _decoded(self, data: bytes, first_line: int) -> str:
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as failure:
-            line = first_line + data.count(b"\n", 0, failure.start)
-            raise InputError(
-                f"{self.shown}: line {line} is not UTF-8 text; save the table as a UTF-8 text file or as Parquet"
-            ) from failure
+        place = data.find(b"\0")  # valid in UTF-8, but no text: UTF-16 without a byte order mark, or damage
+        if place < 0:
+            try:
+                return data.decode("utf-8")
+            except UnicodeDecodeError as failure:
+                place = failure.start
+        line = first_line + data.count(b"\n", 0, place)
+        raise InputError(
+            f"{self.shown}: line {line} is not UTF-8 text; save the table as a UTF-8 text file or as Parquet"
+        )

@@ -67,8 +67,9 @@ def parse_cells(text: str, separator: str, shown: str, *, lines_before: int = 0,
         data = text.strip(" \r\n").encode()
         cells = pl.read_csv(data, has_header=False, infer_schema=False, separator=separator, glob=False)
     except pl.exceptions.PolarsError as failure:
-        # Raises an error with the line number, which polars does not give.
+        # Raise an error with the line number, which polars does not give.
         _blank_rows(text, separator, shown, lines_before, warns=warns)
+        _refuse_odd_lines(text, separator, shown, lines_before)
         raise InputError(f"{shown} cannot be read as a table: {one_line(failure)[:200]}") from failure
     names = [(name or "").strip() for name in cells.row(0)]
     check_names(names, shown)
@@ -76,8 +77,9 @@ def parse_cells(text: str, separator: str, shown: str, *, lines_before: int = 0,
     if cells.width > 1 and cells[:, -1].null_count():
         blank = _blank_rows(text, separator, shown, lines_before, warns=warns)
         cells = cells.with_row_index("").filter(~pl.col("").is_in(blank)).drop("") if blank else cells
-    rows = zip(names, cells[1:].iter_columns(), strict=True)
-    return pl.DataFrame([_stripped(column.rename(name)) for name, column in rows])
+    cells.columns = names
+    bare = pl.all().str.strip_chars()
+    return cells[1:].select(pl.when(~bare.is_in(MISSING_CELLS)).then(bare))
 
 
 def decode_text(data: bytes, shown: str) -> str:
@@ -188,6 +190,25 @@ def _blank_rows(text: str, separator: str, shown: str, lines_before: int, *, war
     return blank
 
 
+def _refuse_odd_lines(text: str, separator: str, shown: str, lines_before: int) -> None:
+    """Raise InputError for the first line with a carriage return within, or with a quote in a cell without quotes."""
+    mark = re.escape(separator)
+    quoted_cell = re.compile(rf'(^|{mark})"(?:[^"]|"")*"(?={mark}|$)')
+    lines = text.split("\n")
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator)
+    first = 1
+    try:
+        for _ in reader:
+            row = "\n".join(lines[first - 1 : reader.line_num]).removesuffix("\r")
+            if '"' in quoted_cell.sub(r"\1", row):
+                problem = "has a quote in a cell without quotes; enclose the cell in quotes and double the one within"
+                raise InputError(f"{shown}: line {first + lines_before} {problem}")
+            first = reader.line_num + 1
+    except csv.Error as failure:
+        problem = "has a carriage return within; end all lines alike"
+        raise InputError(f"{shown}: line {first + lines_before} {problem}") from failure
+
+
 def check_names(names: list[str], shown: str) -> None:
     """Raise InputError for empty and duplicate names, and for a first line of data."""
     if "" in names:
@@ -207,8 +228,3 @@ def _is_number(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _stripped(cells: pl.Series) -> pl.Series:
-    cells = cells.str.strip_chars()
-    return cells.set(cells.is_in(MISSING_CELLS), None)

@@ -42,6 +42,10 @@ class EncodedBlocks:
         Their numbers in the source, ascending.
     memory : int, str or None
         Memory limit, as in ``fireset.train``.
+    own : array, optional
+        Positions of the rows to encode, ascending; by default all. Other rows of their blocks are read and mapped, too,
+        and discarded, so that the bits of a row do not depend on which are encoded: those of a matrix product may
+        depend on the number of rows.
     """
 
     encoder: TableEncoder
@@ -51,9 +55,10 @@ class EncodedBlocks:
     sample: EncodedTable
     sample_rows: np.ndarray
     memory: int | str | None = None
+    own: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows) if self.own is None else len(self.own)
 
     def __getitem__(self, positions: np.ndarray) -> EncodedBlocks:
         """Select rows by their positions; the order stays that of the source."""
@@ -69,12 +74,12 @@ class EncodedBlocks:
 
         Cells are treated as in prediction. Errors name the row and the file.
         """
-        if not len(self.rows):
+        if not len(self):
             return
         names = [column.name for column in self.encoder.columns]
         messages: list[str] = []
-        first, last = int(self.rows[0]), int(self.rows[-1])
-        for block in self.source.blocks(first, last + 1, names):
+        first, last = self.rows[[0, -1] if self.own is None else self.own[[0, -1]]].tolist()
+        for block in self.source.blocks(*self.source.enclosing_blocks(first, last + 1), names):
             lo, hi = np.searchsorted(self.rows, [block.start, block.stop])
             if lo == hi:
                 continue
@@ -91,16 +96,21 @@ class EncodedBlocks:
 
     def fits_memory(self, columns: int, dtype: np.typing.DTypeLike) -> bool:
         """Return whether mapped rows of this many columns are kept in memory, and not in a temporary file."""
-        size = len(self.rows) * columns * np.dtype(dtype).itemsize
+        size = len(self) * columns * np.dtype(dtype).itemsize
         return size <= _SHARE_OF_MEMORY * free_bytes(parse_memory(self.memory))
 
     @one_blas_thread()  # equal bits for any number of threads
     def mapped(self, sphere: SphereMap, dtype: np.typing.DTypeLike) -> np.ndarray:
         """Return the rows on the sphere, (n, d) in ``dtype``, in a temporary file if they do not fit into memory."""
         columns = sphere.n_outputs
-        shape = len(self.rows), columns
+        shape = len(self), columns
         rows = np.empty(shape, dtype) if self.fits_memory(columns, dtype) else mapped_empty(shape, dtype)
         for some, features in self.blocks():
-            rows[some] = sphere(features)
+            mapped = sphere(features)
+            if self.own is None:
+                rows[some] = mapped
+            else:
+                lo, hi = np.searchsorted(self.own, [some.start, some.stop])
+                rows[lo:hi] = mapped[self.own[lo:hi] - some.start]
         release_pages(rows)
         return rows

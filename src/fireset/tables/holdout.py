@@ -56,12 +56,12 @@ class SplitHint:
 def hold_out(
     n_rows: int, share: float, *, seed: int, option: str, codes: np.ndarray | None = None, classes: list | None = None
 ) -> Split:
-    """Split rows at random; return the numbers of training rows and of hold-out rows, a ``share`` rounded up.
+    """Split rows at random; return the numbers of training rows and of hold-out rows, both ascending.
 
-    With ``codes`` of classes the split is stratified, and every class has training rows. Classes that are too rare are
-    trained on only: those with a single row (with a warning), and the rarest if there are fewer hold-out rows than
-    classes. For messages, ``option`` is the name of the setting, such as "--holdout", and ``classes`` are the labels of
-    the codes.
+    The number of hold-out rows is a ``share`` of all, rounded up. With ``codes`` of classes the split is stratified,
+    and every class has training rows. Classes that are too rare are trained on only: those with a single row (with a
+    warning), and the rarest if there are fewer hold-out rows than classes. For messages, ``option`` is the name of the
+    setting, such as "--holdout", and ``classes`` are the labels of the codes.
     """
     from sklearn.model_selection import train_test_split
 
@@ -72,7 +72,7 @@ def hold_out(
         raise InputError(f"{option} {share:g} leaves none of the {n_rows} rows to train on; give a smaller share")
     if codes is None:
         split = train_test_split(np.arange(n_rows), test_size=n_test, random_state=seed)
-        return np.asarray(split[0]), np.asarray(split[1])
+        return np.sort(split[0]), np.sort(split[1])
     splittable = _splittable_classes(codes, n_test, option, classes)
     rows = np.flatnonzero(splittable[codes])
     if n_test >= len(rows) or len(rows) - n_test < splittable.sum():
@@ -80,11 +80,11 @@ def hold_out(
             f"{option} {share:g} leaves too few of the {n_rows} rows to train on for {len(splittable)} classes; "
             "give a smaller share"
         )
-    kept, held = map(np.asarray, train_test_split(rows, test_size=n_test, random_state=seed, stratify=codes[rows]))
+    kept, held = train_test_split(rows, test_size=n_test, random_state=seed, stratify=codes[rows])
     if len(rows) < n_rows:
         kept = np.concatenate([kept, np.flatnonzero(~splittable[codes])])
     _check_classes(kept, codes, f"{option} {share:g}", classes)
-    return kept, held
+    return np.sort(kept), np.sort(held)
 
 
 def hold_out_groups(

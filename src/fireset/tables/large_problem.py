@@ -4,11 +4,15 @@ The target is kept whole. Everything that is learned from the other columns, whi
 column map and the settings, is learned from a random sample of the rows. If the sample has no missing cell of a column
 that has some, one such row is added, so that the encoder knows of them. All other cells are treated as in prediction.
 
-The file is read three times: for the sample and the target, for the training rows, and for the rows held out.
+The file is read three times: for the sample and the target, for the training rows, and for the rows held out. Several
+workers divide the first pass by blocks of rows, and exchange targets, sample and counts of missing cells, so that each
+has the sample of one process; in the other passes each reads the blocks with its own rows (``EncodedBlocks.own``).
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import warnings
 from dataclasses import dataclass
@@ -18,7 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset.distributed.process_group import current_group
+from fireset.distributed.agreement import all_gather_texts, check_same, raise_on_all_workers
+from fireset.distributed.process_group import ProcessGroup, current_group
+from fireset.distributed.row_shares import RowShares
 from fireset.tables.cells import named_rows, nan_as_null, quoted
 from fireset.tables.column_notes import describe_columns, warn_of_columns
 from fireset.tables.encoded import EncodedTable
@@ -73,14 +79,27 @@ def needs_blocks(file: Path, memory: int | str | None) -> bool:
 def read_problem(file: Path, target: str, *, memory: int | str | None = None, **reading: Any) -> TableProblem:
     """Read a table at once, or in blocks if it is a folder or does not fit into memory.
 
-    ``reading`` are options of ``TableProblem.read``.
+    Several workers read in blocks whatever they can. ``reading`` are options of ``TableProblem.read``.
     """
-    several = current_group().size > 1  # these must decide alike, and read whole files
-    if several and os.path.isdir(file):
-        raise InputError(f"{file} is a folder, which one process reads; give a file, or train without torchrun")
-    if several or not needs_blocks(file, memory):
+    if current_group().size > 1:
+        source = _opened_by_workers(file)
+    else:
+        source = RowSource.open(file) if needs_blocks(file, memory) else None
+    if source is None:
         return TableProblem.read(file, target, **reading)
-    return LargeTableProblem.read_blocks(RowSource.open(file), target, **reading, memory=memory)
+    return LargeTableProblem.read_blocks(source, target, **reading, memory=memory)
+
+
+def _opened_by_workers(file: Path) -> RowSource | None:
+    """Open a file or a folder for several workers; None for a file that cannot be read in blocks, or is damaged."""
+    if not os.path.isdir(file) and not (os.path.isfile(file) and (is_parquet(file) or is_text_file(file))):
+        return None
+    try:
+        return RowSource.open(file)
+    except InputError:
+        if os.path.isdir(file):
+            raise
+        return None  # text in another encoding than UTF-8, say
 
 
 class _Scan(NamedTuple):
@@ -91,6 +110,16 @@ class _Scan(NamedTuple):
     rows: np.ndarray  # their numbers in the source, ascending
     drawn: np.ndarray  # mask of those that were drawn at random
     missing: dict[str, int]  # number of missing cells of each column that has some
+
+
+class _PartOfScan(NamedTuple):
+    """What one worker finds in its blocks."""
+
+    target: pl.DataFrame
+    frame: pl.DataFrame
+    rows: np.ndarray
+    missing: dict[str, int]
+    noted: dict[str, list[int]]  # the first rows with a missing cell of each column
 
 
 @dataclass(frozen=True)
@@ -214,9 +243,12 @@ class LargeTableProblem(TableProblem):
         """Return a column of all rows that have a target, by which rows are held out."""
         import polars as pl
 
-        parts = [block.frame for block in self.source.blocks(columns=[name])]
-        whole = _parsed(pl.concat(parts, how="vertical_relaxed")[name], self.formats, self.source)
-        return whole[self.rows]
+        workers, source = current_group(), self.source
+        with raise_on_all_workers(workers):
+            own = source.blocks_of_worker(workers.rank, workers.size)
+            part = _concatenated([block.frame for block in source.blocks(*own, [name])], source, [name])
+        whole = pl.concat(_gathered(part, workers), how="vertical_relaxed")
+        return _parsed(whole[name], self.formats, source)[self.rows]
 
 
 def _scan(source: RowSource, target: str, size: int) -> _Scan:
@@ -227,12 +259,37 @@ def _scan(source: RowSource, target: str, size: int) -> _Scan:
     drawn = np.arange(source.n_rows)
     if size < source.n_rows:
         drawn = np.sort(np.random.default_rng(0).choice(source.n_rows, size, replace=False, shuffle=False))
+    workers = current_group()
+    check_same(workers, {"number of rows": source.n_rows, "columns": source.columns})
+    with raise_on_all_workers(workers):
+        own = _scan_part(source, target, drawn, *source.blocks_of_worker(workers.rank, workers.size))
+    parts = _exchanged(own, workers)
     missing: dict[str, int] = {}
-    noted: dict[str, int] = {}
-    targets, frames, rows = [], [], []
-    for block in source.blocks():
+    noted: dict[str, list[int]] = {}
+    for part in parts:
+        for name, count in part.missing.items():
+            missing[name] = missing.get(name, 0) + count
+            noted[name] = [*noted.get(name, []), *part.noted[name]][:_MISSING_ROWS]
+    rows = np.concatenate([part.rows for part in parts])
+    is_drawn = np.isin(rows, drawn)
+    kept = is_drawn | np.isin(rows, [row for some in noted.values() for row in some])
+    return _Scan(
+        pl.concat([part.target for part in parts], how="vertical_relaxed")[target].rechunk(),
+        pl.concat([part.frame for part in parts], how="vertical_relaxed").filter(kept).rechunk(),
+        rows[kept],
+        is_drawn[kept],
+        missing,
+    )
+
+
+def _scan_part(source: RowSource, target: str, drawn: np.ndarray, start: int, stop: int) -> _PartOfScan:
+    """Read rows ``start`` … ``stop`` − 1, whole blocks; ``drawn`` are the row numbers of the sample, ascending."""
+    missing: dict[str, int] = {}
+    noted: dict[str, list[int]] = {}
+    targets, frames, rows = [], [], [np.empty(0, np.int64)]
+    for block in source.blocks(start, stop) if start < stop else ():
         frame = block.frame
-        targets.append(frame[target])
+        targets.append(frame.select(target))
         lo, hi = np.searchsorted(drawn, [block.start, block.stop])
         wanted = [drawn[lo:hi] - block.start]
         table = nan_as_null(frame)
@@ -240,20 +297,53 @@ def _scan(source: RowSource, target: str, size: int) -> _Scan:
             count = series.null_count()
             if count and series.name != target:
                 missing[series.name] = missing.get(series.name, 0) + count
-                more = max(0, _MISSING_ROWS - noted.get(series.name, 0))
-                wanted.append(series.is_null().arg_true()[:more].to_numpy().astype(np.int64))
-                noted[series.name] = noted.get(series.name, 0) + len(wanted[-1])
+                known = noted.setdefault(series.name, [])
+                more = series.is_null().arg_true()[: max(0, _MISSING_ROWS - len(known))].to_numpy().astype(np.int64)
+                wanted.append(more)
+                known += (more + block.start).tolist()
         own = np.unique(np.concatenate(wanted))
         frames.append(frame[own])
         rows.append(own + block.start)
-    places = np.concatenate(rows)
-    return _Scan(
-        pl.concat([series.to_frame() for series in targets], how="vertical_relaxed")[target].rechunk(),
-        pl.concat(frames, how="vertical_relaxed").rechunk(),
-        places,
-        np.isin(places, drawn),
+    return _PartOfScan(
+        _concatenated(targets, source, [target]),
+        _concatenated(frames, source, list(source.columns)),
+        np.concatenate(rows),
         missing,
+        noted,
     )
+
+
+def _concatenated(frames: list[pl.DataFrame], source: RowSource, names: list[str]) -> pl.DataFrame:
+    """Concatenate frames with columns ``names`` of the source; there may be none."""
+    import polars as pl
+
+    if not frames:
+        return pl.DataFrame(schema={name: source.columns[name] for name in names})
+    return pl.concat(frames, how="vertical_relaxed")
+
+
+def _exchanged(own: _PartOfScan, workers: ProcessGroup) -> list[_PartOfScan]:
+    """Return what all workers have found, in the order of their blocks."""
+    if workers.size == 1:
+        return [own]
+    counts = RowShares(workers, len(own.rows))
+    rows = np.split(counts.gather(own.rows), counts.bounds[1:-1])
+    texts = map(json.loads, all_gather_texts(workers, json.dumps([own.missing, own.noted])))
+    frames = zip(_gathered(own.target, workers), _gathered(own.frame, workers), strict=True)
+    return [_PartOfScan(*both, numbers, *words) for both, numbers, words in zip(frames, rows, texts, strict=True)]
+
+
+def _gathered(frame: pl.DataFrame, workers: ProcessGroup) -> list[pl.DataFrame]:
+    """Return the frames of all workers, on all workers."""
+    import polars as pl
+
+    if workers.size == 1:
+        return [frame]
+    stream = io.BytesIO()
+    frame.write_ipc(stream)
+    shares = RowShares(workers, stream.tell())
+    content = shares.gather(np.frombuffer(stream.getvalue(), np.uint8))
+    return [pl.read_ipc(one.tobytes()) for one in np.split(content, shares.bounds[1:-1])]
 
 
 def _parsed(series: pl.Series, formats: dict[str, TextFormat], source: RowSource) -> pl.Series:

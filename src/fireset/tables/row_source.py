@@ -72,7 +72,7 @@ class RowSource:
 
     def __init__(self, parts: Sequence[_Part]):
         self._parts = parts
-        self.columns: dict[str, pl.DataType] = parts[0].columns
+        self.columns: dict[str, pl.DataType] = _common_columns(parts)
         self.all_text = isinstance(parts[0], _TextPart)
         self.decimal_comma = parts[0].decimal_comma
         self._firsts = np.cumsum([0, *(part.n_rows for part in parts)]).tolist()
@@ -92,11 +92,8 @@ class RowSource:
         parts = [part for part in opened if part.n_rows]
         if not parts:
             raise InputError(f"{one_line(path)} has no rows; give a table with at least one row")
-        first = parts[0]
-        for part in parts[1:]:
-            if isinstance(part, _TextPart) != isinstance(first, _TextPart):
-                raise InputError(f"{one_line(path)} holds text files and Parquet files; give a folder of one kind")
-            _check_same_columns(first, part)
+        if len({isinstance(part, _TextPart) for part in parts}) > 1:
+            raise InputError(f"{one_line(path)} holds text files and Parquet files; give a folder of one kind")
         return cls(parts)
 
     def blocks(
@@ -116,6 +113,23 @@ class RowSource:
                     with refused_if_damaged(part.file, part.kind):
                         frame = part.read(begin, lo - first, hi - first, names)
                     yield RowBlock(lo, frame)
+
+    @cached_property
+    def _block_starts(self) -> np.ndarray:
+        """First row of each block, and the number of rows."""
+        starts = [first + lo for first, part in zip(self._firsts, self._parts, strict=False) for lo, _ in part.ranges]
+        return np.array([*starts, self.n_rows])
+
+    def enclosing_blocks(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the range of rows of the blocks that contain rows ``start`` … ``stop`` − 1."""
+        starts = self._block_starts
+        return int(starts[np.searchsorted(starts, start, "right") - 1]), int(starts[np.searchsorted(starts, stop)])
+
+    def blocks_of_worker(self, rank: int, size: int) -> tuple[int, int]:
+        """Return the range of rows of the blocks that begin in part ``rank`` of ``size`` equal parts of the rows."""
+        edges = [self.n_rows * part // size for part in (rank, rank + 1)]
+        first, stop = self._block_starts[np.searchsorted(self._block_starts, edges)]
+        return int(first), int(stop)
 
     def row_name(self, row: int) -> str:
         """Return what messages call a row: its number in its file, counted from 1, and the file."""
@@ -148,7 +162,7 @@ def check_kind(path: Path) -> None:
     """Raise InputError for a file that cannot be read in blocks."""
     suffix, shown = path.suffix.lower(), one_line(path)
     if suffix in COMPRESSION_SUFFIXES:
-        raise InputError(f"{shown} is compressed, and is too large to be read at once; decompress it, or use Parquet")
+        raise InputError(f"{shown} is compressed, and cannot be read in blocks; decompress it, or use Parquet")
     if suffix not in _PARQUET + _TEXT:
         raise InputError(
             f"{shown} is not of a kind that can be read in blocks, {', '.join(_PARQUET + _TEXT)}; convert it"
@@ -247,20 +261,34 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _check_same_columns(first: _Part, other: _Part) -> None:
-    """Raise InputError unless both files have columns of the same names, of types that fit together."""
-    lacking = [name for name in first.columns if name not in other.columns]
-    more = [name for name in other.columns if name not in first.columns]
-    if lacking or more:
-        what = f"lacks the column {quoted(lacking[0])} of" if lacking else f"has the column {quoted(more[0])}, unlike"
-        raise InputError(f"{one_line(other.file)} {what} {one_line(first.file)}; give files with equal columns")
-    for name, dtype in first.columns.items():
-        own = other.columns[name]
-        if own != dtype and not (own.is_numeric() and dtype.is_numeric()):
-            raise InputError(
-                f"column {quoted(name)} has the type {own} in {one_line(other.file)} and {dtype} in "
-                f"{one_line(first.file)}; give files with equal types"
+def _common_columns(parts: Sequence[_Part]) -> dict[str, pl.DataType]:
+    """Return the type of each column in the first file that has cells in it.
+
+    Raise InputError unless all files have columns of the same names, of types that fit together. A column without a
+    cell, which pandas writes without a type, fits any.
+    """
+    import polars as pl
+
+    first = parts[0]
+    typed = dict.fromkeys(first.columns, first)  # the file that determines the type of a column
+    for other in parts[1:]:
+        lacking = [name for name in first.columns if name not in other.columns]
+        more = [name for name in other.columns if name not in first.columns]
+        if lacking or more:
+            what = (
+                f"lacks the column {quoted(lacking[0])} of" if lacking else f"has the column {quoted(more[0])}, unlike"
             )
+            raise InputError(f"{one_line(other.file)} {what} {one_line(first.file)}; give files with equal columns")
+        for name, part in typed.items():
+            dtype, own = part.columns[name], other.columns[name]
+            if dtype == pl.Null:
+                typed[name] = other
+            elif own not in (dtype, pl.Null) and not (own.is_numeric() and dtype.is_numeric()):
+                raise InputError(
+                    f"column {quoted(name)} has the type {own} in {one_line(other.file)} and {dtype} in "
+                    f"{one_line(part.file)}; give files with equal types"
+                )
+    return {name: part.columns[name] for name, part in typed.items()}
 
 
 def _state(file: Path) -> tuple[int, int]:

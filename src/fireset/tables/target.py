@@ -1,4 +1,4 @@
-"""The target column of a table: what it asks for, and its labels or values."""
+"""The target column of a table: the task, and its labels or values."""
 
 from __future__ import annotations
 

@@ -119,7 +119,10 @@ class NumberFormat:
 
     def normalized(self, text: pl.Series) -> pl.Series:
         """Rewrite cells in the syntax of ``float``, such as -1234.5; null where a cell is missing or does not fit."""
-        bare = _without_missing_words(text)
+        return self._rewritten(_without_missing_words(text))
+
+    def _rewritten(self, bare: pl.Series) -> pl.Series:
+        """Rewrite cells as ``normalized`` does, for cells without surrounding spaces and words for a missing number."""
         if self.unit == PERCENT:
             bare = bare.set(~bare.str.ends_with(PERCENT), None).str.replace(r"\s*%$", "")
         elif self.unit:
@@ -145,17 +148,16 @@ class NumberFormat:
         import polars as pl
 
         text = self._without_words(text)
-        missing = is_missing_number(text)
+        bare = _without_missing_words(text)
         if self == PLAIN_FORMAT:  # the most frequent case, without regular expressions
-            bare = _without_missing_words(text)
             for dtype in (pl.Int64, pl.Float64):
                 numbers = bare.cast(dtype, strict=False)
                 if numbers.null_count() == bare.null_count():
                     return numbers
-        cells = self.normalized(text)
+        cells = self._rewritten(bare)
         numbers = cells.cast(pl.Float64, strict=False)
-        if numbers.null_count() > missing.sum():
-            position = first_position(numbers.is_null() & ~missing)
+        if numbers.null_count() > bare.null_count():
+            position = first_position(numbers.is_null() & bare.is_not_null())
             row, value = row_name(position), text.str.strip_chars()[position]
             if not _is_number_text(value):
                 raise InputError(
@@ -181,9 +183,12 @@ class NumberFormat:
 
         Cells with true or false are not marked: they may mean 1 and 0, and ``parse`` refuses them.
         """
-        bare = self._without_words(text).str.strip_chars()
+        import polars as pl
+
+        bare = pl.first().str.strip_chars()
         known = bare.str.contains(_ANY_NUMBER) | bare.str.to_lowercase().is_in(["true", "false"])
-        return ~(is_missing_number(bare) | known).fill_null(True)
+        known |= _is_missing(bare)
+        return self._without_words(text).to_frame().select(~known.fill_null(True)).to_series()
 
     def to_dict(self) -> dict[str, Any]:
         stored: dict[str, Any] = {"decimal": self.decimal, "grouping": self.grouping, "unit": self.unit}
@@ -324,13 +329,13 @@ class _Evidence:
             return None
         if _is_whole(text):  # the most frequent cases, without regular expressions
             return cls(series.name, "", True, True, False, False, False, False, None)
-        if _is_plain(text) and NumberFormat(",", ".").normalized(text[:100]).null_count():
+        if _is_plain(text) and NumberFormat(",", ".")._rewritten(text[:100]).null_count():
             return cls(series.name, "", True, False, False, True, False, False, None)
         unit = _unit(text)
         if unit is None:
             return None
         points, commas = NumberFormat(".", ",", unit), NumberFormat(",", ".", unit)
-        as_points, as_commas = points.normalized(text), commas.normalized(text)
+        as_points, as_commas = points._rewritten(text), commas._rewritten(text)
         fits = as_points.null_count() == 0, as_commas.null_count() == 0
         if not any(fits) and not (unit == "" and _is_plain(text)):
             return None
@@ -417,8 +422,7 @@ def parse_dates(text: pl.Series, pattern: str | None, label: str) -> pl.Series:
 
     Without a pattern, as for models trained on date columns, the year must come first, which is unambiguous.
     """
-    bare = text.str.strip_chars()
-    bare = bare.set(is_missing_number(text), None)
+    bare = _without_missing_words(text)
     first, *others = _YEAR_FIRST_PATTERNS if pattern is None else (pattern,)
     times = _parse_times(bare, first)
     for other in others:
@@ -543,13 +547,21 @@ def detect_mixed_cells(series: pl.Series) -> MixedCells | None:
 
 def is_missing_number(text: pl.Series) -> pl.Series:
     """Mark cells of a number column without a number: null, or a word for it."""
-    bare = text.str.strip_chars().str.to_lowercase()
-    return (bare.is_null() | bare.is_in(MISSING_NUMBER_WORDS)).fill_null(True)
+    import polars as pl
+
+    return text.to_frame().select(_is_missing(pl.first().str.strip_chars())).to_series()
 
 
 def _without_missing_words(text: pl.Series) -> pl.Series:
     """Strip spaces, and replace words for a missing number by null."""
-    return text.str.strip_chars().set(is_missing_number(text), None)
+    import polars as pl
+
+    bare = pl.first().str.strip_chars()
+    return text.to_frame().select(pl.when(~_is_missing(bare)).then(bare)).to_series()
+
+
+def _is_missing(bare: pl.Expr) -> pl.Expr:
+    return bare.str.to_lowercase().is_in(MISSING_NUMBER_WORDS).fill_null(True)
 
 
 def _unit(text: pl.Series) -> str | None:

@@ -15,7 +15,6 @@ from fireset.theory.separation import measure_separation
 from fireset.theory.spectrum import extreme_eigenvalues
 
 MAX_ROWS = 2000  # an eigenvalue problem of this size is solved some forty times
-PAPER_ALPHA = 0.2  # b = √(0.4 ln m)
 _MAX_LOG_WIDTH = 690.0  # of the search; e^690 is near the largest float
 _LOG_TOLERANCE = 1e-4  # of widths beyond 2^53, which are not whole numbers as floats
 

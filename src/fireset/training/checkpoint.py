@@ -107,7 +107,8 @@ class RunCheckpoints:
         self._initial_hashes = row_hashes(run.network.weights)
         self._initial_output_hashes = row_hashes(run.network.output_weights)
         rows, inputs = run.problem.n_rows, run.problem.X.shape[1]
-        initial_weights = combined_hash(self._initial_hashes, run.shard.first, run.shard.group)
+        neurons = np.arange(run.shard.first, run.shard.first + run.network.width)
+        initial_weights = combined_hash(self._initial_hashes, neurons, run.shard.group)
         self._identity = RunIdentity(
             {**settings, INITIAL_WEIGHTS: initial_weights},
             {name: str(value) for name, value in {"rows": rows, "inputs": inputs, **requested.options}.items()},

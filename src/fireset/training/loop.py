@@ -120,6 +120,10 @@ class Trainer:
     memory : int or str, optional
         Bytes that this process may use, such as "12G"; by default the free memory. If the candidate lists of the data
         engine need more, they are made in blocks, at the cost of a pass over all pairs in each iteration.
+    own_rows : bool
+        On a grid with several parts of the rows: whether X, y, sample_weight and validation have the rows of this
+        worker only, which are then numbered in the order of the workers. By default every worker passes all rows. Parts
+        of solver="nystrom" should begin at multiples of ``NystromGaussNewton.row_unit`` rows.
 
     Attributes
     ----------
@@ -152,6 +156,7 @@ class Trainer:
         any_norm: bool = False,
         checkpoint: Checkpoints | None = None,
         memory: int | str | None = None,
+        own_rows: bool = False,
     ):
         solver_settings = {
             "learning_rate": learning_rate,
@@ -165,6 +170,7 @@ class Trainer:
         }
         other = {"engine": engine, "solver": solver, "loss": loss, "max_iter": max_iter, "patience": patience}
         other |= {"any_norm": any_norm, "checkpoint": checkpoint.shared_settings() if checkpoint else None}
+        other |= {"own_rows": own_rows}
         workers = check_same_run(network, {**solver_settings, **other})  # first: later calls may wait for all workers
         self._stopping = Stopping(max_iter, tol, patience)
         self._solver = make_solver(solver, solver_settings)
@@ -172,15 +178,24 @@ class Trainer:
         self._whole_network, self._any_norm = network, any_norm
         memory_bytes = parse_memory(memory)
         shard = NetworkShard.of(network, current_grid())
+        row_group = shard.grid.same_neurons
         with raise_on_all_workers(workers):
-            whole = TrainingProblem.check(
-                shard.local, X, y, loss, sample_weight=sample_weight, validation=validation, any_norm=any_norm
+            given = TrainingProblem.check(
+                shard.local,
+                X,
+                y,
+                loss,
+                sample_weight=sample_weight,
+                validation=validation,
+                any_norm=any_norm,
+                is_share=own_rows and row_group.size > 1,
             )
+        given = given.joined(row_group) if own_rows else given
         if workers.size > 1:
-            check_same(workers, {"rows": whole.n_rows, **whole.fingerprints()})
+            check_same(workers, {"rows": given.n_rows, **given.fingerprints()})
         self._loss_name = str(loss)
-        loss = loss.for_targets(whole.targets, whole.weight)
-        problem = whole.share(shard.grid.same_neurons, self._solver.row_unit)
+        loss = given.for_targets(loss)
+        problem = given if own_rows else given.share(row_group, self._solver.row_unit)
         started = time.perf_counter()
         engine = set_up_engine(
             engine,

@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fireset._util.checks import refuse_masked
 from fireset._util.errors import InputError
 from fireset._util.rounding import row_norms
 from fireset.distributed.process_group import SINGLE_PROCESS, ProcessGroup
@@ -16,6 +17,7 @@ from fireset.distributed.row_shares import RowShares
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows, SparseRows, stack_rows
 from fireset.training.losses import Loss
+from fireset.training.run_identity import combined_hash, row_hashes
 
 _MAX_LOSS = 1e300  # leaves a margin for predictions with errors larger than the targets
 _MAX_GRADIENT = 1e-3  # of the largest number of the network's precision, for the same reason
@@ -65,12 +67,18 @@ class TrainingProblem:
         *,
         validation: tuple[Any, Any] | None = None,
         any_norm: bool = False,
+        is_share: bool = False,
     ) -> "TrainingProblem":
-        """Return the problem of the arguments of ``train``; raise InputError if they are invalid."""
+        """Return the problem of the arguments of ``train``; raise InputError if they are invalid.
+
+        With ``is_share`` they have the rows of one of several workers, and ``joined`` is to be called next.
+        """
         _check_output_scale(network)
         X, targets = _check_pair(network, X, y, loss, "", any_norm)
         given = _check_weight(sample_weight, len(X))
-        weight_unit = _weight_unit(given)
+        if not (is_share or given.any()):
+            raise _invalid_weights()
+        weight_unit = _unit_of_mean(*_mean_weight(given))
         weight = given / weight_unit
         _check_sizes(targets, given, weight, network.dtype, "")
         if validation is None:
@@ -78,7 +86,7 @@ class TrainingProblem:
         if not isinstance(validation, (tuple, list)) or len(validation) != 2:
             size = f" of {len(validation)}" if isinstance(validation, Sized) else ""
             raise InputError(f"validation must be a pair (X, y), got {type(validation).__name__}{size}")
-        rows, held_targets = _check_pair(network, *validation, loss, "validation ", any_norm)
+        rows, held_targets = _check_pair(network, *validation, loss, "validation ", any_norm, may_be_empty=is_share)
         ones = np.ones(len(rows))
         _check_sizes(held_targets, ones, ones, network.dtype, "validation ")
         return cls(
@@ -98,9 +106,7 @@ class TrainingProblem:
             return self
         held = int(self.held_out.sum())
         trained = self.n_rows - held
-        if trained < group.size:
-            raise InputError(f"X must have a row for each of the {group.size} shares of the rows, got {trained}")
-        rows = np.r_[_range_of(group, trained, unit), trained + _range_of(group, held)]
+        rows = np.r_[share_of_rows(group, trained, unit, trained=True), trained + share_of_rows(group, held)]
         return TrainingProblem(
             self.X[rows],
             self.targets[rows],
@@ -110,6 +116,35 @@ class TrainingProblem:
             WholeProblem(self.n_rows, self.has_validation, self.fingerprints()),
             self.weight_unit,
         )
+
+    def joined(self, group: ProcessGroup) -> "TrainingProblem":
+        """Return this problem as the share of one of the workers of ``group``, each with its own rows.
+
+        Training and validation rows are numbered in the order of the workers.
+        """
+        if group.size == 1:
+            return self
+        if isinstance(self.X, SparseRows):
+            raise InputError(f"X must be dense with own_rows=True on {group.size} workers, got sparse rows")
+        shares, held = RowShares(group, len(self.X)), int(self.held_out.sum())
+        trained = len(self.X) - held
+        largest, mean = _mean_weight(self.weight[:trained] * self.weight_unit)
+        found = shares.concatenate(np.array([[largest, mean, trained, held]]), [1] * group.size)
+        if not found[:, 0].any():
+            raise _invalid_weights()
+        largest, counts = float(found[:, 0].max()), found[:, 2:].astype(np.int64)
+        mean = float((found[:, 1] * (found[:, 0] / largest) * found[:, 2]).sum() / found[:, 2].sum())
+        unit = _unit_of_mean(largest, mean)
+        weight = self.weight * (self.weight_unit / unit)
+        problem = replace(self, weight=weight, weight_unit=unit, row_group=group)
+        starts = np.vstack([np.zeros(2, np.int64), np.cumsum(counts, axis=0)])[group.rank]
+        numbers = np.r_[starts[0] + np.arange(trained), counts[:, 0].sum() + starts[1] + np.arange(held)]
+        prints = problem._hashes(numbers)
+        return replace(problem, whole=WholeProblem(int(counts.sum()), bool(counts[:, 1].any()), prints))
+
+    def for_targets(self, loss: Loss) -> Loss:
+        """Return ``loss.for_targets`` of the targets of all workers."""
+        return loss_for_targets(loss, self.targets, self.weight, self.shares)
 
     @cached_property
     def shares(self) -> RowShares:
@@ -153,14 +188,22 @@ class TrainingProblem:
         return self.whole.has_validation if self.whole else bool(self.held_out.any())
 
     def fingerprints(self) -> dict[str, str]:
-        """Return hashes of all rows that identify the problem, by argument name."""
-        if self.whole:
-            return self.whole.fingerprints
+        """Return hashes of all rows that identify the problem, by argument name, for any number of workers."""
+        return self.whole.fingerprints if self.whole else self._hashes(np.arange(len(self.X)))
+
+    def _hashes(self, numbers: np.ndarray) -> dict[str, str]:
+        """Return the ``fingerprints`` of the rows of all workers, from those of this one and their numbers."""
+        arrays = {
+            "X": self.X,
+            "y": self.targets,
+            "sample_weight": (self.weight * self.weight_unit)[:, None],
+            "validation": self.held_out[:, None],
+        }
         return {
-            "X": fingerprint(self.X),
-            "y": fingerprint(self.targets),
-            "sample_weight": fingerprint(self.weight * self.weight_unit),
-            "validation": fingerprint(self.held_out),
+            name: fingerprint(rows)
+            if isinstance(rows, SparseRows)
+            else combined_hash(row_hashes(np.ascontiguousarray(rows)), numbers, self.row_group)
+            for name, rows in arrays.items()
         }
 
 
@@ -172,12 +215,24 @@ class WholeProblem(NamedTuple):
     fingerprints: dict[str, str]
 
 
-def _range_of(group: ProcessGroup, count: int, unit: int = 1) -> np.ndarray:
-    """Return the indices of this worker's rows: contiguous ranges whose lengths differ by at most one unit."""
+def share_of_rows(group: ProcessGroup, count: int, unit: int = 1, *, trained: bool = False) -> np.ndarray:
+    """Return the indices of this worker's rows: contiguous ranges whose lengths differ by at most one unit.
+
+    Raise InputError if ``trained`` rows are fewer than workers.
+    """
+    if trained and count < group.size:
+        raise InputError(f"X must have a row for each of the {group.size} shares of the rows, got {count}")
     unit = unit if count >= unit * group.size else 1
     units = -(-count // unit)
     first, end = (min(units * rank // group.size * unit, count) for rank in (group.rank, group.rank + 1))
     return np.arange(first, end)
+
+
+def loss_for_targets(loss: Loss, targets: np.ndarray, weight: np.ndarray, shares: RowShares) -> Loss:
+    """Return ``loss.for_targets`` of the rows of all workers, of which this one has ``targets`` and ``weight``."""
+    if type(loss).for_targets is Loss.for_targets:  # no parameter is relative to the targets
+        return loss
+    return loss.for_targets(shares.gather(targets), shares.gather(weight))
 
 
 def fingerprint(array: Rows) -> str:
@@ -203,9 +258,11 @@ def _check_output_scale(network: ShiftedReLUNetwork) -> None:
         )
 
 
-def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[Rows, np.ndarray]:
+def _check_pair(
+    network, X, y, loss: Loss, what: str, any_norm: bool, *, may_be_empty: bool = False
+) -> tuple[Rows, np.ndarray]:
     X = network.check_rows(X, f"{what}X")
-    if len(X) == 0:
+    if len(X) == 0 and not may_be_empty:
         raise InputError(f"{what}X has no rows")
     norms = row_norms(X)
     off = np.flatnonzero(np.abs(norms - 1.0) > 1e-4)
@@ -214,6 +271,7 @@ def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[R
             f"rows of {what}X must have norm 1, row {off[0]} has {norms[off[0]]:.6g}; divide rows by their norm, use "
             f"the estimators (they do it), or pass any_norm=True"
         )
+    refuse_masked(f"{what}y", y)
     try:
         targets = np.asarray(y, np.float64)
     except (TypeError, ValueError):
@@ -233,25 +291,36 @@ def _check_pair(network, X, y, loss: Loss, what: str, any_norm: bool) -> tuple[R
 def _check_weight(sample_weight, n: int) -> np.ndarray:
     if sample_weight is None:
         return np.ones(n)
+    refuse_masked("sample_weight", sample_weight)
     try:
         weight = np.asarray(sample_weight, np.float64)
     except (TypeError, ValueError):
         raise InputError("sample_weight must hold numbers") from None
     if weight.shape != (n,):
         raise InputError(f"sample_weight must have shape ({n},), got {weight.shape}")
-    if not (np.isfinite(weight).all() and weight.min() >= 0 and weight.max() > 0):
-        raise InputError("sample_weight must be finite, at least 0, and not 0 everywhere")
+    if not (np.isfinite(weight).all() and weight.min() >= 0):
+        raise _invalid_weights()
     return weight
 
 
-def _weight_unit(weight: np.ndarray) -> float:
+def _invalid_weights() -> InputError:
+    return InputError("sample_weight must be finite, at least 0, and not 0 everywhere")
+
+
+def _mean_weight(weight: np.ndarray) -> tuple[float, float]:
+    """Return the largest weight, and the mean weight divided by it, since sums may overflow."""
+    largest = float(weight.max())
+    return largest, float(np.mean(weight / largest)) if largest else 0.0
+
+
+def _unit_of_mean(largest: float, mean: float) -> float:
     """Return the power of two nearest to the mean weight, or 1 if that is within 2^±16.
 
     Division by a power of two changes no digits unless numbers over- or underflow.
     """
-    largest = float(weight.max())
-    mean = largest * float(np.mean(weight / largest))
-    exponent = int(np.clip(np.round(np.log2(mean)), -1022, 1022))
+    if not largest:
+        return 1.0
+    exponent = int(np.clip(np.round(np.log2(largest * mean)), -1022, 1022))
     return 1.0 if abs(exponent) <= _UNSCALED_EXPONENT else float(np.ldexp(1.0, exponent))
 
 

@@ -105,9 +105,9 @@ def row_hashes(weights: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def combined_hash(hashes: np.ndarray, first: int, group: ProcessGroup) -> str:
-    """Return a hash of the rows of all workers in order, for any number of workers."""
-    placed = hashes * (2 * np.arange(first, first + len(hashes), dtype=np.uint64) + np.uint64(1))
+def combined_hash(hashes: np.ndarray, numbers: np.ndarray, group: ProcessGroup) -> str:
+    """Return a hash of the rows of all workers, given their ``numbers``, for any number of workers."""
+    placed = hashes * (2 * numbers.astype(np.uint64) + np.uint64(1))
     placed ^= placed >> np.uint64(31)
     low, high = placed & np.uint64(2**32 - 1), placed >> np.uint64(32)
     return f"{group.all_reduce_sum(int(high.sum())) % 2**32:08x}{group.all_reduce_sum(int(low.sum())) % 2**32:08x}"

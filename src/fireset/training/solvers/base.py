@@ -158,10 +158,6 @@ class Solver(ABC):
         """Return the memory that the solver needs besides the weights."""
         return 0.0
 
-    def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:  # noqa: ARG002
-        """Return the memory that the solver uses in addition if ``free`` bytes suffice for it."""
-        return 0.0
-
     # Checkpoints
 
     @property

@@ -32,6 +32,7 @@ import numpy as np
 from fireset._util.checks import is_number
 from fireset._util.errors import InputError
 from fireset._util.gaussian import upper_tail
+from fireset.distributed.agreement import raise_on_all_workers
 from fireset.engines.output_layer import output_layer_bytes
 from fireset.network import ShiftedReLUNetwork
 from fireset.theory.leave_one_out import LeaveOneOutFit, best_ridge
@@ -47,8 +48,6 @@ from fireset.training.solvers.linear_solver import (
     LinearSolver,
     Solution,
     divided,
-    kernel_bytes,
-    kernel_fits,
     partial_factor_bytes,
 )
 
@@ -205,9 +204,10 @@ class GaussNewton(Solver):
     def _choose_on_first_worker(self, choose: Callable[[], LeaveOneOutFit]) -> float:
         """Return the ridge that the first worker chooses, and store its leave-one-out error."""
         shared = np.zeros(2)
-        if self.run.group.rank == 0:
-            found = choose()
-            shared[:] = found.ridge, found.error
+        with raise_on_all_workers(self.run.group):
+            if self.run.group.rank == 0:
+                found = choose()
+                shared[:] = found.ridge, found.error
         self.run.group.broadcast(shared, source=0)
         self.leave_one_out_error = float(shared[1])
         return float(shared[0])
@@ -503,9 +503,6 @@ class GaussNewton(Solver):
             active += output_layer_bytes(network, pairs * upper_tail(network.threshold))
             active += 6.0 * network.output_weights.nbytes
         return 6.0 * network.weights.nbytes + partial_factor_bytes(n_samples) + active
-
-    def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:
-        return kernel_bytes(n_samples, network) if kernel_fits(n_samples, network, free) else 0.0
 
     # Checkpoints
 

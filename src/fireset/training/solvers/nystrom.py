@@ -36,6 +36,7 @@ import numpy as np
 from fireset._util.checks import whole_number
 from fireset._util.cholesky import cholesky_solve, cholesky_with_jitter
 from fireset._util.parallel import parallel_map
+from fireset.distributed.agreement import raise_on_all_workers
 from fireset.distributed.engine import sum_in_place, sum_over_workers
 from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.shard import NetworkShard
@@ -123,16 +124,18 @@ class NystromGaussNewton(GaussNewton):
         """Select independent centres on the first worker; the others need their numbers and the large directions."""
         group, drawn = self.run.group, len(self._drawn)
         found = np.zeros(drawn + 1, np.int64)
-        if group.rank == 0:
-            independent, self._factor = _independent(self._kernel.matrix)
-            found[0], found[1 : len(independent) + 1] = len(independent), independent
+        with raise_on_all_workers(group):
+            if group.rank == 0:
+                independent, self._factor = _independent(self._kernel.matrix)
+                found[0], found[1 : len(independent) + 1] = len(independent), independent
         group.broadcast(found, source=0)
         self._independent = found[1 : found[0] + 1]
         self._kernel.keep(self._independent)
         self._directions = np.zeros((found[0], min(_LARGE_DIRECTIONS, found[0])))
         if found[0]:
-            if group.rank == 0:
-                self._directions[:] = _large_directions(self._kernel.matrix)
+            with raise_on_all_workers(group):
+                if group.rank == 0:
+                    self._directions[:] = _large_directions(self._kernel.matrix)
             group.broadcast(self._directions, source=0)
 
     def _at_centres(self, own: np.ndarray) -> np.ndarray:
@@ -201,8 +204,9 @@ class NystromGaussNewton(GaussNewton):
         gradient += ridge * self._centre_engine.jacobian_product(displacement)
         # γ, the change of the outputs of the centres, and the predicted reduction
         solution = np.empty((2 * self.n_centres + 1, gradient.shape[1]))
-        if run.group.rank == 0:
-            self._solve_systems(gradient, ridge, solution)
+        with raise_on_all_workers(run.group):
+            if run.group.rank == 0:
+                self._solve_systems(gradient, ridge, solution)
         run.group.broadcast(solution, source=0)
         coefficients, change = solution[: self.n_centres], solution[self.n_centres : -1]
         reduction = float(solution[-1].sum())
@@ -283,8 +287,9 @@ class NystromGaussNewton(GaussNewton):
             self._systems = []  # frees the memory of the old ones first
             for gram in grams:
                 gram.add_workers(group)
-            if group.rank == 0:
-                self._systems = [_System(gram.total(), self._factor) for gram in grams]
+            with raise_on_all_workers(group):
+                if group.rank == 0:
+                    self._systems = [_System(gram.total(), self._factor) for gram in grams]
             self._system_roots = roots
         if coupled is not None:
             return coupled
@@ -325,9 +330,6 @@ class NystromGaussNewton(GaussNewton):
         block = 3.0 * min(BLOCK_ROWS, n_samples) * count * network.dtype.itemsize
         double = 3.0 * 8 * network.weights.size  # a copy of the weights, a displacement or step
         return 6.0 * network.weights.nbytes + double + count * network.width + matrices + block
-
-    def spare_bytes(self, network: ShiftedReLUNetwork, n_samples: int, free: float) -> float:  # noqa: ARG002
-        return 0.0
 
     def drop_caches(self) -> None:
         super().drop_caches()

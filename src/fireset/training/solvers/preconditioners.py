@@ -15,6 +15,7 @@ import numpy as np
 from fireset._util.cholesky import cholesky_solve, cholesky_with_jitter
 from fireset._util.parallel import parallel_map, ranges
 from fireset._util.rounding import row_norms
+from fireset.distributed.agreement import raise_on_all_workers
 from fireset.distributed.process_group import ProcessGroup
 from fireset.distributed.row_shares import RowShares
 from fireset.engines.base import Engine
@@ -126,18 +127,9 @@ def whole_preconditioner(
     if shares.group.size == 1:
         return CholeskyPreconditioner(kernel, roots, shift)
     gathered = shares.gather(roots)
-    made, error = None, ""
-    if len(kernel):
-        try:
-            made = CholeskyPreconditioner(kernel, gathered, shift)
-        except FloatingPointError as failure:
-            error = str(failure)
-    # Every group with the same neurons or rows contains a worker that has received the error, one exchange later.
-    for group in (shares.group, neuron_group):
-        if not group.all_true(not error):
-            error = error or "the first worker could not factor the kernel"
-    if error:
-        raise FloatingPointError(error)
+    # Every group with the same rows contains a worker that has received an error of the first.
+    with raise_on_all_workers(neuron_group), raise_on_all_workers(shares.group):
+        made = CholeskyPreconditioner(kernel, gathered, shift) if len(kernel) else None
     return GatheredPreconditioner(made, shares)
 
 
@@ -223,10 +215,14 @@ class PartialCholeskyPreconditioner:
             found = gained / len(chosen)
             done += added
         self.rank = done
-        if not leads:
-            return
-        self._F = F[: max(done, 1)]  # without pivots a row of zeros: only ρ remains
-        inner = shares.sum(_inner_products(self._F))
+        with raise_on_all_workers(shares.group), raise_on_all_workers(group):
+            if leads:
+                self._factor(F[: max(done, 1)], shift)  # without pivots a row of zeros: only ρ remains
+
+    def _factor(self, F: np.ndarray, shift: float) -> None:
+        """Choose ρ, and factor the inner products of F (k, n_j) and ρ."""
+        self._F = F
+        inner = self._shares.sum(_inner_products(F))
         values = np.linalg.eigvalsh(inner)
         left_out = max(0.0, float(np.quantile(values, _OMITTED_QUANTILE)))
         # With a smaller shift, the rounding of F Fᵀ v would dominate the difference in ``apply``.
