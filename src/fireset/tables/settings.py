@@ -4,7 +4,7 @@ The kernel of the infinitely wide network has a closed form (``theory/kernel_fun
 costs one factorization (``theory/leave_one_out.py``). Settings are chosen on up to ``MAX_ROWS`` rows:
 
 1. Bias, share of the output layer and ridge by leave-one-out, all columns alike. The squared norm (``radius.py``)
-   becomes a further column if it reduces the leave-one-out errors by more than four standard errors of the difference.
+   becomes a further column if it reduces the squared leave-one-out errors by a tenth and by four standard errors.
 2. Metrics (``metric.py``) depend on the targets, so that leave-one-out on the same rows is optimistic. Therefore rows
    are divided into folds. Without one fold, a diagonal and a full metric are learned in up to eight rounds each, and
    the rows of the fold measure the loss after each round. Rounds end early if they no longer reduce it. A second set of
@@ -53,7 +53,8 @@ _MIN_ROUNDS_GAIN = 0.01  # relative reduction of the loss by two rounds below wh
 _MIN_TWO_FOLD_ROWS = 1500  # fewer rows are divided into three folds
 _DROP_ERRORS = 2.5  # standard errors by which a candidate is worse than the best of the first fold
 _PIECES_ERRORS = 1.0  # standard errors by which pieces must be better
-_RADIUS_ERRORS = 4.0  # standard errors by which the squared norm must be better
+_RADIUS_ERRORS = 4.0  # standard errors by which the squared norm must be better,
+_MIN_RADIUS_GAIN = 0.1  # and relative reduction of the squared errors; 0.07 for circles in a plane, of no use
 _TEMPERATURE = 0.5  # standard errors
 _MIN_WEIGHT = 1e-3
 _SLOPES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of softmax, for the log loss of scores
@@ -319,7 +320,8 @@ class _Choice:
         losses = [
             some.weight * (each.errors**2).sum(axis=1) for each in (found, other.leave_one_out(point.ridge_index))
         ]
-        if not _gap(*losses) > _RADIUS_ERRORS:
+        enough = losses[1].mean() < (1.0 - _MIN_RADIUS_GAIN) * losses[0].mean()
+        if not enough or not _gap(*losses) > _RADIUS_ERRORS:
             return
         self.radius = radius
         with_radius = radius.append_to(sample.Z)
