@@ -160,6 +160,23 @@ def test_predictions_in_blocks_are_those_of_the_table_read_at_once(tmp_path, in_
     assert summary["rows"] == 2 * ROWS
 
 
+def test_warnings_about_many_blocks_are_few_and_name_rows(tmp_path, in_blocks):  # noqa: ARG001
+    out = tmp_path / "m.safetensors"
+    train(written(tmp_path, ".parquet", table()), out=out)
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for number in range(9):
+        table(20).with_columns(color=pl.lit(f"new{number}")).write_csv(folder / f"{number}.csv")
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        predict_table(out, folder, proba=False)
+    texts = [str(one.message) for one in given]
+    assert len(texts) == 4
+    assert "1 of 2.csv" in texts[2]
+    assert "'new2'" in texts[2]
+    assert "6 " in texts[3]
+
+
 def test_a_bad_cell_to_predict_is_refused_with_row_and_file(tmp_path, in_blocks):  # noqa: ARG001
     out = tmp_path / "m.safetensors"
     train(written(tmp_path, ".parquet", table()), out=out)

@@ -208,3 +208,32 @@ def test_objects_are_refused_by_model_files(name, tmp_path):
 def _saved(model, folder):
     fireset.save(model, folder / "model")
     return folder / "model"
+
+
+def _outputs_of(model, folder) -> list[np.ndarray]:
+    """Predictions of a model, of its copies and of its ONNX graph."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    fireset.save(model, folder / "model.safetensors")
+    copies = [model, fireset.load(folder / "model.safetensors"), pickle.loads(pickle.dumps(model))]
+    found = [each.predict_proba(X) if hasattr(each, "classes_") else each.predict(X) for each in copies]
+    graph = onnxruntime.InferenceSession(model.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
+    return [*found, graph.run(None, {"X": X})[-1]]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("squared_error", "poisson"), ("poisson", "absolute_error"), ("squared_error", "log_loss")]
+)
+def test_a_loss_that_is_set_after_the_fit_applies_to_the_next_fit(tmp_path, first, then):
+    classifies = "log_loss" in (first, then)
+    estimator = (ShiftedReLUClassifier if classifies else ShiftedReLURegressor)(loss=first, **SMALL)
+    y = LABELS if classifies else Y
+    before = _outputs_of(estimator.fit(X, y), tmp_path)
+    score = estimator.score(X, y)
+    estimator.set_params(loss=then)
+    for found, expected in zip(_outputs_of(estimator, tmp_path), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert estimator.score(X, y) == score
+    again = (ShiftedReLUClassifier if classifies else ShiftedReLURegressor)(loss=then, **SMALL).fit(X, y)
+    expected = _outputs_of(again, tmp_path)
+    for found, other in zip(_outputs_of(estimator.fit(X, y), tmp_path), expected, strict=True):
+        np.testing.assert_array_equal(found, other)

@@ -27,8 +27,7 @@ def is_number(value: Any) -> bool:
 
 
 def refuse_masked(name: str, values: Any) -> None:
-    """Raise an InputError for a NumPy array with masked entries: converted, it would have the numbers below them."""
+    """Raise an InputError for a masked array with masked entries: converted, it would have the numbers below them."""
     if isinstance(values, np.ma.MaskedArray) and (count := int(np.ma.getmaskarray(values).sum())):
-        raise InputError(
-            f"`{name}` must not be masked, got {count} masked entries; use numpy.ma.filled({name}, numpy.nan)"
-        )
+        remedy = f"use numpy.ma.filled({name}, numpy.nan), or leave these rows out"
+        raise InputError(f"`{name}` must not be masked, got {count} masked entries; {remedy}")

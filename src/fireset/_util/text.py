@@ -15,14 +15,14 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def significant(value: float, digits: int = 3) -> str:
+def significant(value: float) -> str:
     """Format a number with three significant digits: 29,900, 11.8, 0.00123, 1.2e-07."""
     if not isfinite(value) or value == 0:
         return f"{value:g}"
     if not 1e-4 <= abs(value) < 1e15:
-        return f"{value:.{digits}g}"
-    value = round(value, digits - 1 - floor(log10(abs(value))))
-    places = max(0, digits - 1 - floor(log10(abs(value))))
+        return f"{value:.3g}"
+    value = round(value, 2 - floor(log10(abs(value))))
+    places = max(0, 2 - floor(log10(abs(value))))
     return f"{value:,.{places}f}"
 
 

@@ -24,6 +24,7 @@ from fireset.tables.cells import (
     refuse_missing,
     refuse_type,
 )
+from fireset.tables.encoded_blocks import warn_of_blocks
 from fireset.tables.large_problem import needs_blocks
 from fireset.tables.reader import read_cells
 from fireset.tables.row_source import RowSource
@@ -81,13 +82,18 @@ def _predict_blocks(
     import polars as pl
 
     others = [name for name in dict.fromkeys(names) if name in source.columns]
-    frames, predictions, chances = [], [], []
+    frames, predictions, chances, messages = [], [], [], []
     for block in source.blocks():
-        with named_rows(lambda position, block=block: source.row_name(block.start + position)):
+        with (
+            named_rows(lambda position, block=block: source.row_name(block.start + position)),
+            warnings.catch_warnings(record=True, action="always") as given,
+        ):
             found = _predict_rows(model, block.frame, proba=proba)
+        messages += [f"from row {source.row_name(block.start)}: {warning.message}" for warning in given]
         frames.append(block.frame.select(others))
         predictions.append(found[0])
         chances.append(found[1])
+    warn_of_blocks(messages)
     return pl.concat(frames, how="vertical_relaxed"), np.concatenate(predictions), np.concatenate(chances)
 
 

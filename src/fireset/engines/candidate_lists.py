@@ -243,7 +243,9 @@ class CandidateLists:
         It has space for all their candidates and one more.
         """
         is_whole = len(neurons) == span[1] - span[0]
-        needed = int(self.counts[slice(*span) if is_whole else neurons].sum(dtype=np.int64)) + 1
+        # Capacities bound the lengths and are contiguous; lists that were made completely have no capacities.
+        lengths = self.capacities if self._listed is None else self.counts
+        needed = int(lengths[slice(*span) if is_whole else neurons].sum(dtype=np.int64)) + 1
         if span not in self._active or len(self._active[span]) < needed:
             self._active[span] = np.empty(needed + needed // 4, np.int32)  # pages take memory only once written
         return self._active[span]

@@ -123,6 +123,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     encoder_: TableEncoder
     _by_name: bool  # whether fit received a table with column names
     _batch_rate: BatchRate | None
+    _fitted_with: str | Loss  # the parameter ``loss`` of the last fit
     network_: ShiftedReLUNetwork  # on several workers a NetworkShard with the same methods
 
     def __sklearn_tags__(self):
@@ -305,6 +306,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         )
         self.n_iter_ = 0
         self._batch_rate = None
+        self._fitted_with = self.loss
         if on_centres and choose and self.bias == "auto" and not is_sparse(Z):
             bias = self._choose_bias_on_first_worker(Z, targets, weight)
             self.settings_, self.sphere_ = replace(self.settings_, bias=bias), replace(self.sphere_, bias=bias)
@@ -536,6 +538,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
                 own_rows=own_rows,
                 **limits,
             )
+        self._fitted_with = self.loss
         self.n_iter_ += len(self.result_.history) - 1
         if self.result_.stop_reason is StopReason.INTERRUPTED:
             warnings.warn(f"interrupted after {self.n_iter_} iterations; the best network is kept", stacklevel=3)
@@ -559,6 +562,11 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
     def _constant_outputs(self, targets: np.ndarray, weight: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Outputs of the best constant prediction, in the shape of ``targets``: standardized targets have it at 0."""
         return np.zeros_like(targets)
+
+    @property
+    def _fitted_loss(self) -> Loss:
+        """The loss of the last fit, by which outputs become predictions, whatever ``set_params`` has changed since."""
+        return get_loss(self._fitted_with)
 
     def _plain_settings(self) -> dict[str, Any]:
         """Return the settings that must be the same when a run is resumed, as numbers and text."""
@@ -626,6 +634,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         else:
             trainer.use_rows(rows, targets, sample_weight=weight)
         self.result_ = result = trainer.run()
+        self._fitted_with = self.loss
         self.n_iter_ += 1
         self.training_rows_ = np.arange(rows.shape[0])
         # After a step that was taken back the step size is chosen again.

@@ -354,7 +354,7 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
         return self.classes_[(scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)]
 
     def _probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        loss = get_loss(self.loss)
+        loss = self._fitted_loss
         if loss.calibrates_classes:
             return self.calibration_(self._scores(outputs))
         p = loss.probabilities(outputs)

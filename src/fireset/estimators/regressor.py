@@ -289,8 +289,9 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         Sorting keeps them from crossing, and never makes the pinball loss larger (Chernozhukov, Fernández-Val and
         Galichon, "Quantile and Probability Curves Without Crossing", 2010).
         """
-        loss = get_loss(self.loss)
-        predictions = loss.predictions(self._outputs(X)) * self.target_scale_ + self.target_mean_
+        outputs = self._outputs(X)
+        loss = self._fitted_loss
+        predictions = loss.predictions(outputs) * self.target_scale_ + self.target_mean_
         if loss.sorts_outputs:
             return np.sort(predictions, axis=1)
         return predictions if self._many_targets or loss.outputs_per_target > 1 else predictions[:, 0]
@@ -308,7 +309,8 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
         -------
         float
         """
-        return get_loss(self.loss).score(y, self.predict(X), sample_weight)
+        predictions = self.predict(X)
+        return self._fitted_loss.score(y, predictions, sample_weight)
 
     def _checked(self, X, y, sample_weight, *, reset: bool):
         check_task(self.loss, "regression")

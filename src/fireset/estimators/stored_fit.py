@@ -39,7 +39,7 @@ def store(estimator: Estimator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the description and the arrays of a fitted estimator, without its network."""
     rate = estimator._batch_rate
     description: dict[str, Any] = {
-        "parameters": stored_parameters(estimator.get_params()),
+        "parameters": stored_parameters(estimator.get_params() | {"loss": estimator._fitted_with}),
         "encoder": estimator.encoder_.to_dict(),
         **_columns_in_order(estimator),
         "sphere": {"typical": estimator.sphere_.typical, "bias": estimator.sphere_.bias},
@@ -93,6 +93,7 @@ def restore(
         estimator.offset_ = _numbers(arrays["offset"], outputs)
         estimator.mixing_ = _mixing(arrays, outputs)
     estimator.network_ = network
+    estimator._fitted_with = estimator.loss
     estimator.sphere_ = sphere
     estimator.encoder_ = encoder
     _restore_columns(estimator, description)

@@ -20,7 +20,7 @@ from fireset.kernels.allocation import new_array, zero_array
 from fireset.kernels.compiling import inlined, internal, strict, vectorized
 from fireset.kernels.firing import decide
 from fireset.kernels.prefetching import AHEAD, prefetch, prefetch_end
-from fireset.kernels.rows import add_to_rows, lanes_of
+from fireset.kernels.rows import ROWS_AT_ONCE, add_to_rows
 from fireset.kernels.sparse_rows import add_listed_rows, list_dots, neuron_weights, row_dot
 from fireset.kernels.steps import take_step
 
@@ -73,12 +73,10 @@ def forward(rows, W, output_weights, threshold, lists, certificates, active, sum
     """
     starts, counts, samples, references, prefix_lengths, next_references, active_starts, active_counts = lists
     radii, drifts, bands = certificates
-    lanes = lanes_of(W)
     zero = threshold - threshold
     padded = zero_array(rows.shape[1], W.dtype)
     output_row = zero_array(1 if sums.ndim == 1 else sums.shape[1], W.dtype)
-    excess = new_array(rows.shape[0] + lanes, W.dtype)
-    padded_ids = new_array(lanes, np.int32)
+    excess = new_array(rows.shape[0] + ROWS_AT_ONCE, W.dtype)
     tested = 0
     place = np.uint64(0)  # in ``active``; for a signed index numba adds a check whether it is negative
     violated = -1
@@ -102,7 +100,7 @@ def forward(rows, W, output_weights, threshold, lists, certificates, active, sum
                 active_counts[r] = 0
             continue
         w = neuron_weights(rows, W, r, padded)
-        list_dots(rows, samples, start, k, w, threshold, excess, padded_ids)
+        list_dots(rows, samples, start, k, w, threshold, excess)
         band = bands[r]
         if band >= zero:
             for p in range(k):
@@ -146,8 +144,7 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
     rate, momentum, nesterov = rule
     gradient = new_array(rows.shape[1], W.dtype)
     output_row = zero_array(1 if residual.ndim == 1 else residual.shape[1], W.dtype)
-    coefficients = new_array(rows.shape[0] + lanes_of(output_weights), W.dtype)
-    padded_ids = new_array(lanes_of(output_weights), np.int32)
+    coefficients = new_array(rows.shape[0] + ROWS_AT_ONCE, W.dtype)
     has_velocity = V.shape[0] > 0
     for position in range(neurons.size):
         _prefetch_neuron(neurons, position, active_counts, W, output_weights)
@@ -171,7 +168,6 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
             count,
             output_row,
             coefficients,
-            padded_ids,
             gradient,
         )
         speeds[r] = take_step(W, V, r, gradient, rate, momentum, nesterov)
@@ -182,8 +178,7 @@ def add_gradients(rows, output_weights, residual, lists, active, near_misses, gr
     """Add the part of one block of samples in G_r to ``gradients[k]``, r = ``neurons[k]``: half of ``backward``."""
     prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
     output_row = zero_array(1 if residual.ndim == 1 else residual.shape[1], output_weights.dtype)
-    coefficients = new_array(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
-    padded_ids = new_array(lanes_of(output_weights), np.int32)
+    coefficients = new_array(rows.shape[0] + ROWS_AT_ONCE, output_weights.dtype)
     for k in range(neurons.size):
         r = neurons[k]
         count = active_counts[r]
@@ -200,7 +195,6 @@ def add_gradients(rows, output_weights, residual, lists, active, near_misses, gr
                 count,
                 output_row,
                 coefficients,
-                padded_ids,
                 gradient,
             )
 
@@ -271,17 +265,14 @@ def tangent(rows, output_weights, direction, lists, active, sums, neurons):
     active_starts, active_counts = lists.active_starts, lists.active_counts
     linear = new_array(rows.shape[1], output_weights.dtype)
     output_row = zero_array(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
-    values = new_array(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
-    padded_ids = new_array(lanes_of(output_weights), np.int32)
+    values = new_array(rows.shape[0] + ROWS_AT_ONCE, output_weights.dtype)
     for r in neurons:
         count = active_counts[r]
         if count > 0:
             linear[:] = 0
             start = active_starts[r]
-            _add_gradient(
-                rows, output_weights, direction, r, active, start, count, output_row, values, padded_ids, linear
-            )
-            _spread_linear(rows, output_weights, r, linear, active, start, count, output_row, values, padded_ids, sums)
+            _add_gradient(rows, output_weights, direction, r, active, start, count, output_row, values, linear)
+            _spread_linear(rows, output_weights, r, linear, active, start, count, output_row, values, sums)
 
 
 @vectorized
@@ -293,23 +284,20 @@ def spread_linear(rows, output_weights, linear, lists, active, sums, neurons):
     active_starts, active_counts = lists.active_starts, lists.active_counts
     own = new_array(rows.shape[1], output_weights.dtype)
     output_row = zero_array(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
-    values = new_array(rows.shape[0] + lanes_of(output_weights), output_weights.dtype)
-    padded_ids = new_array(lanes_of(output_weights), np.int32)
+    values = new_array(rows.shape[0] + ROWS_AT_ONCE, output_weights.dtype)
     for k in range(neurons.size):
         r = neurons[k]
         count = active_counts[r]
         if count > 0:
             for j in range(rows.shape[1]):
                 own[j] = linear[k, j]
-            _spread_linear(
-                rows, output_weights, r, own, active, active_starts[r], count, output_row, values, padded_ids, sums
-            )
+            _spread_linear(rows, output_weights, r, own, active, active_starts[r], count, output_row, values, sums)
 
 
 @inlined
-def _spread_linear(rows, output_weights, r, linear, active, start, count, output_row, values, padded_ids, sums):
+def _spread_linear(rows, output_weights, r, linear, active, start, count, output_row, values, sums):
     """Add a_rc ⟨linear, x_i⟩ to ``sums`` for i in ``active[start : start + count]``; other arguments are scratch."""
-    list_dots(rows, active, start, count, linear, linear.dtype.type(0), values, padded_ids)
+    list_dots(rows, active, start, count, linear, linear.dtype.type(0), values)
     if sums.ndim == 1:
         output_weight = output_weights[r, 0]
         first = np.uint64(start)
@@ -322,12 +310,10 @@ def _spread_linear(rows, output_weights, r, linear, active, start, count, output
 
 
 @inlined
-def _add_gradient(
-    rows, output_weights, residual, r, active, start, count, output_row, coefficients, padded_ids, gradient
-):
+def _add_gradient(rows, output_weights, residual, r, active, start, count, output_row, coefficients, gradient):
     """Add Σ_i (Σ_c a_rc residual_ic) x_i over i in ``active[start : start + count]`` to ``gradient``.
 
-    ``output_row``, ``coefficients`` and ``padded_ids`` are scratch.
+    ``output_row`` and ``coefficients`` are scratch.
     """
     if residual.ndim == 1:
         output_weight = output_weights[r, 0]
@@ -337,7 +323,7 @@ def _add_gradient(
     else:
         for c in range(output_weights.shape[1]):
             output_row[c] = output_weights[r, c]
-        list_dots(residual, active, start, count, output_row, output_weights.dtype.type(0), coefficients, padded_ids)
+        list_dots(residual, active, start, count, output_row, output_weights.dtype.type(0), coefficients)
     add_listed_rows(rows, active, start, count, coefficients, gradient)
 
 

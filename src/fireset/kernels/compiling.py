@@ -36,6 +36,7 @@ from typing import Any, Literal
 import numba.core.config
 from llvmlite.binding import Linkage, get_host_cpu_name
 from numba import _dynfunc  # pyright: ignore[reportAttributeAccessIssue] - compiled
+from numba.core import ir
 from numba.core.caching import FunctionCache, IndexDataCacheFile, InTreeCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -317,6 +318,30 @@ class _InternalLibrary(_KernelLibrary):
         self._finalized = True
 
 
+# Expressions whose arrays and tuples borrow the references of their operands.
+_BORROWING = {"build_tuple", "cast", "exhaust_iter", "getattr", "getitem", "phi", "static_getitem"}
+
+
+def _makes_references(state: Any) -> bool:
+    """Return whether a function makes a reference to an array: returns one, gets one from a call, or copies one.
+
+    Any other function only borrows arrays, which its caller keeps alive, and need not count references. To count those
+    of five arguments takes 50 ns, as long as 16 inner products of 64 coordinates.
+    """
+
+    def counted(kind: Any) -> bool:
+        return state.targetctx.data_model_manager[kind].contains_nrt_meminfo()
+
+    def makes_reference(line: Any) -> bool:
+        if isinstance(line, ir.SetItem | ir.StaticSetItem):
+            return counted(state.typemap[line.value.name])
+        value = line.value if isinstance(line, ir.Assign) else None
+        return isinstance(value, ir.Expr) and value.op not in _BORROWING and counted(state.typemap[line.target.name])
+
+    lines = (line for block in state.func_ir.blocks.values() for line in block.body)
+    return counted(state.return_type) or any(makes_reference(line) for line in lines)
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _InternalLowering(NativeLowering):
     """Generate LLVM code without machine code and without functions that can be called from Python or C."""
@@ -326,6 +351,8 @@ class _InternalLowering(NativeLowering):
     def run_pass(self, state: Any) -> Literal[True]:
         flags = state.flags = state.flags.copy()
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        if not _makes_references(state):  # the option ``_nrt`` of numba is read before types are known
+            state.targetctx = state.targetctx.subtarget(enable_nrt=False)
         super().run_pass(state)
         # A key for numba's table of functions. A call from Python raises TypeError.
         refuse = ctypes.cast(ctypes.pythonapi.PyErr_BadArgument, ctypes.c_void_p).value

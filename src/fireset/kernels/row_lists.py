@@ -13,7 +13,8 @@ import numpy as np
 
 from fireset.kernels.compiling import inlined, strict_internal, vectorized
 from fireset.kernels.firing import deciding_dot
-from fireset.kernels.rows import add_rows, add_to_rows, dots, lanes_of
+from fireset.kernels.rows import ROWS_AT_ONCE, add_rows, add_to_rows
+from fireset.kernels.sparse_rows import list_dots
 from fireset.kernels.steps import take_step
 
 LEVELS = 4  # distances below the threshold that lists distinguish
@@ -106,10 +107,8 @@ def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, 
     ids, starts, cuts = lists
     active_ids, ends, values = active
     zero = threshold - threshold
-    lanes = lanes_of(W)
-    excess = np.empty(block + lanes, W.dtype)
+    excess = np.empty(block + ROWS_AT_ONCE, W.dtype)
     far, skipped = np.empty(block, np.int16), np.zeros(block, np.uint8)
-    padded_ids = np.empty(lanes, np.int16)
     tested, place = 0, np.uint64(0)  # for a signed index numba adds a check whether it is negative
     for q in range(lo, hi):
         first, stop = q * block, min((q + 1) * block, W.shape[0])
@@ -125,7 +124,7 @@ def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, 
             x = X[rows[k]]
             begin = starts[rows[k]] + cuts[rows[k], LEVELS * q]
             count = starts[rows[k]] + cuts[rows[k], LEVELS * q + level + 1] - begin
-            _excesses(Wq, ids, begin, count, x, threshold, band, excess, padded_ids)
+            _excesses(Wq, ids, begin, count, x, threshold, band, excess)
             if n_far > 0:
                 for p in range(count):
                     if skipped[ids[begin + p]] != 0:
@@ -133,7 +132,7 @@ def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, 
             place = _collect(ids, begin, count, excess, own_outputs, active_ids, values, place, sums, k)
             tested += count
             if n_far > 0:
-                _excesses(Wq, far, 0, n_far, x, threshold, band, excess, padded_ids)
+                _excesses(Wq, far, 0, n_far, x, threshold, band, excess)
                 place = _collect(far, 0, n_far, excess, own_outputs, active_ids, values, place, sums, k)
                 tested += n_far
             ends[q - lo, k + 1] = place
@@ -141,9 +140,9 @@ def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, 
 
 
 @inlined
-def _excesses(W, ids, begin, count, x, threshold, band, excess, padded_ids):
+def _excesses(W, ids, begin, count, x, threshold, band, excess):
     """Compute ``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p < ``count``, decided within the band."""
-    _rounded_excesses(W, ids, begin, count, x, threshold, excess, padded_ids)
+    list_dots(W, ids, begin, count, x, threshold, excess)
     if band >= threshold - threshold:
         for p in range(count):
             if not abs(excess[p]) > band:  # also true for the NaN of a sum that overflowed
@@ -178,24 +177,6 @@ def _collect(ids, begin, count, excess, outputs, active, values, place, sums, k)
             for c in range(outputs.shape[1]):
                 sums[k, c] += outputs[r, np.uint64(c)] * excess[p]
     return place
-
-
-@inlined
-def _rounded_excesses(W, ids, begin, count, x, threshold, excess, padded_ids):
-    """Compute ``excess[p] = ⟨w, x⟩ − b`` for the neurons ``ids[begin + p]``, p < ``count``, up to rounding.
-
-    ``padded_ids`` is scratch; ``excess`` has at least ``lanes_of(W)`` entries.
-    """
-    lanes = lanes_of(W)
-    if count >= lanes:
-        for p in range(0, count - lanes + 1, lanes):
-            dots(W, ids, begin + p, x, threshold, excess, p)
-        # the last ones, overlapping the previous call
-        dots(W, ids, begin + count - lanes, x, threshold, excess, count - lanes)
-    elif count > 0:
-        for p in range(lanes):
-            padded_ids[p] = ids[begin + min(p, count - 1)]
-        dots(W, padded_ids, 0, x, threshold, excess, 0)
 
 
 @vectorized

@@ -2,8 +2,8 @@
 
 Most of the time of a gradient step is spent here: on inner products of one neuron with its samples, and on weighted
 sums of those samples. LLVM compiles plain loops to slower code. It adds up the lanes of each inner product separately,
-although those of ``lanes_of`` inner products can be added up together at the cost of two. It also writes the weighted
-sum to memory after every few rows instead of keeping it in registers.
+although those of ``ROWS_AT_ONCE`` inner products can be added up together at the cost of two. It also writes the
+weighted sum to memory after every few rows instead of keeping it in registers.
 
 Rows must have the layout of ``fireset._util.aligned.aligned_rows``: whole vectors, each within a cache line. Vectors
 that straddle cache lines made passes over short rows a third slower. Arguments are not checked.
@@ -19,34 +19,25 @@ from numba.core import cgutils
 from fireset.kernels.masks import intrinsic, load_columns, splat
 
 _REGISTER_BYTES = 64 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 32
+ROWS_AT_ONCE = 4  # inner products; lists are short, and with 8 or 16 more of them would be computed in vain
 _CHUNKS = ((4, 2), (2, 4), (1, 4))  # (vectors of the sum in registers, rows that are processed at once)
 
 
 @intrinsic
-def lanes_of(typing_context, rows):  # noqa: ARG001 - numba's form of an intrinsic
-    """Return how many numbers of the type of ``rows`` fit into a register; ``dots`` processes as many rows."""
+def dots(typing_context, rows, ids, start, last, w, threshold, excess, place):  # noqa: ARG001
+    """Compute ``excess[place + k] = ⟨w, rows[ids[start + k]]⟩ − threshold`` for k < ``ROWS_AT_ONCE``.
 
-    def generate(context, builder, signature, arguments):  # noqa: ARG001
-        return ir.Constant(ir.IntType(64), _lanes(rows.dtype))
-
-    return types.int64(rows), generate
-
-
-@intrinsic
-def dots(typing_context, rows, ids, start, w, threshold, excess, place):  # noqa: ARG001
-    """Compute ``excess[place + k] = ⟨w, rows[ids[start + k]]⟩ − threshold`` for k < ``lanes_of(rows)``.
-
-    ``w`` has the length of a row. Cost O(lanes · d).
+    From k = ``last`` on, all rows are ``ids[start + last]``. ``w`` has the length of a row. Cost O(d).
     """
     lanes = _lanes(rows.dtype)
 
     def generate(context, builder, signature, arguments):
-        rows_type, ids_type, _, w_type, _, excess_type, _ = signature.args
-        rows, ids, start, w, threshold, excess, place = arguments
-        length, pointers = _pointers(context, builder, rows_type, rows, ids_type, ids, start, lanes)
-        w = context.make_array(w_type)(context, builder, w).data
+        rows_type, ids_type, *_, excess_type, _ = signature.args
+        rows, ids, start, last, w, threshold, excess, place = arguments
+        length, pointers = _pointers(context, builder, rows_type, rows, ids_type, ids, start, last)
+        w = context.make_array(signature.args[4])(context, builder, w).data
         zero = ir.Constant(ir.VectorType(context.get_value_type(rows_type.dtype), lanes), None)
-        totals = [cgutils.alloca_once_value(builder, zero) for _ in range(lanes)]
+        totals = [cgutils.alloca_once_value(builder, zero) for _ in pointers]
         for total in totals:
             builder.store(zero, total)
         with _steps(builder, length, lanes) as j:
@@ -56,10 +47,10 @@ def dots(typing_context, rows, ids, start, w, threshold, excess, place):  # noqa
                 builder.store(_fused(builder, factors, numbers, builder.load(total)), total)
         sums = _row_sums(builder, [builder.load(total) for total in totals])
         target = cgutils.gep(builder, context.make_array(excess_type)(context, builder, excess).data, place)
-        _store(builder, builder.fsub(sums, splat(builder, threshold, lanes)), target, rows_type.dtype)
+        _store(builder, builder.fsub(sums, splat(builder, threshold, ROWS_AT_ONCE)), target, rows_type.dtype)
         return context.get_dummy_value()
 
-    kind = types.none(rows, ids, types.intp, w, rows.dtype, excess, types.intp)
+    kind = types.none(rows, ids, types.intp, types.intp, w, rows.dtype, excess, types.intp)
     return kind, generate
 
 
@@ -183,14 +174,16 @@ def _steps(builder, stop, step: int):
         yield index
 
 
-def _pointers(context, builder, rows_type, rows, ids_type, ids, start, count: int):
-    """Return the length of a row, and pointers to the rows ``ids[start]`` … ``ids[start + count − 1]``."""
+def _pointers(context, builder, rows_type, rows, ids_type, ids, start, last):
+    """Return the length of a row, and pointers to the rows ``ids[start + min(k, last)]`` for k < ``ROWS_AT_ONCE``."""
     array = context.make_array(rows_type)(context, builder, rows)
     length = cgutils.unpack_tuple(builder, array.shape)[1]
     ids = cgutils.gep(builder, context.make_array(ids_type)(context, builder, ids).data, start)
     pointers = []
-    for k in range(count):
-        row = builder.sext(builder.load(cgutils.gep(builder, ids, k)), length.type)
+    for k in range(ROWS_AT_ONCE):
+        wanted = ir.Constant(last.type, k)
+        position = builder.select(builder.icmp_signed("<", wanted, last), wanted, last) if k else wanted
+        row = builder.sext(builder.load(cgutils.gep(builder, ids, position)), length.type)
         pointers.append(cgutils.gep(builder, array.data, builder.mul(row, length)))
     return length, pointers
 
@@ -201,22 +194,22 @@ def _fused(builder, a, b, c):
 
 
 def _row_sums(builder, vectors):
-    """Return a vector whose lane k is the sum of all lanes of ``vectors[k]``; there are as many vectors as lanes.
+    """Return a vector whose lane k is the sum of all lanes of ``vectors[k]``, of which there is a power of two.
 
-    Two vectors at a time are folded into one with half of the lanes of each; after log₂ rounds one lane of each is
-    left.
+    Two vectors at a time are folded into one with half of the lanes of each, at last the halves of the only one.
     """
-    lanes = len(vectors)
-    block = lanes
-    while len(vectors) > 1:
+    block = vectors[0].type.count
+    while block > 1:
         half = block // 2
-        firsts = [base + lane for base in range(0, 2 * lanes, block) for lane in range(half)]
-        low, high = _indices(firsts), _indices([lane + half for lane in firsts])
-        vectors = [
-            builder.fadd(builder.shuffle_vector(a, b, low), builder.shuffle_vector(a, b, high))
-            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-        ]
-        block = half
+        pairs = list(zip(vectors[::2], vectors[1::2], strict=True)) if len(vectors) > 1 else [(vectors[0], None)]
+        folded = []
+        for a, b in pairs:
+            width = a.type.count * (1 if b is None else 2)
+            firsts = [base + lane for base in range(0, width, block) for lane in range(half)]
+            low, high = _indices(firsts), _indices([lane + half for lane in firsts])
+            other = a if b is None else b
+            folded.append(builder.fadd(builder.shuffle_vector(a, other, low), builder.shuffle_vector(a, other, high)))
+        vectors, block = folded, half
     return vectors[0]
 
 

@@ -13,7 +13,7 @@ from numba.extending import overload
 
 from fireset.kernels.compiling import INLINED, vectorized
 from fireset.kernels.firing import difference
-from fireset.kernels.rows import add_rows, dots, lanes_of
+from fireset.kernels.rows import ROWS_AT_ONCE, add_rows, dots
 
 _ROWS_PER_PARTIAL_SUM = 1024
 _NEURONS_PER_LINE = 16  # neurons whose weights of one column are contiguous: a cache line in float32
@@ -47,30 +47,21 @@ def _neuron_weights(rows, W, r, padded):  # noqa: ARG001
     return copied if _is_dense(rows) else lambda rows, W, r, padded: W[r]  # noqa: ARG005
 
 
-def list_dots(rows, ids, start, count, w, threshold, excess, padded_ids):  # noqa: ARG001
+def list_dots(rows, ids, start, count, w, threshold, excess):  # noqa: ARG001
     """Compute ``excess[k] = ⟨w, x_i⟩ − threshold`` with i = ``ids[start + k]``, for k < ``count``.
 
-    ``excess`` has space for ``count + lanes_of(w)`` numbers; ``padded_ids`` (lanes_of(w),) is scratch. Cost O(count ·
-    d), or O(stored entries).
+    ``excess`` has space for ``count + ROWS_AT_ONCE`` numbers. Cost O(count · d), or O(stored entries).
     """
     raise TypeError("list_dots is for compiled kernels")
 
 
 @overload(list_dots, jit_options=INLINED)
-def _list_dots(rows, ids, start, count, w, threshold, excess, padded_ids):  # noqa: ARG001
-    def dense(rows, ids, start, count, w, threshold, excess, padded_ids):
-        lanes = lanes_of(w)
-        if count >= lanes:
-            for p in range(0, count - lanes + 1, lanes):
-                dots(rows, ids, start + p, w, threshold, excess, p)
-            # the last ones, overlapping the previous call
-            dots(rows, ids, start + count - lanes, w, threshold, excess, count - lanes)
-        elif count > 0:
-            for p in range(lanes):
-                padded_ids[p] = ids[start + min(p, count - 1)]
-            dots(rows, padded_ids, 0, w, threshold, excess, 0)
+def _list_dots(rows, ids, start, count, w, threshold, excess):  # noqa: ARG001
+    def dense(rows, ids, start, count, w, threshold, excess):
+        for p in range(0, count, ROWS_AT_ONCE):
+            dots(rows, ids, start + p, count - 1 - p, w, threshold, excess, p)
 
-    def sparse(rows, ids, start, count, w, threshold, excess, padded_ids):  # noqa: ARG001
+    def sparse(rows, ids, start, count, w, threshold, excess):
         indptr, indices, numbers, _ = rows
         for p in range(count):
             i = np.uint64(ids[start + p])  # for a signed index numba adds a check whether it is negative

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fireset.kernels.compiling import vectorized
+from fireset.kernels.compiling import inlined, vectorized
 from fireset.kernels.firing import difference
 
 _MIN_FLOAT32 = float(np.finfo(np.float32).tiny)
@@ -10,7 +10,7 @@ _MIN_FLOAT64 = float(np.finfo(np.float64).tiny)
 MIN_SPEED = 1e-300  # speed of a neuron with velocity whose weights did not change by a whole float
 
 
-@vectorized
+@inlined
 def take_step(W, V, r, gradient, rate, momentum, nesterov):
     """Move w_r along −``gradient`` (d,), which is overwritten; returns a bound on ‖Δw_r‖. Cost O(d).
 

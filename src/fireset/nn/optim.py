@@ -80,7 +80,10 @@ class Adam(torch.optim.Optimizer):
             self._deferred[parameter] = defer_gradient(parameter, self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard all gradients, those that ``step`` has not computed yet included."""
+        """Discard all gradients, those that ``step`` has not computed yet included.
+
+        ``torch.nn.Module.zero_grad`` does not reach the latter, which the next ``step`` would still apply.
+        """
         super().zero_grad(set_to_none)
         for gradient in self._deferred.values():
             gradient.terms.clear()

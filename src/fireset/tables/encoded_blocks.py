@@ -89,10 +89,7 @@ class EncodedBlocks:
                 features, found = self.encoder.encode_with_notes(frame)
             messages += [f"from row {self.source.row_name(int(own[0]))}: {message}" for message in found]
             yield slice(lo, hi), features
-        for message in messages[:_MAX_WARNINGS]:
-            warnings.warn(message, UserWarning, stacklevel=2)
-        if len(messages) > _MAX_WARNINGS:
-            warnings.warn(f"{len(messages) - _MAX_WARNINGS} such warnings of further rows", UserWarning, stacklevel=2)
+        warn_of_blocks(messages)
 
     def fits_memory(self, columns: int, dtype: np.typing.DTypeLike) -> bool:
         """Return whether mapped rows of this many columns are kept in memory, and not in a temporary file."""
@@ -114,3 +111,11 @@ class EncodedBlocks:
                 rows[lo:hi] = mapped[self.own[lo:hi] - some.start]
         release_pages(rows)
         return rows
+
+
+def warn_of_blocks(messages: list[str]) -> None:
+    """Give the first warnings about blocks of a table, and the number of the others."""
+    for message in messages[:_MAX_WARNINGS]:
+        warnings.warn(message, UserWarning, stacklevel=3)
+    if len(messages) > _MAX_WARNINGS:
+        warnings.warn(f"{len(messages) - _MAX_WARNINGS} such warnings of further rows", UserWarning, stacklevel=3)

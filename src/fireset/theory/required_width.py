@@ -16,6 +16,7 @@ from fireset.theory.spectrum import extreme_eigenvalues
 
 MAX_ROWS = 2000  # an eigenvalue problem of this size is solved some forty times
 _MAX_LOG_WIDTH = 690.0  # of the search; e^690 is near the largest float
+_FAILURE = 0.01  # ρ of each assumption
 _LOG_TOLERANCE = 1e-4  # of widths beyond 2^53, which are not whole numbers as floats
 
 
@@ -49,7 +50,7 @@ def least_width(
     *,
     threshold: float | str = "paper",
     alpha: float | None = None,
-    failure: float = 0.01,
+    failure: float = _FAILURE,
     error: float | None = None,
 ) -> RequiredWidth:
     """Find the least m that meets all width assumptions of the claims about descent, for rows X (n, d) of norm 1.
@@ -131,21 +132,19 @@ def _least_fixed_point(required: Callable[[float], RequiredWidth]) -> RequiredWi
     return RequiredWidth(float(most), found.threshold, found.smallest, found.error, found.rows)
 
 
-def shortfall(
-    X, y, width: int, *, threshold: float | str = "paper", alpha: float | None = None, failure: float = 0.01
-) -> str:
+def shortfall(X, y, width: int, *, threshold: float | str = "paper") -> str:
     """Explain what would make ``width`` sufficient: targets nearer to the initial predictions, or another threshold."""
     n = len(X)
-    b = choose_threshold(width, threshold, alpha)
+    b = choose_threshold(width, threshold)
     smallest = max(0.0, extreme_eigenvalues(shifted_ntk(np.asarray(X, np.float64), b)).smallest)
     nearer = bounds.sufficient_error(n, width, smallest)
-    needed = bounds.sufficient_width(n, smallest, b, 0.0, failure)
+    needed = bounds.sufficient_width(n, smallest, b, 0.0, _FAILURE)
     parts = []
     if needed <= width:
         parts.append(f"targets with ‖y − f_0(X)‖ below {nearer:.3g}, where f_0 are the initial predictions")
-    zero = least_width(X, y, threshold=0.0, failure=failure)
+    zero = least_width(X, y, threshold=0.0)
     if zero.width <= width:
-        best = _largest_threshold(X, y, width, failure)
+        best = _largest_threshold(X, y, width)
         parts.append(f"threshold={best:.3g}, which is alpha={max(0.0, 1.0 - 2.0 * best**2 / log(width)):.3g}")
     text = (
         f"{width:,} neurons are sufficient with " + ", or with ".join(parts)
@@ -157,11 +156,11 @@ def shortfall(
     return text
 
 
-def _largest_threshold(X, y, width: int, failure: float) -> float:
+def _largest_threshold(X, y, width: int) -> float:
     """Return the largest b, to 1 %, at which ``width`` is sufficient; it is at 0."""
     low, high = 0.0, sqrt(log(width))
     while high - low > 0.01 * high:
         middle = 0.5 * (low + high)
-        is_enough = least_width(X, y, threshold=middle, failure=failure).width <= width
+        is_enough = least_width(X, y, threshold=middle).width <= width
         low, high = (middle, high) if is_enough else (low, middle)
     return low

@@ -6,7 +6,6 @@ import numpy as np
 
 from fireset._util.errors import InputError
 from fireset._util.onnx_graph import Graph
-from fireset.training.losses import get_loss
 
 if TYPE_CHECKING:
     from fireset.estimators.classifier import ShiftedReLUClassifier
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 def add_predictions(graph: Graph, u: str, estimator: "ShiftedReLURegressor") -> None:
     """Add the output "prediction" of ``predict`` of a regressor, (rows,) or (rows, targets or levels)."""
-    loss, outputs = get_loss(estimator.loss), estimator.network_.n_outputs
+    loss, outputs = estimator._fitted_loss, estimator.network_.n_outputs
     y = loss.add_predictions(graph, u)
     y = graph.add("Mul", y, graph.constant("target_scale", estimator.target_scale_), name="scaled")
     y = graph.add("Add", y, graph.constant("target_mean", estimator.target_mean_), name="moved")
@@ -37,7 +36,7 @@ def add_classes(graph: Graph, u: str, estimator: "ShiftedReLUClassifier") -> Non
     else:
         code = graph.add("ArgMax", scores, name="code", axis=1, keepdims=0)
     label = graph.add("Gather", graph.constant("classes", labels, dtype), code, name="class")
-    loss = get_loss(estimator.loss)
+    loss = estimator._fitted_loss
     calibrates = loss.calibrates_classes
     p = _calibrated(graph, scores, estimator) if calibrates else loss.add_probabilities(graph, u, len(labels))
     graph.output(label, "label", dtype, None)
