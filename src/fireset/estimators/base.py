@@ -45,7 +45,6 @@ from fireset.tables.column_map import ColumnMap
 from fireset.tables.encoded_blocks import EncodedBlocks
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import hold_out
-from fireset.tables.pieces import append_pieces
 from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap, count_inputs, suits_row_space
 from fireset.training.loop import Trainer, train
@@ -288,7 +287,8 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             min_pieces_gain=_MIN_PIECES_GAIN if on_centres else 0.0,
         )
         chosen = self.settings_
-        columns, Z = replace(columns, pieces=chosen.pieces), append_pieces(Z, chosen.pieces)
+        columns = replace(columns, pieces=chosen.pieces, squared_norm=chosen.squared_norm)
+        Z = columns.extend(Z)
         self.sphere_ = SphereMap.learn(columns, Z, weight, chosen.bias, chosen.metric)
         if in_row_space:
             self.sphere_ = self.sphere_.in_row_space(Z)

@@ -29,10 +29,11 @@ class ShiftedReLUClassifier(ClassifierMixin, ShiftedReLUEstimator):
     Parameters
     ----------
     width : "auto", "theory" or int, default="auto"
-        Number of neurons m. "auto" is 20,000, more for many targets, fewer for very many rows. An odd number is rounded
-        up unless ``start="paper"``. "theory" is the least width at which the paper's theorem covers the table
-        (``fireset.theory.least_width``), with ``start="paper"``, one output and squared error. If it does not fit into
-        memory, an ``InputError`` names it and what would make a smaller width sufficient.
+        Number of neurons m. "auto" is 40,000 for up to 2,500 rows and 20,000 from 5,000 rows on, more for many targets,
+        fewer for very many rows. An odd number is rounded up unless ``start="paper"``. "theory" is the least width at
+        which the paper's theorem covers the table (``fireset.theory.least_width``), with ``start="paper"``, one output
+        and squared error. If it does not fit into memory, an ``InputError`` names it and what would make a smaller
+        width sufficient.
     loss : "squared_error", "log_loss" or Loss, default="squared_error"
         Squared error on codes ±1, with one output for two classes, else one for each class; or log loss. Both give
         probabilities.

@@ -22,6 +22,7 @@ from fireset.tables.encoder import TableEncoder
 from fireset.tables.pieces import Pieces
 from fireset.tables.settings import TableSettings
 from fireset.tables.sphere import SphereMap
+from fireset.tables.squared_norm import SquaredNorm
 from fireset.training.history import History, Iteration
 from fireset.training.losses import check_task
 from fireset.training.result import TrainingResult
@@ -141,10 +142,11 @@ def _restore_fit(estimator: Estimator, stored: dict) -> None:
 
 def _sphere_arrays(sphere: SphereMap) -> dict[str, np.ndarray]:
     """Return the arrays of the map; knots, edges and means of all columns are concatenated."""
-    maps, pieces = sphere.columns.quantile_maps, sphere.columns.pieces
+    maps, pieces, squared_norm = sphere.columns.quantile_maps, sphere.columns.pieces, sphere.columns.squared_norm
     none = np.zeros(0)
     return {
         **({} if sphere.row_space is None else {"row_space": sphere.row_space}),
+        **({} if squared_norm is None else {"squared_norm": np.array([squared_norm.mean, squared_norm.scale])}),
         "sphere_mean": sphere.columns.mean,
         "sphere_scale": sphere.columns.scale,
         "metric": sphere.metric,
@@ -163,7 +165,9 @@ def _sphere_map(arrays: dict[str, np.ndarray], description: dict, columns: int) 
     typical, bias = float(description["typical"]), float(description["bias"])
     if not (scale.min(initial=1.0) > 0 and 0 < typical < np.inf and 0 < bias < np.inf):
         raise InputError("the scales of the columns must be positive")
-    column_map = ColumnMap(mean, scale, _quantile_maps(arrays, columns), _pieces(arrays, columns))
+    column_map = ColumnMap(
+        mean, scale, _quantile_maps(arrays, columns), _pieces(arrays, columns), _squared_norm(arrays)
+    )
     metric, basis = _metric(arrays["metric"], column_map.n_outputs), arrays.get("row_space")
     if basis is not None and not (
         basis.ndim == 2 and len(basis) == len(metric) and basis.dtype == np.float64 and np.isfinite(basis).all()
@@ -198,6 +202,13 @@ def _pieces(arrays: dict[str, np.ndarray], columns: int) -> list[Pieces]:
     return [Pieces(*one) for one in zip(numbers.tolist(), edges, means, scales.tolist(), strict=True)]
 
 
+def _squared_norm(arrays: dict[str, np.ndarray]) -> SquaredNorm | None:
+    if "squared_norm" not in arrays:
+        return None
+    mean, scale = _numbers(arrays["squared_norm"], 2).tolist()
+    return SquaredNorm(mean, _positive(scale))
+
+
 def _listed_columns(listed: np.ndarray, name: str, columns: int, shortest: int) -> tuple[np.ndarray, np.ndarray]:
     """Return column numbers and lengths from pairs of both."""
     if listed.ndim != 2 or listed.shape[1] != 2 or listed.dtype != np.float64 or (listed != np.rint(listed)).any():
@@ -225,7 +236,9 @@ def _store_settings(settings: TableSettings) -> tuple[dict[str, Any], dict[str, 
         for name in _SETTINGS_ARRAYS
         if (value := getattr(settings, name)) is not None
     }
-    names = [one.name for one in fields(settings) if one.name not in (*_SETTINGS_ARRAYS, "metric", "pieces")]
+    names = [
+        one.name for one in fields(settings) if one.name not in (*_SETTINGS_ARRAYS, "metric", "pieces", "squared_norm")
+    ]
     return {"settings": {name: getattr(settings, name) for name in names}}, arrays
 
 
@@ -247,6 +260,7 @@ def _restore_settings(stored: dict, arrays: dict[str, np.ndarray], sphere: Spher
         importances=_numbers(arrays["settings_importances"], len(sphere.columns.mean)),
         forecast=_float_or_none(stored["forecast"]),
         pieces=sphere.columns.pieces,
+        squared_norm=sphere.columns.squared_norm,
         notes=notes,
         left_out=left_out,
         chosen_rows=None if chosen is None else _whole_numbers(chosen),

@@ -5,7 +5,7 @@ ranks lose distances. The mean of both, z = ½ (x − mean)/scale + ½ Φ⁻¹(r
 (docs/accuracy.md has the figures). It is stored as a piecewise linear quantile map. Features with few values are
 standardized only.
 
-Pieces of features (``pieces.py``) may follow as further columns.
+The squared norm (``squared_norm.py``) and pieces of features (``pieces.py``) may follow as further columns.
 
 The map of sparse rows keeps 0, so that rows stay sparse: features are divided by the root mean square of their nonzero
 values and clipped, but neither centred nor quantile-mapped.
@@ -19,6 +19,7 @@ import numpy as np
 from fireset._util.errors import InputError
 from fireset.sparse_rows import is_sparse
 from fireset.tables.pieces import Pieces, append_pieces, count_pieces
+from fireset.tables.squared_norm import SquaredNorm
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -52,6 +53,7 @@ class ColumnMap:
     scale: np.ndarray
     quantile_maps: list[QuantileMap] = field(default_factory=list)
     pieces: list[Pieces] = field(default_factory=list)
+    squared_norm: SquaredNorm | None = None
 
     @classmethod
     def learn(cls, X: Any, weight: np.ndarray) -> "ColumnMap":
@@ -86,12 +88,12 @@ class ColumnMap:
     @property
     def keeps_zero(self) -> bool:
         """Whether 0 is mapped to 0, so that rows stay sparse."""
-        return not self.quantile_maps and not self.mean.any() and not self.pieces
+        return not self.quantile_maps and not self.mean.any() and not self.pieces and self.squared_norm is None
 
     @property
     def n_outputs(self) -> int:
-        """Number of columns of z: features and pieces."""
-        return len(self.mean) + count_pieces(self.pieces)
+        """Number of columns of z: features, squared norm and pieces."""
+        return len(self.mean) + (self.squared_norm is not None) + count_pieces(self.pieces)
 
     def __call__(self, X: Any) -> Any:
         """Map (n, p) rows to (n, ``n_outputs``); float64, and sparse if X is."""
@@ -106,7 +108,11 @@ class ColumnMap:
         Z = np.clip((X - self.mean) / self.scale, -CLIP, CLIP)
         for quantile_map in self.quantile_maps:
             Z[:, quantile_map.column] = quantile_map(X[:, quantile_map.column])
-        return append_pieces(Z, self.pieces)
+        return self.extend(Z)
+
+    def extend(self, Z: Any) -> Any:
+        """Append squared norm and pieces to standardized features."""
+        return append_pieces(Z if self.squared_norm is None else self.squared_norm.append_to(Z), self.pieces)
 
 
 def _units(sizes: np.ndarray) -> np.ndarray:

@@ -3,10 +3,11 @@
 The kernel of the infinitely wide network has a closed form (``theory/kernel_function.py``), and leave-one-out with it
 costs one factorization (``theory/leave_one_out.py``). Settings are chosen on up to ``MAX_ROWS`` rows:
 
-1. Bias, share of the output layer and ridge by leave-one-out, all columns alike.
+1. Bias, share of the output layer and ridge by leave-one-out, all columns alike. The squared norm (``squared_norm.py``)
+   becomes a further column if it reduces the squared leave-one-out errors by a tenth and by four standard errors.
 2. Metrics (``metric.py``) depend on the targets, so that leave-one-out on the same rows is optimistic. Therefore rows
-   are divided into folds. Without one fold, a diagonal and a full metric are learned in up to five rounds each, and the
-   rows of the fold measure the loss after each round. Rounds end early if they no longer reduce it. A second set of
+   are divided into folds. Without one fold, a diagonal and a full metric are learned in up to eight rounds each, and
+   the rows of the fold measure the loss after each round. Rounds end early if they no longer reduce it. A second set of
    candidates has pieces of columns (``pieces.py``) with a diagonal metric.
 3. Pieces are used if their best candidate is better by more than a standard error of the difference. Among the rest no
    winner is chosen, which would be noise on small tables: candidate j has weight exp(−d_j/(½ se_j)), where d_j is its
@@ -29,9 +30,11 @@ import numpy as np
 from fireset._util.gaussian import density, upper_tail
 from fireset._util.parallel import one_blas_thread, parallel_map
 from fireset.sparse_rows import is_sparse
+from fireset.tables.class_map import apply_class_map, fit_class_map, log_probabilities
 from fireset.tables.kernel_fit import FitRows, KernelFit
 from fireset.tables.metric import filled_outer_product, geometric_mean, learned_metric
 from fireset.tables.pieces import Pieces, append_pieces, learn_pieces, through_pieces
+from fireset.tables.squared_norm import SquaredNorm
 from fireset.theory.kernel_function import KernelFunction
 from fireset.theory.leave_one_out import RELATIVE_RIDGES, LeaveOneOutFit
 
@@ -44,17 +47,21 @@ MIN_ROWS = 40  # below, leave-one-out is too noisy to choose by
 _FIRST_ROWS = 500  # for bias and share before metrics are learned, and for the bias of the first metric of a path
 _LAST_ROWS = 1000  # for bias and share afterwards
 _MAX_FULL_COLUMNS = 300  # of a full metric
-_ROUNDS = 5
+_ROUNDS = 8
 _MIN_TWO_FOLD_ROWS = 1500  # fewer rows are divided into three folds
 # By number of folds. Small tables need more candidates to average: with those of two folds, five of them lost 0.001.
 _SEARCH_ROUNDS = {2: (0, 1, 3), 3: (0, 1, 2, 4)}  # rounds after which the ridge is searched again
 _MIN_ROUNDS = {2: 2, 3: 3}
-_MIN_ROUNDS_GAIN = 0.005  # relative reduction of the loss by two rounds below which a path ends
+_MIN_ROUNDS_GAIN = 0.01  # relative reduction of the loss by two rounds below which a path ends
 _DROP_ERRORS = 2.5  # standard errors by which a candidate is worse than the best of the first fold
 _PIECES_ERRORS = 1.0  # standard errors by which pieces must be better
+_SQUARED_NORM_ERRORS = 4.0  # standard errors by which the squared norm must be better,
+_MIN_SQUARED_NORM_GAIN = 0.1  # and relative reduction of the squared errors; 0.07 for circles in a plane, of no use
 _TEMPERATURE = 0.5  # standard errors
 _MIN_WEIGHT = 1e-3
 _SLOPES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of softmax, for the log loss of scores
+_MIN_ROWS_PER_CLASS = 50  # on average, for a linear map of the scores of classes
+_CLASS_MAP_STEPS = 10  # enough to compare candidates
 _MIN_KERNEL = 1e-12  # below, the threshold is so high that no neuron is active
 _MAX_NAMED_COLUMNS = 3
 _FIRST_RIDGE = 6  # index in RELATIVE_RIDGES where the search begins
@@ -65,15 +72,16 @@ class TableSettings:
     """Settings chosen for a table."""
 
     bias: float
-    metric: np.ndarray  # (p,) or (p, p) with the largest eigenvalue 1; p includes the pieces
+    metric: np.ndarray  # (p,) or (p, p) with the largest eigenvalue 1; p includes squared norm and pieces
     output_layer_scale: float  # s of the kernel H_W + s² H_A; 0 if the output layer is not trained
     ridge: float | None  # λ divided by the mean diagonal of the kernel; None if it was not chosen
     error: float | None  # mean square of the leave-one-out errors divided by that of the targets
     rows: int  # size of the sample
     rounds: int  # of the metric with the least cross-fitted loss
-    importances: np.ndarray  # √(mean (∂f/∂z_j)²) of each feature without pieces, with sum 1
+    importances: np.ndarray  # √(mean (∂f/∂z_j)²) of each feature, with sum 1
     forecast: float | None = None  # expected accuracy, or R²
     pieces: list[Pieces] = field(default_factory=list)
+    squared_norm: SquaredNorm | None = None
     notes: list[str] = field(default_factory=list)
     left_out: np.ndarray | None = field(default=None, repr=False)  # leave-one-out predictions, (chosen rows, c)
     chosen_rows: np.ndarray | None = field(default=None, repr=False)
@@ -90,6 +98,7 @@ class TableSettings:
             totals[name] += share
         named = ", ".join(name for name, _ in totals.most_common(_MAX_NAMED_COLUMNS))
         parts = [f"bias {self.bias:g}", self.metric_in_words]
+        parts += ["squared norm as a further column"] if self.squared_norm else []
         parts += [f"{len(self.pieces)} columns cut into pieces"] if self.pieces else []
         parts += [f"output layer trained with scale {self.output_layer_scale:.2g}"] if self.output_layer_scale else []
         return (
@@ -136,6 +145,7 @@ class _Crossed(NamedTuple):
     point: _Point
     metric: np.ndarray
     predictions: np.ndarray  # for the rows of the fold
+    losses: np.ndarray | None  # of these rows, for the first fold
 
 
 def choose_settings(
@@ -214,7 +224,8 @@ def _output_scales(threshold: float) -> tuple[float, ...]:
 class _Losses:
     """Loss of each row, for predictions of centred targets: squared error, or for classes the log loss.
 
-    The log loss is that of softmax(α·scores), with the best α of a few.
+    The log loss is that of softmax(α·scores), with the best α of a few, or that of a linear map of the scores
+    (``class_map.py``) if it is lower. Each half of the rows is mapped by the other half.
     """
 
     def __init__(self, sample: FitRows, classes: bool):
@@ -232,11 +243,20 @@ class _Losses:
         weight = self.weight[rows]
         if not self.classes:
             return weight * ((predictions - self.targets[rows]) ** 2).sum(axis=1)
-        scores = self._scores(predictions)
+        scores, labels = self._scores(predictions), self.labels[rows]
+        each = np.arange(len(scores))
         scores = scores - scores.max(axis=1, keepdims=True)
-        own = scores[np.arange(len(scores)), self.labels[rows]]
+        own = scores[each, labels]
         losses = (weight * (np.log(np.exp(slope * scores).sum(axis=1)) - slope * own) for slope in _SLOPES)
-        return min(losses, key=np.mean)
+        best = min(losses, key=np.mean)
+        if scores.shape[1] < 3 or len(scores) < _MIN_ROWS_PER_CLASS * scores.shape[1]:
+            return best
+        mapped = np.empty(len(scores))
+        for half in (each % 2 == 0, each % 2 == 1):  # rows of the sample are in random order
+            matrix = fit_class_map(scores[~half], labels[~half], weight[~half], steps=_CLASS_MAP_STEPS)
+            logits = apply_class_map(matrix, scores[half])
+            mapped[half] = -weight[half] * log_probabilities(logits)[np.arange(half.sum()), labels[half]]
+        return min(best, mapped, key=np.mean)
 
     def score(self, predictions: np.ndarray) -> float:
         """Return accuracy or R²."""
@@ -261,6 +281,7 @@ class _Choice:
         self.kernels, self.biases, self.min_pieces_gain = kernels, biases, min_pieces_gain
         self.tables = {False: sample}  # by whether pieces are appended
         self.pieces: list[Pieces] = []
+        self.squared_norm: SquaredNorm | None = None
         self.losses = _Losses(sample, classes)
         self.first: dict[bool, _Point] = {}
         self.forecast: float | None = None
@@ -278,21 +299,48 @@ class _Choice:
             self.pieces = learn_pieces(sample.Z, sample.weight)
         if self.pieces:
             self.tables[True] = sample._replace(Z=append_pieces(sample.Z, self.pieces))
-        self.first = dict(zip(self.tables, parallel_map(self._first_point, self.tables, uses_blas=True), strict=True))
+        firsts = parallel_map(self._first_point, self.tables, uses_blas=True)
+        self.first = {pieces: first[0] for pieces, first in zip(self.tables, firsts, strict=True)}
+        if 1 < columns <= _MAX_FULL_COLUMNS and not sparse:
+            self._decide_on_squared_norm(*firsts[0])
+            columns = self.tables[False].Z.shape[1]
         paths = [_Candidate(False, "diagonal", _ROUNDS if columns > 1 else 0)]
         paths += [_Candidate(False, "full", _ROUNDS)] if 1 < columns <= _MAX_FULL_COLUMNS and not sparse else []
         paths += [_Candidate(True, "diagonal", _ROUNDS)] if self.pieces else []
         crossed = self._cross_fit(paths)
         self._combine(crossed)
 
-    def _first_point(self, pieces: bool) -> _Point:
+    def _decide_on_squared_norm(self, point: _Point, fit: KernelFit, found: LeaveOneOutFit) -> None:
+        """Append the squared norm to the tables if a fit with it at the first point is clearly better."""
+        sample = self.tables[False]
+        squared_norm = SquaredNorm.learn(sample.Z, sample.weight)
+        if squared_norm is None:
+            return
+        some = fit.rows._replace(Z=squared_norm.append_to(fit.rows.Z))
+        other = KernelFit(some, np.ones(some.Z.shape[1]), point.bias, point.kernel)
+        # Squared errors, which have less noise than log losses on few rows.
+        losses = [
+            some.weight * (each.errors**2).sum(axis=1) for each in (found, other.leave_one_out(point.ridge_index))
+        ]
+        enough = losses[1].mean() < (1.0 - _MIN_SQUARED_NORM_GAIN) * losses[0].mean()
+        if not enough or not _gap(*losses) > _SQUARED_NORM_ERRORS:
+            return
+        self.squared_norm = squared_norm
+        with_squared_norm = squared_norm.append_to(sample.Z)
+        self.tables = {
+            pieces: table._replace(Z=append_pieces(with_squared_norm, self.pieces if pieces else []))
+            for pieces, table in self.tables.items()
+        }
+        self.first = {pieces: self._first_point(pieces)[0] for pieces in self.tables}
+
+    def _first_point(self, pieces: bool) -> tuple[_Point, KernelFit, LeaveOneOutFit]:
         """Choose bias and output scale by leave-one-out on a few rows, all columns alike."""
         sample = self.tables[pieces]
         rows = np.arange(min(len(sample.weight), _FIRST_ROWS))
         ones = np.ones(sample.Z.shape[1])
         kernels = self.kernels if len(self.kernels) < 3 else [self.kernels[0], self.kernels[-1]]
         start = _Point(*kernels[0], self.biases[len(self.biases) // 2], _FIRST_RIDGE)
-        return self._best_point(rows, pieces, ones, start, kernels)[0]
+        return self._best_point(rows, pieces, ones, start, kernels)
 
     def _best_point(
         self, rows: np.ndarray, pieces: bool, metric: np.ndarray, start: _Point, kernels: list
@@ -331,7 +379,7 @@ class _Choice:
         self.held = [np.flatnonzero(fold == k) for k in range(folds)]
         self.kept = [np.flatnonzero(fold != k) for k in range(folds)]
         crossed = self._follow([0], paths, {})
-        loss = {one.candidate: self.losses(one.predictions, self.held[0]) for one in crossed}
+        loss = {one.candidate: one.losses for one in crossed if one.losses is not None}
         best = min(loss.values(), key=np.mean)
         # A table without pieces may be preferred although its loss is larger by up to ``min_pieces_gain``.
         enough = best.mean() / (1.0 - self.min_pieces_gain) if self.min_pieces_gain else -np.inf
@@ -370,7 +418,7 @@ class _Choice:
         """
         found: list[_Crossed] = []
         point = self.first[path.pieces]._replace(bias=fit.bias, ridge_index=fit.ridge_index)
-        losses = [float(self.losses(first.predictions, self.held[k]).mean())]
+        losses = [] if first.losses is None else [float(first.losses.mean())]
         for r in range(1, path.rounds + 1):
             full = path.kind == "full"
             product = fit.outer_product(full)
@@ -378,8 +426,10 @@ class _Choice:
             one, fit = self._fit(path._replace(rounds=r), k, metric, point, plan)
             point = one.point
             found.append(one)
-            losses.append(float(self.losses(one.predictions, self.held[k]).mean()))
-            if not plan and r >= _MIN_ROUNDS[len(self.held)] and not losses[-1] < (1.0 - _MIN_ROUNDS_GAIN) * losses[-3]:
+            if one.losses is None:
+                continue
+            losses.append(float(one.losses.mean()))
+            if r >= _MIN_ROUNDS[len(self.held)] and not losses[-1] < (1.0 - _MIN_ROUNDS_GAIN) * losses[-3]:
                 break
         return found
 
@@ -402,7 +452,8 @@ class _Choice:
                 fit.solve(point.ridge_index)
             point = point._replace(bias=fit.bias, ridge_index=max(0, fit.ridge_index))
         predictions = fit.predict(table.Z[self.held[k]]) + mean
-        return _Crossed(candidate, k, point, metric, predictions), fit
+        losses = None if plan else self.losses(predictions, self.held[k])
+        return _Crossed(candidate, k, point, metric, predictions, losses), fit
 
     def _with_best_bias(self, some: FitRows, metric: np.ndarray, point: _Point) -> _Point:
         """Choose the bias of a metric by leave-one-out on some rows, at the ridge of ``point``."""
@@ -453,6 +504,8 @@ class _Choice:
         for block, gradients in fit.gradients():
             if self.pieces:
                 gradients = through_pieces(gradients, own.Z[block], self.pieces)
+            if self.squared_norm is not None:
+                gradients = self.squared_norm.through(gradients, own.Z[block, :-1])
             total = total + own.weight[block] @ gradients.astype(np.float64) ** 2
         sizes = np.sqrt(np.asarray(total, np.float64))
         left_out = own.targets - found.errors
@@ -470,6 +523,7 @@ class _Choice:
             importances=sizes / sizes.sum() if sizes.any() else np.full(len(sizes), 1.0 / max(len(sizes), 1)),
             forecast=forecast,
             pieces=self.pieces,
+            squared_norm=self.squared_norm,
             left_out=left_out,
             chosen_rows=rows[some],
         )

@@ -81,7 +81,7 @@ def _add_numbers(graph: Graph, value: str, columns: list[tuple[int, NumberEncodi
 
 
 def _add_column_map(graph: Graph, features: str, columns: ColumnMap) -> str:
-    """Add nodes for ``ColumnMap``, (rows, features and pieces)."""
+    """Add nodes for ``ColumnMap``, (rows, features, squared norm and pieces)."""
     maps = columns.quantile_maps
     linear = np.setdiff1d(np.arange(len(columns.mean)), [one.column for one in maps])
     parts: list[_Part] = []
@@ -94,7 +94,14 @@ def _add_column_map(graph: Graph, features: str, columns: ColumnMap) -> str:
     if maps:
         parts.append((_add_quantile_maps(graph, features, maps), [one.column for one in maps]))
     z = _in_order(graph, parts, "z")
-    return graph.joined([z, _add_pieces(graph, z, columns.pieces)], "z_with_pieces") if columns.pieces else z
+    extended = [z]
+    if (norm := columns.squared_norm) is not None:
+        squares = graph.row_sums(graph.add("Mul", z, z, name="feature_squares"), "squared_norm")
+        centred = graph.add("Sub", squares, graph.constant("squared_norm_mean", norm.mean), name="squared_norm_centred")
+        scale = graph.constant("squared_norm_scale", norm.scale)
+        extended.append(graph.add("Div", centred, scale, name="squared_norm_scaled"))
+    extended += [_add_pieces(graph, z, columns.pieces)] if columns.pieces else []
+    return graph.joined(extended, "z_extended") if len(extended) > 1 else z
 
 
 def _add_pieces(graph: Graph, z: str, pieces: list[Pieces]) -> str:
