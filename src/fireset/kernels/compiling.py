@@ -7,7 +7,7 @@ process that compiles it and in those that load it (``_KernelLibrary``).
 
 Compiled code is cached in ``NUMBA_CACHE_DIR``, if it is set to a writable folder. Otherwise in two folders:
 
-1. ``__pycache__`` beside the kernels, which everybody who uses this installation reads;
+1. ``__pycache__`` beside the kernels, which all users of this installation read;
 2. the cache folder of the user, ``~/.cache/fireset``, which all environments of the user share and which is kept when
    the package is installed again.
 
