@@ -42,8 +42,8 @@ def diabetes(scale: float):
     model = fireset.ShiftedReLURegressor(
         width=10_000, start=start, output_scale=scale, dtype="float64", random_state=0, **paper
     )
-    rows, targets, _, _ = model.prepare(X, y)
-    return certified(model.network_, rows, targets, learning_rate="auto", max_iter=200)
+    prepared = model.prepare(X, y)
+    return certified(model.network_, prepared.rows, prepared.targets, learning_rate="auto", max_iter=200)
 
 
 show("Diabetes, a practical run", diabetes(1.0))

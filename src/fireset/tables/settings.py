@@ -49,8 +49,8 @@ _LAST_ROWS = 1000  # for bias and share afterwards
 _MAX_FULL_COLUMNS = 300  # of a full metric
 _ROUNDS = 8
 _MIN_TWO_FOLD_ROWS = 1500  # fewer rows are divided into three folds
-# By number of folds. Small tables need more candidates to average: with those of two folds, five of them lost 0.001.
-_SEARCH_ROUNDS = {2: (0, 1, 3), 3: (0, 1, 2, 4)}  # rounds after which the ridge is searched again
+_SEARCH_ROUNDS = (0, 1, 2, 4)  # rounds after which the ridge is searched again
+# By number of folds. Small tables need more candidates to average: with 2 rounds, five of them lost 0.001.
 _MIN_ROUNDS = {2: 2, 3: 3}
 _MIN_ROUNDS_GAIN = 0.01  # relative reduction of the loss by two rounds below which a path ends
 _DROP_ERRORS = 2.5  # standard errors by which a candidate is worse than the best of the first fold
@@ -446,7 +446,7 @@ class _Choice:
             if candidate.rounds == 1 and len(self.biases) > 1:
                 point = self._with_best_bias(own.take(np.arange(min(len(own.weight), _FIRST_ROWS))), metric, point)
             fit = KernelFit(own, metric, point.bias, point.kernel)
-            if candidate.rounds in _SEARCH_ROUNDS[len(self.held)]:
+            if candidate.rounds in _SEARCH_ROUNDS:
                 fit.search_ridge(point.ridge_index)
             else:
                 fit.solve(point.ridge_index)
