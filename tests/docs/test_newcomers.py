@@ -245,3 +245,12 @@ def test_the_built_site_works_from_the_file_system(tmp_path):
     assert any("certify.html" in link for link in found)
     assert not errors
     assert all(url.startswith("file:") for url in requests)
+
+
+@pytest.mark.slow
+def test_explain_chooses_the_settings_of_the_fit(rentals):
+    command = ("train", str(rentals / "rentals.csv"), "--target", "late", "--json")
+    fitted = json.loads(run(*command, "--out", str(rentals / "explained.safetensors")))
+    explained = json.loads(run(*command, "--explain"))
+    for name in ("forecast_accuracy", "metric", "metric_rounds", "bias", "width"):
+        assert explained[name] == fitted[name], name

@@ -57,18 +57,11 @@ def explain_training(
     problem = read_problem(file, target, memory=memory, **reading)
     kept, _, encoded = problem.split(holdout, settings["random_state"])
     estimator = estimator_for(problem.task, loss, **{**settings, "verbose": False})
-    expected_outputs = len(problem.classes) if problem.classes and len(problem.classes) > 2 else 1
-    expected_solver = estimator.solver_for(len(kept), len(encoded.encoder.feature_names), expected_outputs)
-    if not solver_class(
-        expected_solver
-    ).uses_centres:  # settings do not depend on the network: two neurons take no time to draw
-        estimator.width = 2
     columns = problem.describe_columns(encoded.encoder, kept)
     prepared = estimator.prepare(encoded[kept], problem.targets(kept))
     outputs = prepared.targets.shape[1]
     chosen = estimator.settings_
     score = "accuracy" if isinstance(estimator, ShiftedReLUClassifier) else "r2"
-    estimator.width = settings["width"]
     features = len(estimator.encoder_.feature_names)
     solver = estimator.solver_for(len(kept), features, outputs)
     summary: dict[str, Any] = {
