@@ -69,7 +69,8 @@ def test_weights_agree_after_200_iterations(engine, options):
 @pytest.mark.parametrize("case", ["random", "several outputs", "duplicates", "nothing fires", "one sample"])
 @pytest.mark.parametrize(("engine", "options"), [("data", {}), ("data", {"radius": 0}), ("weights", {})], ids=str)
 def test_chunks_of_rows_agree_with_dense(monkeypatch, case, engine, options, step):
-    monkeypatch.setattr("fireset.engines.list_passes._CHUNK_BYTES", 1000)
+    for name, value in {"_CHUNK_BYTES": 1000, "_MIN_CHUNK_ROWS": 1, "_MAX_BYTES_OF_ONE_CHUNK": 1000}.items():
+        monkeypatch.setattr(f"fireset.engines.list_passes.{name}", value)
     problem = hard_cases()[case]
     each = create(engine, **options)
     run_side_by_side(problem, each, 30, STEPS[step])
@@ -77,7 +78,8 @@ def test_chunks_of_rows_agree_with_dense(monkeypatch, case, engine, options, ste
 
 
 def test_chunks_of_rows_are_audited(monkeypatch):
-    monkeypatch.setattr("fireset.engines.list_passes._CHUNK_BYTES", 1000)
+    for name, value in {"_CHUNK_BYTES": 1000, "_MIN_CHUNK_ROWS": 1, "_MAX_BYTES_OF_ONE_CHUNK": 1000}.items():
+        monkeypatch.setattr(f"fireset.engines.list_passes.{name}", value)
     problem, network, engine = started()
     assert len(engine._passes.chunks) > 1
     engine.audit()

@@ -14,6 +14,7 @@ from fireset.engines.registry import create
 from fireset.training.checkpoint import Checkpoints
 from fireset.training.losses import get_loss
 from fireset.training.solvers import GaussNewton, NystromGaussNewton
+from fireset.training.solvers.held_out_ridge import choose_held_out_ridge
 from fireset.training.stopping import StopReason
 
 
@@ -165,6 +166,111 @@ def test_fit_is_the_optimum_over_the_span(loss):
     assert np.linalg.norm(outside) <= 1e-8 * np.linalg.norm(displacement)
 
 
+def _output_columns(network, X, solver, scale):
+    """Derivatives by the trained output weights, in coordinates with the penalty λ/2 ‖θ‖²; (n, q)."""
+    q = solver._kernel.n_trained
+    H = np.asarray(X, float) @ network.weights[:q].T.astype(float) - network.threshold
+    return scale * network.output_scale / q**0.5 * np.maximum(H, 0.0)
+
+
+@pytest.mark.parametrize(("start", "outputs"), [("antisymmetric", 1), ("orthogonal", 3), ("paper", 1)])
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_trained_outputs_give_the_optimum_over_both_spans(start, outputs, scale):
+    X, rng, ridge = _rows(300), np.random.default_rng(1), 3e8
+    Y = np.column_stack([np.sin((k + 2) * X[:, 0]) + X[:, 1] ** 2 for k in range(outputs)])
+    weight = rng.uniform(0.5, 2.0, len(X))
+    network = _network(outputs=outputs, width=1600, start=start, scale=1e5)
+    initial = network.copy()
+    Y += initial.predict(X)  # far from them, active pairs would change
+    solver = NystromGaussNewton(ridge=ridge, tol=1e-9, centres=30, trained_outputs=scale)
+    result = train(network, X, Y, solver=solver, sample_weight=weight, tol=1e-9)
+    assert (result.details["centres"], result.details["trained_output_neurons"]) == (30, 30)
+    Phi = _output_columns(initial, X, solver, scale)
+    offset = initial.predict(X)
+    for k in range(outputs):
+        signs = initial.output_weights[:, k : k + 1]
+        one = ShiftedReLUNetwork(initial.weights, signs, initial.threshold, initial.output_scale)
+        J = _jacobian(one, X)
+        A = np.hstack([J @ np.linalg.qr(J[solver._centres].T)[0], Phi])
+        matrix = A.T @ (weight[:, None] * A) + ridge * np.eye(A.shape[1])
+        expected = offset[:, k] + A @ np.linalg.solve(matrix, A.T @ (weight * (Y[:, k] - offset[:, k])))
+        assert np.abs(network.predict(X)[:, k] - expected).max() <= 2e-3 * np.abs(expected - offset[:, k]).max()
+    moved = np.flatnonzero((network.output_weights != initial.output_weights).any(axis=1))
+    assert set(moved % (1600 // solver._kernel.copies)) == set(range(30))
+
+
+def test_reported_loss_includes_the_penalty_of_output_weights():
+    X, network = _rows(500, dtype=np.float32), _network(dtype="float32")
+    initial, y = network.copy(), np.sin(3 * X[:, 0])
+    solver = NystromGaussNewton(tol=3e-2, centres=60, trained_outputs=2.0)
+    result = train(network, X, y, solver=solver, tol=3e-2)
+    error = 0.5 * ((network.predict(X)[:, 0] - y) ** 2).sum()
+    squares = float(((network.weights - initial.weights).astype(float) ** 2).sum())
+    outputs = float(((network.output_weights - initial.output_weights).astype(float) ** 2).sum())
+    factor = 2.0**2 * network.width / (60 * 2)
+    penalty = 0.5 * result.details["ridge"] * (squares + outputs / factor)
+    assert outputs > 0
+    assert result.loss == pytest.approx(error + penalty, rel=1e-4)
+    assert result.details["passes"] == 1
+
+
+def test_more_trained_outputs_than_neurons():
+    X, network = _rows(200), _network(width=20)
+    result = train(network, X, X[:, 0], solver=NystromGaussNewton(centres=50, trained_outputs=True), tol=1e-3)
+    assert result.details["trained_output_neurons"] == 10  # the other ten are copies
+    assert result.loss < result.history[0].loss
+
+
+def test_several_coupled_outputs_with_trained_outputs_converge():
+    """At the paper's start outputs are coupled: the gradient is summed over all pairs, and rounds go on."""
+    X = _rows(300)
+    Y = np.column_stack([np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]])
+    network = _network(outputs=2, width=2000, start="paper")
+    solver = NystromGaussNewton(ridge=1e5, tol=1e-5, centres=50, trained_outputs=1.0)
+    result = train(network, X, Y, solver=solver, tol=1e-5, max_iter=60)
+    assert result.stop_reason in (StopReason.TOL, StopReason.STALLED)
+    assert result.loss < 0.2 * result.history[0].loss
+
+
+def test_ridge_of_many_rows_is_that_of_held_out_rows():
+    """Few centres ask for a large ridge where rows are noisy; with many rows a smaller one predicts better."""
+    rng = np.random.default_rng(0)
+    X = _rows(18_000, dtype=np.float32)
+    y = np.sin(6 * X[:, 0]) + X[:, 1] + rng.standard_normal(len(X))
+    fitted, ridges = X[:16_400], []
+    errors = []
+    for ridge in ("auto", None):
+        network = _network(width=2000, dtype="float32")
+        if ridge is None:
+            solver = NystromGaussNewton(tol=1e-2, centres=80)
+            solver._searches_ridge = False
+            ridge = train(network.copy(), fitted[:16_000], y[:16_000], solver=solver, tol=1e-2).details["ridge"]
+        solver = NystromGaussNewton(ridge=ridge, tol=1e-2, centres=80)
+        ridges.append(train(network, fitted, y[:16_400], solver=solver, tol=1e-2).details["ridge"])
+        errors.append(float(((network.predict(X[16_400:])[:, 0] - y[16_400:]) ** 2).mean()))
+    assert ridges[0] < ridges[1]
+    assert errors[0] <= errors[1] * 1.001
+
+
+def test_held_out_ridge_is_that_of_fits_without_these_rows():
+    rng = np.random.default_rng(0)
+    Z, weight = rng.standard_normal((400, 30)), rng.integers(1, 3, 400).astype(float)
+    target = Z[:, :3].sum(axis=1, keepdims=True) + 3 * rng.standard_normal((400, 1))
+    held = np.arange(0, 400, 4)
+    kept = np.setdiff1d(np.arange(400), held)
+    residual = -weight[:, None] * target
+    found = choose_held_out_ridge(
+        Z.T @ (weight[:, None] * Z), Z.T @ residual, Z[held], residual[held], weight[held], 1.0
+    )
+
+    def error(ridge):
+        inverse = np.linalg.inv(Z[kept].T @ (weight[kept, None] * Z[kept]) + ridge * np.eye(30))
+        return float(((Z[held] @ inverse @ Z[kept].T @ (weight[kept, None] * target[kept]) - target[held]) ** 2).sum())
+
+    assert error(found) <= min(error(found * 10**0.5), error(found / 10**0.5))
+    assert 10 < found < 1e4
+
+
 def test_all_rows_as_centres_give_the_fit_of_gauss_newton():
     X = _rows(150)
     y = np.stack([np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
@@ -216,11 +322,12 @@ def test_float32_solves_the_system_of_similar_rows(bias):
     constant=st.booleans(),
     outputs=st.integers(1, 3),
     centres=st.integers(1, 40),
+    trained=st.sampled_from([0.0, 1.0, 100.0]),
     loss=st.sampled_from(["squared_error", "log_loss", "huber", "absolute_error"]),
     dtype=st.sampled_from(["float32", "float64"]),
     seed=st.integers(0, 5),
 )
-def test_hard_rows(n, copies, constant, outputs, centres, loss, dtype, seed):
+def test_hard_rows(n, copies, constant, outputs, centres, trained, loss, dtype, seed):
     """Copies of rows, constant columns, zero weights, several outputs: the loss does not grow."""
     rng = np.random.default_rng(seed)
     X = np.repeat(_rows(n, seed=seed), copies, axis=0)
@@ -236,7 +343,7 @@ def test_hard_rows(n, copies, constant, outputs, centres, loss, dtype, seed):
     weight = rng.integers(0, 2, len(X)) * 1.0
     weight[0] = 1.0
     network = _network(outputs=outputs, width=64, dtype=dtype)
-    solver = NystromGaussNewton(tol=1e-3, centres=centres)
+    solver = NystromGaussNewton(tol=1e-3, centres=centres, trained_outputs=trained)
     result = train(network, X, y, solver=solver, loss=loss, sample_weight=weight, tol=1e-3, max_iter=60)
     assert solver.n_centres <= min(centres, n, np.count_nonzero(weight))
     assert result.loss <= result.history[0].loss * (1 + 1e-6)
@@ -260,13 +367,14 @@ def test_fit_does_not_depend_on_threads(monkeypatch):
     assert np.array_equal(*found)
 
 
-def test_resumed_run_ends_with_the_same_weights(tmp_path):
+@pytest.mark.parametrize("trained", [False, 2.0])
+def test_resumed_run_ends_with_the_same_weights(tmp_path, trained):
     X = _rows(400)
     y = (X[:, 0] + 0.3 * X[:, 1] > 0) * 1.0
 
     def fit(folder, max_iter, resume=False):
         network = _network()
-        solver = NystromGaussNewton(ridge=1e4, tol=1e-7, centres=50)
+        solver = NystromGaussNewton(ridge=1e4, tol=1e-7, centres=50, trained_outputs=trained)
         checkpoint = Checkpoints(folder, every=1, resume=resume)
         result = train(
             network, X, y, solver=solver, loss="log_loss", tol=1e-7, max_iter=max_iter, checkpoint=checkpoint
@@ -279,6 +387,7 @@ def test_resumed_run_ends_with_the_same_weights(tmp_path):
     resumed, again = fit(tmp_path / "cut", 50, resume=True)
     assert again.resumed_at is not None
     assert np.array_equal(whole.weights, resumed.weights)
+    assert np.array_equal(whole.output_weights, resumed.output_weights)
 
 
 def test_memory_limit_is_an_error_with_a_remedy():

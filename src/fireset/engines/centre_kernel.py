@@ -5,6 +5,9 @@ rows the pre-activations are computed, their comparison with the threshold gives
 bits are counted 512 neurons at a time. Nothing is kept but the bits of the centres: neither memory
 nor preprocessing depends on the number of active pairs. The bits of a row cost 2·m·d operations, its counts M·m/512
 instructions for M centres. Copies of a neuron, which antisymmetric and orthogonal starts have, are computed once.
+
+Where output weights are trained, the derivatives by them are further columns: s σ_b(⟨w_r, x_i⟩) of some neurons r,
+scaled so that their inner products estimate s² times the kernel of the whole output layer.
 """
 
 from collections.abc import Iterator
@@ -35,10 +38,19 @@ class CentreKernel:
         Number of active neurons of a centre, on average.
     unit : float
         The kernel is divided by this number, its mean diagonal at the centres, so that float32 neither over- nor
-        underflows.
+        underflows. The further columns are divided by its root.
+    output_factor : float
+        Factor of the activations in the further columns.
+
+    Parameters
+    ----------
+    trained : int
+        Number of different neurons whose output weights are trained: the first ones, at most all.
+    output_layer_scale : float
+        s, the scale of the steps of the output weights.
     """
 
-    def __init__(self, network: ShiftedReLUNetwork, centres: Rows):
+    def __init__(self, network: ShiftedReLUNetwork, centres: Rows, trained: int = 0, output_layer_scale: float = 1.0):
         self.copies = _copies(network.weights)
         self._weights = network.weights[: network.width // self.copies]
         self._weight_norms = row_norms(self._weights)
@@ -50,11 +62,20 @@ class CentreKernel:
         mean = float(np.mean(active * row_norms(centres) ** 2)) or 1.0
         self.unit = mean * self.copies / network.squared_divisor
         self._factor = 1.0 / mean
+        self._trained = self._weights[:trained]
+        each = network.width / network.squared_divisor / max(len(self._trained), 1)
+        self.output_factor = output_layer_scale * (each / self.unit) ** 0.5
+
+    @property
+    def n_trained(self) -> int:
+        """Number of neurons whose output weights are trained."""
+        return len(self._trained)
 
     def keep(self, centres: np.ndarray) -> None:
         """Keep only these centres, given by number."""
         self.centres, self._bits = self.centres[centres], np.ascontiguousarray(self._bits[centres])
         self.__dict__.pop("matrix", None)
+        self.__dict__.pop("centre_rows", None)
 
     @cached_property
     def matrix(self) -> np.ndarray:
@@ -68,20 +89,29 @@ class CentreKernel:
         parallel_map(fill, range(0, len(K), _TASK_ROWS), uses_blas=True)
         return np.tril(K) + np.tril(K, -1).T
 
+    @cached_property
+    def centre_rows(self) -> np.ndarray:
+        """The rows that ``blocks`` would yield for the centres, (M, M + n_trained), float64."""
+        centres = self.centres.astype(np.float64, copy=False)
+        return np.hstack([self.matrix, self._scaled_activations(centres, self._trained.astype(np.float64))])
+
     def blocks(self, X: Rows, start: int = 0) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield blocks of rows of X, (n, d), and the kernel between them and the centres, (k, M).
+        """Yield blocks of rows of X, (n, d), and their kernel with the centres and activations, (k, M + n_trained).
 
         ``start`` is the end of an earlier block, or 0.
 
         The array is in the precision of the weights, and is overwritten by the next block.
         """
-        K = np.empty((min(BLOCK_ROWS, len(X)), len(self.centres)), self._weights.dtype)
+        count = len(self.centres)
+        K = np.empty((min(BLOCK_ROWS, len(X)), count + self.n_trained), self._weights.dtype)
         for first in range(start, len(X), BLOCK_ROWS):
             rows = X[first : first + BLOCK_ROWS]
 
             def fill(lo: int, rows: Rows = rows) -> None:
                 some = rows[lo : lo + _TASK_ROWS]
                 self._set_kernel_rows(some, self.centres, self._firing_bits(some), K, lo)
+                if self.n_trained:
+                    K[lo : lo + len(some), count:] = self._scaled_activations(some, self._trained)
 
             parallel_map(fill, range(0, len(rows), _TASK_ROWS), uses_blas=True)
             yield slice(first, first + len(rows)), K[: len(rows)]
@@ -92,7 +122,16 @@ class CentreKernel:
 
         own = K[lo : lo + len(rows)]
         count_shared_bits(bits, self._bits, own.dtype.type(self._factor), own, 0, len(self._bits))
-        own *= rows @ centres.T
+        own[:, : len(self._bits)] *= rows @ centres.T
+
+    def _scaled_activations(self, rows: Rows, weights: np.ndarray) -> np.ndarray:
+        """Return σ_b(⟨w_r, x_i⟩) times ``output_factor`` for all rows and some neurons, in the precision of both."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            activations = rows @ weights.T
+            activations -= self._threshold
+            np.maximum(activations, 0, out=activations)
+            activations *= activations.dtype.type(self.output_factor)
+        return activations
 
     def _firing_bits(self, rows: Rows) -> np.ndarray:
         """Return one bit for each row and neuron, (n, words), uint64: whether the neuron is active for the row."""

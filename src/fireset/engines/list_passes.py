@@ -33,17 +33,21 @@ from fireset.kernels.sorting import merge_ascending
 from fireset.network import ShiftedReLUNetwork
 from fireset.sparse_rows import Rows, SparseRows, kernel_rows
 
-_CHUNK_BYTES = 4 << 20  # of rows, so that they stay in the cache while all neurons of a range are processed
+_MAX_BYTES_OF_ONE_CHUNK = 4 << 20
+_CHUNK_BYTES = 3 << 18  # of rows, so that they stay in the L2 cache while all neurons of a range are processed,
+_MIN_CHUNK_ROWS = 1000  # but not so few that lists are short
 
 
 def chunk_ranges(n_bytes: int, n: int) -> list[tuple[int, int]]:
     """Divide n rows of ``n_bytes`` in total into chunks; one chunk unless they exceed the caches.
 
-    Measured at 784 coordinates: a pair costs 46 ns forward and 51 ns backward from a chunk of 9 MB, 47 and 59 from one
-    of 3 MB, 112 and 225 if its row comes from memory. Smaller chunks have shorter lists, and the weights of a neuron
-    are read again for each of them.
+    Measured with 30,000 rows of 51 coordinates, 20,000 neurons and 10 outputs: a tangent product takes 0.23 s from one
+    chunk, 0.20 from chunks of 4 MB, 0.14 from 0.5 MB; with 200 coordinates 0.44 s from chunks of 6 MB and 0.30 from
+    0.8 MB. At 784 coordinates a pair costs four times as much if its row comes from memory. Smaller chunks have shorter
+    lists, and the weights of a neuron are read again for each of them.
     """
-    count = 1 if n_bytes <= 2 * _CHUNK_BYTES else -(-n_bytes // _CHUNK_BYTES)
+    rows = max(_MIN_CHUNK_ROWS, _CHUNK_BYTES * n // max(n_bytes, 1))
+    count = 1 if n_bytes <= _MAX_BYTES_OF_ONE_CHUNK else -(-n // rows)
     return [(n * k // count, n * (k + 1) // count) for k in range(count)]
 
 

@@ -424,10 +424,12 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
         """
         if self.trained_outputs != "auto":
             return float(self.trained_outputs)
+        enough_active = is_number(width) and width * upper_tail(threshold) >= _MIN_ACTIVE_FOR_OUTPUTS
         chooses = self._solver_class().chooses_output_scale and not isinstance(self.solver, Solver)
         chooses = chooses and get_loss(self.loss).suits_output_layer
-        least = max(_MIN_OUTPUT_WEIGHTS_PER_ROW * rows, _MIN_ACTIVE_FOR_OUTPUTS / max(upper_tail(threshold), 1e-300))
-        return "auto" if chooses and is_number(width) and width >= least else 0.0
+        centres = self._solver_class().uses_centres  # which restrict the output layer, too
+        enough = enough_active and (centres or width >= _MIN_OUTPUT_WEIGHTS_PER_ROW * rows)
+        return "auto" if chooses and enough else 0.0
 
     def _choose_settings(self, Z: np.ndarray, targets: np.ndarray, weight: np.ndarray, **given) -> TableSettings:
         return choose_settings(Z, targets, weight, **given)

@@ -3,15 +3,22 @@
 The weights of 64 neurons form a block (d, 64), so that a row times a block is 64 sums in four registers of AVX-512.
 They are compared with the threshold, or summed, at once. A matrix product would write them to memory first, which costs
 more than the product itself if there are few columns. The order of the sums is that of the columns.
+
+With AVX-512 two rows are multiplied at a time: the sums of one row, each of which waits for the last one, leave half of
+the multipliers idle. With fewer registers the sums of two rows would not fit.
 """
 
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 
 from fireset.kernels.compiling import vectorized
 from fireset.kernels.masks import LANES, intrinsic, load_columns, splat
+
+
+ROWS_AT_ONCE = 2 if get_host_cpu_features().get("avx512f") else 1
 
 
 def column_blocks(W: np.ndarray) -> np.ndarray:
@@ -23,25 +30,33 @@ def column_blocks(W: np.ndarray) -> np.ndarray:
 
 
 def _totals(context, builder, signature, arguments):
-    """Return ``Σ_j X[row, j] · blocks[which, j, k]`` for the 64 columns k as one vector."""
+    """Return ``Σ_j X[row + q, j] · blocks[which, j, k]`` for the 64 columns k as a vector for each q < ROWS_AT_ONCE.
+
+    Rows beyond the last are replaced by the last.
+    """
     blocks_type, which_type, rows_type, row_type = signature.args[:4]
     blocks, which, rows, row = arguments[:4]
     X = context.make_array(rows_type)(context, builder, rows)
-    columns = cgutils.unpack_tuple(builder, X.shape)[1]
-    start = builder.mul(context.cast(builder, row, row_type, types.intp), columns)
-    factors = cgutils.gep(builder, X.data, start)
+    count, columns = cgutils.unpack_tuple(builder, X.shape)
+    row = context.cast(builder, row, row_type, types.intp)
+    last = builder.sub(count, ir.Constant(count.type, 1))
+    numbers_of_rows = [builder.add(row, ir.Constant(row.type, q)) for q in range(ROWS_AT_ONCE)]
+    inside = [builder.icmp_signed("<", number, last) for number in numbers_of_rows]
+    starts = [builder.mul(builder.select(*one, last), columns) for one in zip(inside, numbers_of_rows, strict=True)]
+    factors = [cgutils.gep(builder, X.data, start) for start in starts]
     start = builder.mul(context.cast(builder, which, which_type, types.intp), columns)
     start = builder.mul(start, ir.Constant(start.type, LANES))
     data = cgutils.gep(builder, context.make_array(blocks_type)(context, builder, blocks).data, start)
-    element = context.get_value_type(blocks_type.dtype)
-    total = cgutils.alloca_once_value(builder, ir.Constant(ir.VectorType(element, LANES), None))
+    vector = ir.VectorType(context.get_value_type(blocks_type.dtype), LANES)
+    totals = [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for _ in factors]
     with cgutils.for_range(builder, columns) as loop:
         place = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
         numbers = load_columns(builder, cgutils.gep(builder, data, place), blocks_type.dtype, LANES)
-        factor = splat(builder, builder.load(cgutils.gep(builder, factors, loop.index)), LANES)
-        product = builder.fmul(factor, numbers, flags=("contract",))
-        builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
-    return builder.load(total)
+        for own, total in zip(factors, totals, strict=True):
+            factor = splat(builder, builder.load(cgutils.gep(builder, own, loop.index)), LANES)
+            product = builder.fmul(factor, numbers, flags=("contract",))
+            builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+    return [builder.load(total) for total in totals]
 
 
 def _fits(blocks, X, threshold) -> bool:
@@ -50,48 +65,64 @@ def _fits(blocks, X, threshold) -> bool:
 
 
 @intrinsic
-def _bits_of_row(typing_context, blocks, which, X, row, threshold):  # noqa: ARG001 - numba's form of an intrinsic
-    """Return an int64 whose bit k is set if ``Σ_j X[row, j] · blocks[which, j, k] > threshold``."""
+def _bits_of_rows(typing_context, blocks, which, X, row, threshold):  # noqa: ARG001 - numba's form of an intrinsic
+    """Return int64 whose bit k is set if ``Σ_j X[row + q, j] · blocks[which, j, k] > threshold``, q < ROWS_AT_ONCE."""
     if not _fits(blocks, X, threshold):
         return None
 
     def generate(context, builder, signature, arguments):
-        totals = _totals(context, builder, signature, arguments)
-        above = builder.fcmp_ordered(">", totals, splat(builder, arguments[4], LANES))
-        return builder.bitcast(above, ir.IntType(LANES))
+        threshold = splat(builder, arguments[4], LANES)
+        bits = [
+            builder.bitcast(builder.fcmp_ordered(">", total, threshold), ir.IntType(LANES))
+            for total in _totals(context, builder, signature, arguments)
+        ]
+        return context.make_tuple(builder, signature.return_type, bits)
 
-    return types.int64(blocks, which, X, row, threshold), generate
+    return types.UniTuple(types.int64, ROWS_AT_ONCE)(blocks, which, X, row, threshold), generate
 
 
 @intrinsic
-def _output_of_row(typing_context, blocks, which, X, row, threshold, outputs):  # noqa: ARG001
-    """Return ``Σ_k outputs[64·which + k] · σ_b(Σ_j X[row, j] · blocks[which, j, k])`` and the number of active k.
+def _outputs_of_rows(typing_context, blocks, which, X, row, threshold, outputs):  # noqa: ARG001
+    """Return ``Σ_k outputs[64·which + k] · σ_b(Σ_j X[i, j] · blocks[which, j, k])`` and the number of active k.
 
-    A NaN is kept, so that divergence is detected.
+    Both are tuples for the rows i = row + q, q < ROWS_AT_ONCE. A NaN is kept, so that divergence is detected.
     """
     if not _fits(blocks, X, threshold):
         return None
-    result = types.Tuple((blocks.dtype, types.int64))
+    sums, counts = types.UniTuple(blocks.dtype, ROWS_AT_ONCE), types.UniTuple(types.int64, ROWS_AT_ONCE)
+    result = types.Tuple((sums, counts))
 
     def generate(context, builder, signature, arguments):
-        totals = _totals(context, builder, signature, arguments)
-        excess = builder.fsub(totals, splat(builder, arguments[4], LANES))
-        zero = ir.Constant(excess.type, None)
-        activations = builder.select(builder.fcmp_ordered("<=", excess, zero), zero, excess)
+        threshold = splat(builder, arguments[4], LANES)
         start = context.cast(builder, arguments[1], signature.args[1], types.intp)
         start = builder.mul(start, ir.Constant(start.type, LANES))
         data = cgutils.gep(builder, context.make_array(signature.args[5])(context, builder, arguments[5]).data, start)
-        products = builder.fmul(activations, load_columns(builder, data, blocks.dtype, LANES))
-        element = products.type.element
-        suffix = "f32" if isinstance(element, ir.FloatType) else "f64"
-        kind = ir.FunctionType(element, [element, products.type])
-        name = f"llvm.vector.reduce.fadd.v{LANES}{suffix}"
-        add = cgutils.get_or_insert_function(builder.module, kind, name)
-        total = builder.call(add, [ir.Constant(element, 0.0), products], fastmath=("reassoc",))
-        above = builder.bitcast(builder.fcmp_ordered(">", excess, zero), ir.IntType(LANES))
-        return context.make_tuple(builder, signature.return_type, [total, builder.ctpop(above)])
+        factors = load_columns(builder, data, blocks.dtype, LANES)
+        found = [
+            _weighted_sum(builder, builder.fsub(total, threshold), factors)
+            for total in _totals(context, builder, signature, arguments)
+        ]
+        parts = [
+            context.make_tuple(builder, kind, part)
+            for kind, part in zip((sums, counts), zip(*found, strict=True), strict=True)
+        ]
+        return context.make_tuple(builder, signature.return_type, parts)
 
     return result(blocks, which, X, row, threshold, outputs), generate
+
+
+def _weighted_sum(builder, excess, factors):
+    """Return ``Σ_k factors[k] max(excess[k], 0)`` and the number of positive entries."""
+    zero = ir.Constant(excess.type, None)
+    activations = builder.select(builder.fcmp_ordered("<=", excess, zero), zero, excess)
+    products = builder.fmul(activations, factors)
+    element = products.type.element
+    suffix = "f32" if isinstance(element, ir.FloatType) else "f64"
+    kind = ir.FunctionType(element, [element, products.type])
+    add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}{suffix}")
+    total = builder.call(add, [ir.Constant(element, 0.0), products], fastmath=("reassoc",))
+    above = builder.bitcast(builder.fcmp_ordered(">", excess, zero), ir.IntType(LANES))
+    return total, builder.ctpop(above)
 
 
 @vectorized
@@ -101,8 +132,10 @@ def pack_active(blocks, X, threshold, bits):
     Cost 2·n·m·d operations. With a negative threshold, bits of missing neurons of the last block are set, too.
     """
     for which in range(blocks.shape[0]):
-        for i in range(X.shape[0]):
-            bits[i, which] = np.uint64(_bits_of_row(blocks, which, X, i, threshold))
+        for i in range(0, X.shape[0], ROWS_AT_ONCE):
+            found = _bits_of_rows(blocks, which, X, i, threshold)
+            for q in range(min(ROWS_AT_ONCE, X.shape[0] - i)):
+                bits[i + q, which] = np.uint64(found[q])
 
 
 @vectorized
@@ -114,8 +147,9 @@ def add_outputs(blocks, X, threshold, outputs, totals):
     """
     active = 0
     for which in range(blocks.shape[0]):
-        for i in range(X.shape[0]):
-            total, count = _output_of_row(blocks, which, X, i, threshold, outputs)
-            totals[i] += np.float64(total)
-            active += count
+        for i in range(0, X.shape[0], ROWS_AT_ONCE):
+            sums, counts = _outputs_of_rows(blocks, which, X, i, threshold, outputs)
+            for q in range(min(ROWS_AT_ONCE, X.shape[0] - i)):
+                totals[i + q] += np.float64(sums[q])
+                active += counts[q]
     return active

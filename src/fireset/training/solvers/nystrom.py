@@ -13,6 +13,11 @@ block is kept, and neither the width nor the number of active pairs affects the 
 numbers, whatever the number of rows. With L Lᵀ = K_MM and γ = L⁻ᵀ z the system is (L⁻¹ K_Mn B K_nM L⁻ᵀ + ν) z =
 −L⁻¹(…).
 
+With ``trained_outputs=s`` the output weights of some neurons are trained, too. Their derivatives, s √(m/(Q q)) κ/√m
+σ_b(⟨w_r, x_i⟩) for q different neurons with Q copies each, are q further columns of K_nM, with the identity in K_MM and
+in L. The factor makes the sum of their products an estimate of the kernel of the whole output layer. The penalty of the
+output weights A is (λ/2) ‖A − A₀‖² q Q/(m s²).
+
 Three approximations, none of which affects the reported loss, which is that of the returned weights:
 
 1. The optimum is that over the span of the centres' gradients.
@@ -46,14 +51,18 @@ from fireset.network import ShiftedReLUNetwork
 from fireset.theory.leave_one_out import LeaveOneOutFit
 from fireset.training.run import Run
 from fireset.training.solvers.gauss_newton import GaussNewton, _Point, _Proposal, choose_ridge
+from fireset.training.solvers.held_out_ridge import choose_held_out_ridge
 
 CENTRES, SHARED_CENTRES = 1600, 3200  # default for one output, and for several, which share the sums over the rows
+_TRAINED_SHARE = 0.5  # of these numbers: output weights, if they are trained
 _GRAM_TILE = 512  # largest number of centres of a tile of K_Mn B K_nM that one task adds to
 _SPLIT_ROWS = 512  # rows of a block that one task splits
 _LARGE_DIRECTIONS = 16  # directions of the centres that are summed in float64
-_POWER_STEPS = 4  # orthogonal iterations that find these directions
+_POWER_STEPS = 2  # orthogonal iterations that find these directions
 _DEPENDENT_EPS = 32.0  # times eps of float32 and the largest diagonal entry: below, a centre depends on others
 _MAX_SYSTEMS = 16  # outputs with curvatures of their own; with more, all use the largest curvature of a row
+_HELD_ROWS = 4096  # by which the ridge is chosen,
+_MIN_ROWS_TO_HOLD = 4 * _HELD_ROWS  # if there are at least these rows
 _MAX_SIZE = 1e300  # of sums that are made in any order
 _NEGLIGIBLE_GAIN = 0.3  # of ``tol`` of the objective: gain of a further round, estimated at the centres
 
@@ -64,11 +73,15 @@ class NystromGaussNewton(GaussNewton):
     Parameters
     ----------
     ridge, tol
-        As for ``GaussNewton``. "auto" chooses the ridge by leave-one-out on the centres.
+        As for ``GaussNewton``. "auto" chooses the ridge by leave-one-out on the centres, and for squared error and at
+        least 16,384 rows again by 4,096 rows that are held out of the sums.
     centres : int, optional
         Largest number M of centres, by default 1,600 for one output and 3,200 for several. They are drawn from the
         rows, with probabilities proportional to sample weights. A pass costs 2·m·d + M·m/512 + M² operations for each
-        row; memory is that of a few M × M matrices.
+        row; memory is that of a few M × M matrices. If output weights are trained, by default half of each number.
+    trained_outputs : bool or float
+        s: the scale of the steps of the output weights relative to those of the weights, if all of them were trained.
+        As many as there are centres are trained. 0 or False keeps the output weights, True is 1.
 
     Attributes
     ----------
@@ -82,11 +95,17 @@ class NystromGaussNewton(GaussNewton):
     uses_centres = True
     label = "Gauss–Newton on centres"
     forward_only = True
-    chooses_output_scale = False
     row_unit = BLOCK_ROWS
 
-    def __init__(self, ridge: float | str = "auto", tol: float = 1e-3, centres: int | None = None):
-        super().__init__(ridge, tol)
+    def __init__(
+        self,
+        ridge: float | str = "auto",
+        tol: float = 1e-3,
+        centres: int | None = None,
+        trained_outputs: bool | float = False,
+    ):
+        super().__init__(ridge, tol, trained_outputs)
+        self._output_layer_scale = float(trained_outputs)
         self._given_centres = None if centres is None else whole_number("centres", centres, 1)
         self.n_centres = self.passes = 0
 
@@ -94,11 +113,15 @@ class NystromGaussNewton(GaussNewton):
         super()._reset(run)
         network, shard, shares, weight = run.network, run.shard, run.problem.shares, run.problem.weight
         total, positive = shares.totals(float(weight.sum()), float(np.count_nonzero(weight)))
-        count = min(self._max_centres(network), round(positive))
-        self._drawn = shares.draw_distinct(weight, count, np.random.default_rng(0))
-        own = ShiftedReLUNetwork(self._initial_weights, network.output_weights, network.threshold, network.output_scale)
+        most = self._max_centres(network)
+        self._drawn = shares.draw_distinct(weight, min(most, round(positive)), np.random.default_rng(0))
+        own = ShiftedReLUNetwork(self._initial_weights, self._initial_outputs, network.threshold, network.output_scale)
         start = NetworkShard(own, shard.first, shard.width, shard.grid).whole()
-        self._kernel = CentreKernel(start, shares.select(run.problem.X, self._drawn))
+        centres = shares.select(run.problem.X, self._drawn)
+        self._kernel = CentreKernel(start, centres, most if self.trains_outputs else 0, self._output_layer_scale)
+        if self.trains_outputs:
+            trained = max(self._kernel.n_trained * self._kernel.copies, 1)
+            self._output_factor = self._output_layer_scale**2 * start.width / trained
         self._keep_independent()
         self._centres, self.n_centres = self._drawn[self._independent], len(self._independent)
         # Σ f over all rows is estimated by Σ f/weight over the centres, times this number.
@@ -108,6 +131,7 @@ class NystromGaussNewton(GaussNewton):
         weights, output_weights = own.weights.astype(np.float64), own.output_weights.astype(np.float64)
         double = ShiftedReLUNetwork(weights, output_weights, own.threshold, own.output_scale)
         self._centre_engine.start(double, self._kernel.centres.astype(np.float64, copy=False))
+        self._n_columns = self.n_centres + self._kernel.n_trained
         by_copy = start.output_weights.reshape(self._kernel.copies, -1, network.n_outputs)
         self._zero_at_start = not by_copy.sum(axis=0).any()
         products = np.einsum("qrk,qrl->rkl", by_copy, by_copy)
@@ -116,6 +140,9 @@ class NystromGaussNewton(GaussNewton):
             # Jᵀ of all rows, at the initial weights
             self._row_engine = sum_over_workers(create("dense", forward_only=True), shard, run.problem.row_group)
             self._row_engine.start(own, run.problem.X)
+        self._searches_ridge = (
+            self._requested_ridge == "auto" and run.loss.is_squared_error and positive >= _MIN_ROWS_TO_HOLD
+        )
         self._systems: list[_System] = []  # on the first worker
         self._system_roots: np.ndarray | None = None
         self._expected: np.ndarray | None = None  # ∂L/∂u at the centres that the last round predicts
@@ -131,11 +158,12 @@ class NystromGaussNewton(GaussNewton):
         group.broadcast(found, source=0)
         self._independent = found[1 : found[0] + 1]
         self._kernel.keep(self._independent)
-        self._directions = np.zeros((found[0], min(_LARGE_DIRECTIONS, found[0])))
+        columns = found[0] + self._kernel.n_trained
+        self._directions = np.zeros((columns, min(_LARGE_DIRECTIONS, found[0])))
         if found[0]:
             with raise_on_all_workers(group):
                 if group.rank == 0:
-                    self._directions[:] = _large_directions(self._kernel.matrix)
+                    self._directions[:] = _large_directions(self._kernel.centre_rows)
             group.broadcast(self._directions, source=0)
 
     def _at_centres(self, own: np.ndarray) -> np.ndarray:
@@ -143,7 +171,8 @@ class NystromGaussNewton(GaussNewton):
         return self.run.problem.shares.select(own, self._drawn)[self._independent]
 
     def _max_centres(self, network: ShiftedReLUNetwork) -> int:
-        return self._given_centres or (CENTRES if network.n_outputs == 1 else SHARED_CENTRES)
+        share = _TRAINED_SHARE if self.trains_outputs else 1.0
+        return self._given_centres or round(share * (CENTRES if network.n_outputs == 1 else SHARED_CENTRES))
 
     def _choose_ridge(self) -> float:
         """Choose the ridge on the centres. All have one weight: they were drawn in proportion to theirs."""
@@ -155,8 +184,9 @@ class NystromGaussNewton(GaussNewton):
         start, targets = self._centre_engine.forward(), self._at_centres(problem.targets)
 
         def choose() -> LeaveOneOutFit:
-            kernel = (self._kernel.matrix * self._kernel.unit).astype(run.network.dtype)
-            return choose_ridge(kernel, run.loss, start, targets, weight)
+            activations = self._kernel.centre_rows[:, self.n_centres :]
+            kernel = (self._kernel.matrix + activations @ activations.T) * self._kernel.unit
+            return choose_ridge(kernel.astype(run.network.dtype), run.loss, start, targets, weight)
 
         return self._choose_on_first_worker(choose)
 
@@ -167,6 +197,7 @@ class NystromGaussNewton(GaussNewton):
         """
         run = self.run
         at_start = self._zero_at_start and np.array_equal(run.network.weights, self._initial_weights)
+        at_start = at_start and np.array_equal(run.network.output_weights, self._initial_outputs)
         if not run.group.all_true(at_start):
             return None
         run.engine.work.active_pairs = round(self._kernel.active_per_centre * run.problem.n_rows)
@@ -197,39 +228,94 @@ class NystromGaussNewton(GaussNewton):
 
     def _propose(self, point: _Point, *, strict: bool = False) -> _Proposal:  # noqa: ARG002 - systems are factored
         run, unit = self.run, self._kernel.unit
-        ridge = self._ridge / unit
         curvatures = run.loss.curvatures(point.predictions, run.problem.targets, run.problem.weight)
         gradient = self._sum_rows(point.residual, np.sqrt(curvatures))
+        if self._searches_ridge:
+            self._search_ridge(point, gradient)
+        ridge = self._ridge / unit
         displacement = (run.network.weights - self._initial_weights).astype(np.float64, copy=False)
-        gradient += ridge * self._centre_engine.jacobian_product(displacement)
+        gradient[: self.n_centres] += ridge * self._centre_engine.jacobian_product(displacement)
+        if self.trains_outputs:
+            gradient[self.n_centres :] += ridge * self._output_displacement()
         # γ, the change of the outputs of the centres, and the predicted reduction
-        solution = np.empty((2 * self.n_centres + 1, gradient.shape[1]))
+        solution = np.empty((self._n_columns + self.n_centres + 1, gradient.shape[1]))
         with raise_on_all_workers(run.group):
             if run.group.rank == 0:
                 self._solve_systems(gradient, ridge, solution)
         run.group.broadcast(solution, source=0)
-        coefficients, change = solution[: self.n_centres], solution[self.n_centres : -1]
+        coefficients, change = solution[: self._n_columns], solution[self._n_columns : -1]
         reduction = float(solution[-1].sum())
         if self._damping:
             self._expected = None
         else:
             self._expected = self._at_centres(point.residual) + self._at_centres(curvatures) * change
             self.predicted_reduction = reduction / point.objective if point.objective > 0 else 0.0
-        neurons, rows = self._centre_engine.gradient(coefficients / unit)
+        neurons, rows = self._centre_engine.gradient(coefficients[: self.n_centres] / unit)
         new = run.network.weights.copy()
         new[neurons] -= rows
-        return _Proposal(new, None, reduction, solved=True)
+        outputs = self._moved_outputs(coefficients[self.n_centres :]) if self.trains_outputs else None
+        return _Proposal(new, outputs, reduction, solved=True)
+
+    def _search_ridge(self, point: _Point, gradient: np.ndarray) -> None:
+        """Choose the ridge by held-out rows, in the first iteration, in which no weight has moved."""
+        self._searches_ridge = False
+        run, problem = self.run, self.run.problem
+        moved = not np.array_equal(run.network.weights, self._initial_weights)
+        if not self.n_centres or not run.group.all_true(not moved):
+            return
+        rows = problem.shares.draw_distinct(problem.weight, _HELD_ROWS, np.random.default_rng(1))
+        X, residual, weight = (problem.shares.select(own, rows) for own in (problem.X, point.residual, problem.weight))
+
+        def search() -> float:
+            K = np.vstack([block.astype(np.float64) for _, block in self._kernel.blocks(X)])
+            Z, right = _solve(self._factor, K.T).T, _solve(self._factor, gradient)
+            matrix, first = self._systems[0].matrix, self._ridge / self._kernel.unit
+            return self._kernel.unit * choose_held_out_ridge(matrix, right, Z, residual, weight, first)
+
+        shared = np.zeros(1)
+        with raise_on_all_workers(run.group):
+            if run.group.rank == 0:
+                shared[0] = search()
+        run.group.broadcast(shared, source=0)
+        self._ridge = float(shared[0])
+
+    # Output weights: those of the Q copies of trained neuron r move together, by √(_output_factor/(Q·unit)) γ_r
+
+    def _output_numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return this worker's neurons with trained outputs, and the numbers of their columns after the centres."""
+        shard, different = self.run.shard, self.run.shard.width // self._kernel.copies
+        columns = np.arange(shard.first, shard.first + len(self._initial_outputs)) % different
+        neurons = np.flatnonzero(columns < self._kernel.n_trained)
+        return neurons, columns[neurons]
+
+    def _output_displacement(self) -> np.ndarray:
+        """Return the γ, (n_trained, c), that move the output weights from the initial to the current ones."""
+        neurons, columns = self._output_numbers()
+        moved = self.run.network.output_weights[neurons].astype(np.float64) - self._initial_outputs[neurons]
+        sums = np.zeros((self._kernel.n_trained, moved.shape[1]))
+        np.add.at(sums, columns, moved)
+        sums = sum_in_place(sums, self.run.shard.group)
+        return sums * (self._kernel.unit / (self._kernel.copies * self._output_factor)) ** 0.5
+
+    def _moved_outputs(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return this worker's output weights after the step −γ."""
+        neurons, columns = self._output_numbers()
+        new = self.run.network.output_weights.copy()
+        factor = (self._output_factor / (self._kernel.copies * self._kernel.unit)) ** 0.5
+        new[neurons] = (new[neurons] - factor * coefficients[columns]).astype(new.dtype)
+        return new
 
     def _solve_systems(self, gradient: np.ndarray, ridge: float, solution: np.ndarray) -> None:
         """Solve the system of each output; fill ``solution`` with L⁻ᵀz, −L z and the predicted reduction."""
-        L, count = self._factor, self.n_centres
+        L, count = self._factor, self._n_columns
         right = _solve(L, gradient)
         z = np.empty_like(right)
         for k in range(right.shape[1]):
             system = self._systems[min(k, len(self._systems) - 1)]
             z[:, k] = system.solve(right[:, k], ridge + self._damping / self._kernel.unit)
             solution[-1, k] = float(z[:, k] @ right[:, k]) - 0.5 * system.square(z[:, k], ridge)
-        solution[:count], solution[count:-1] = _solve(L, z, transposed=True), -L @ z
+        solution[:count] = _solve(L, z, transposed=True)
+        solution[count:-1] = -self._kernel.centre_rows @ solution[:count]
 
     def _own_blocks(self) -> tuple[int, int]:
         """Return the range of this worker's training rows: those with the same rows divide their blocks."""
@@ -240,12 +326,12 @@ class NystromGaussNewton(GaussNewton):
         return first, last
 
     def _sum_rows(self, residual: np.ndarray, roots: np.ndarray) -> np.ndarray:
-        """Return J_M Jᵀe, (M, c), and make the systems of K_Mn B K_nM anew if the curvatures have changed.
+        """Return J_M Jᵀe, (M + n_trained, c), and make the systems of K_Mn B K_nM anew if the curvatures have changed.
 
         If outputs are not coupled, the first is K_Mn e, and one pass over the rows makes both sums.
         """
         group, (first, last) = self.run.group, self._own_blocks()
-        count, outputs = self.n_centres, residual.shape[1]
+        count, outputs = self._n_columns, residual.shape[1]
         if group.all_true(bool((roots == roots[:, :1]).all())):
             roots = roots[:, :1]
         elif outputs > _MAX_SYSTEMS:
@@ -271,10 +357,11 @@ class NystromGaussNewton(GaussNewton):
             path, done = self.pass_state.resume(inputs, parts)
         own, meter = self.run.problem.X[first:last], self.run.meter
         meter.begin("pass", done)
-        for block, K in self._kernel.blocks(own, done) if self._decoupled or grams else ():
+        summed = self._decoupled or self.trains_outputs
+        for block, K in self._kernel.blocks(own, done) if summed or grams else ():
             rows = slice(first + block.start, first + block.stop)
             P = _split(K, self._directions)
-            if self._decoupled:
+            if summed:
                 small += _rounded(K.T @ residual[rows].astype(K.dtype), offsets[0, 0])
                 large += _rounded(P.T.astype(np.float64) @ residual[rows], offsets[0, 1])
             for k, gram in enumerate(grams):
@@ -291,9 +378,10 @@ class NystromGaussNewton(GaussNewton):
                 if group.rank == 0:
                     self._systems = [_System(gram.total(), self._factor) for gram in grams]
             self._system_roots = roots
+        found = sum_in_place(small, group) + self._directions @ sum_in_place(large, group)
         if coupled is not None:
-            return coupled
-        return sum_in_place(small, group) + self._directions @ sum_in_place(large, group)
+            found[: self.n_centres] = coupled
+        return found
 
     def _offsets(self, residual: np.ndarray, roots: np.ndarray) -> np.ndarray:
         """Return the ``_offset`` of the sums over rows, with sizes estimated at the centres; equal on all workers.
@@ -305,8 +393,8 @@ class NystromGaussNewton(GaussNewton):
         residual, curvatures = np.abs(self._at_centres(residual)), self._at_centres(roots) ** 2
         if self.run.group.rank == 0 and self.n_centres:
             U = self._directions
-            large = self._kernel.matrix @ U
-            small = self._kernel.matrix - large @ U.T
+            large = self._kernel.centre_rows @ U
+            small = self._kernel.centre_rows - large @ U.T
             first = [(np.abs(part).T @ (each * residual)).max() for part in (small, large)]
             rest, core = (((part**2).T @ (each * curvatures)).max(axis=0) for part in (small, large))
             sizes = np.vstack([[*first, 0.0], np.column_stack([rest, np.sqrt(rest * core), core])])
@@ -318,18 +406,23 @@ class NystromGaussNewton(GaussNewton):
 
     def details(self) -> dict[str, Any]:
         own = {"centres": self.n_centres, "passes": self.passes}
+        own |= {"trained_output_neurons": self._kernel.n_trained} if self.trains_outputs else {}
         return {name: value for name, value in super().details().items() if name != "products"} | own
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {"centres": self._given_centres}
+        outputs = {"trained_outputs": self._output_layer_scale} if self.trains_outputs else {}
+        return super().settings() | {"centres": self._given_centres} | outputs
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
         """Return the memory of copies of the weights, M × M matrices, and a block of the kernel with a scaled copy."""
         count, systems = min(self._max_centres(network), n_samples), min(network.n_outputs, _MAX_SYSTEMS)
+        bits = count * network.width
+        count += min(self._max_centres(network), network.width) if self.trains_outputs else 0
         matrices = 8.0 * count**2 * (6 + 2 * systems)
         block = 3.0 * min(BLOCK_ROWS, n_samples) * count * network.dtype.itemsize
         double = 3.0 * 8 * network.weights.size  # a copy of the weights, a displacement or step
-        return 6.0 * network.weights.nbytes + double + count * network.width + matrices + block
+        outputs = 6.0 * network.output_weights.nbytes if self.trains_outputs else 0.0
+        return 6.0 * network.weights.nbytes + outputs + double + bits + matrices + block
 
     def drop_caches(self) -> None:
         super().drop_caches()
@@ -340,22 +433,22 @@ class _System:
     """The matrix L⁻¹ K_Mn B K_nM L⁻ᵀ + ν of one output or of all; the factor of the last ν is kept."""
 
     def __init__(self, gram: np.ndarray, L: np.ndarray):
-        """``gram`` is K_Mn B K_nM, of which the lower triangle is read. Cost 2 M³."""
+        """``gram`` is K_Mn B K_nM, of which the lower triangle is read; L may be that of the first rows. Cost 2 M³."""
         symmetric = np.tril(gram) + np.tril(gram, -1).T
         inner = _solve(L, _solve(L, symmetric).T)
-        self._matrix = (inner + inner.T) / 2
+        self.matrix = (inner + inner.T) / 2
         self._factor, self._shift = np.empty((0, 0)), -1.0
 
     def solve(self, right: np.ndarray, shift: float) -> np.ndarray:
         """Solve for a right side (M,). Rounding of float32 may leave the matrix indefinite for a tiny ν."""
         if shift != self._shift:
-            self._factor, _ = cholesky_with_jitter(lambda: self._matrix + shift * np.eye(len(self._matrix)))
+            self._factor, _ = cholesky_with_jitter(lambda: self.matrix + shift * np.eye(len(self.matrix)))
             self._shift = shift
         return cholesky_solve(self._factor, right[:, None])[:, 0]
 
     def square(self, z: np.ndarray, ridge: float) -> float:
         """Return z·(L⁻¹ K_Mn B K_nM L⁻ᵀ + λ) z."""
-        return float(z @ (self._matrix @ z)) + ridge * float(z @ z)
+        return float(z @ (self.matrix @ z)) + ridge * float(z @ z)
 
 
 class _GramSum:
@@ -386,8 +479,9 @@ class _GramSum:
 
         Tasks divide the sums, so that the result does not depend on the number of threads.
         """
-        scaled = R * roots[:, None].astype(R.dtype)
-        large = P * roots[:, None]
+        equal = bool((roots == 1.0).all())
+        scaled = R if equal else R * roots[:, None].astype(R.dtype)
+        large = P.astype(np.float64) if equal else P * roots[:, None]
         count = len(self._rest)
         tiles = _tiles(count)
 
@@ -440,11 +534,11 @@ def _tiles(count: int) -> list[slice]:
 
 
 def _large_directions(matrix: np.ndarray) -> np.ndarray:
-    """Return orthonormal directions of the largest eigenvalues of K_MM, (M, r), by orthogonal iteration."""
-    few = min(_LARGE_DIRECTIONS, len(matrix))
-    U = np.random.default_rng(0).standard_normal((len(matrix), few))
+    """Return orthonormal directions of the largest singular values of a matrix, (columns, r), by orthogonal iteration."""
+    rows, columns = matrix.shape
+    U = np.random.default_rng(0).standard_normal((columns, min(_LARGE_DIRECTIONS, rows)))
     for _ in range(_POWER_STEPS):
-        U = np.linalg.qr(matrix @ U)[0]
+        U = np.linalg.qr(matrix.T @ (matrix @ U))[0]
     return U
 
 
@@ -479,7 +573,9 @@ def _independent(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _solve(L: np.ndarray, right: np.ndarray, *, transposed: bool = False) -> np.ndarray:
-    """Solve L Z = right, or Lᵀ Z = right."""
+    """Solve L Z = right, or Lᵀ Z = right, for the first rows of Z; the others are those of ``right``."""
     from scipy.linalg import solve_triangular
 
-    return solve_triangular(L, right, lower=True, trans=1 if transposed else 0)
+    Z = right.copy()
+    Z[: len(L)] = solve_triangular(L, right[: len(L)], lower=True, trans=1 if transposed else 0)
+    return Z

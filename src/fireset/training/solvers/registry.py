@@ -38,7 +38,7 @@ def make_solver(solver: str | Solver, settings: Mapping[str, Any]) -> Solver:
             raise InputError("trained_outputs needs full batches; leave batch_size out, or use fireset.nn.ShiftedReLU")
         cls = MiniBatchDescent
     accepted = signature(cls).parameters
-    for name, solvers in (("batch_size", "'gradient'"), ("trained_outputs", "'gradient' or 'gauss-newton'")):
+    for name, solvers in (("batch_size", "'gradient'"), ("trained_outputs", "'gradient', 'gauss-newton' or 'nystrom'")):
         if settings.get(name) and name not in accepted:
             raise InputError(f"{name} is for solver={solvers}, got solver={solver!r}")
     return cls(**{name: value for name, value in settings.items() if name in accepted})
