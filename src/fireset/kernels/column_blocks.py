@@ -17,7 +17,6 @@ from numba.core import cgutils
 from fireset.kernels.compiling import vectorized
 from fireset.kernels.masks import LANES, intrinsic, load_columns, splat
 
-
 ROWS_AT_ONCE = 2 if get_host_cpu_features().get("avx512f") else 1
 
 

@@ -1,8 +1,8 @@
 """Choice of the ridge by rows that are held out of the normal equations.
 
-Leave-one-out on the centres chooses the ridge of a fit to these few rows. A fit to many more rows restricted to the same
-features needs a smaller one if the targets are smooth, and how much smaller depends on their noise. Sums over all rows
-and the features of a few rows give the fit without these few, for any ridge, at the cost of one factorization.
+Leave-one-out on the centres chooses the ridge of a fit to these few rows. A fit to many more rows, restricted to the
+same features, may need a smaller one. Sums over all rows and the features of a few rows give the fit without these few,
+for any ridge, at the cost of one factorization.
 """
 
 import numpy as np

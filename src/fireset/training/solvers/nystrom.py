@@ -357,15 +357,15 @@ class NystromGaussNewton(GaussNewton):
             path, done = self.pass_state.resume(inputs, parts)
         own, meter = self.run.problem.X[first:last], self.run.meter
         meter.begin("pass", done)
-        summed = self._decoupled or self.trains_outputs
+        summed, panels = self._decoupled or self.trains_outputs, None
         for block, K in self._kernel.blocks(own, done) if summed or grams else ():
             rows = slice(first + block.start, first + block.stop)
             P = _split(K, self._directions)
             if summed:
-                small += _rounded(K.T @ residual[rows].astype(K.dtype), offsets[0, 0])
+                _add_products(small, K, residual[rows].astype(K.dtype), offsets[0, 0])
                 large += _rounded(P.T.astype(np.float64) @ residual[rows], offsets[0, 1])
             for k, gram in enumerate(grams):
-                gram.add(K, P, roots[rows, k])
+                panels = gram.add(K, P, roots[rows, k], panels)
             meter.report(block.stop, len(own))
             if self.pass_state is not None and path is not None:
                 self.pass_state.save(path, block.stop, parts)
@@ -414,12 +414,12 @@ class NystromGaussNewton(GaussNewton):
         return super().settings() | {"centres": self._given_centres} | outputs
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
-        """Return the memory of copies of the weights, M × M matrices, and a block of the kernel with a scaled copy."""
+        """Return the memory of copies of the weights, M × M matrices, and a block of the kernel with two copies."""
         count, systems = min(self._max_centres(network), n_samples), min(network.n_outputs, _MAX_SYSTEMS)
         bits = count * network.width
         count += min(self._max_centres(network), network.width) if self.trains_outputs else 0
         matrices = 8.0 * count**2 * (6 + 2 * systems)
-        block = 3.0 * min(BLOCK_ROWS, n_samples) * count * network.dtype.itemsize
+        block = 4.0 * min(BLOCK_ROWS, n_samples) * count * network.dtype.itemsize
         double = 3.0 * 8 * network.weights.size  # a copy of the weights, a displacement or step
         outputs = 6.0 * network.output_weights.nbytes if self.trains_outputs else 0.0
         return 6.0 * network.weights.nbytes + outputs + double + bits + matrices + block
@@ -474,16 +474,22 @@ class _GramSum:
         """The sums so far, which a checkpoint stores."""
         return {"rest": self._rest, "cross": self._cross, "core": self._core}
 
-    def add(self, R: np.ndarray, P: np.ndarray, roots: np.ndarray) -> None:
+    def add(
+        self, R: np.ndarray, P: np.ndarray, roots: np.ndarray, panels: np.ndarray | None = None
+    ) -> np.ndarray | None:
         """Add a block of rows, R (k, M) and P (k, r), with curvatures roots² (k,).
 
-        Tasks divide the sums, so that the result does not depend on the number of threads.
+        Tasks divide the sums, so that the result does not depend on the number of threads. ``panels`` is working memory
+        of an earlier call; that of this one is returned.
         """
+        from fireset.kernels.gram import HAS_WIDE_REGISTERS
+
         equal = bool((roots == 1.0).all())
         scaled = R if equal else R * roots[:, None].astype(R.dtype)
         large = P.astype(np.float64) if equal else P * roots[:, None]
         count = len(self._rest)
         tiles = _tiles(count)
+        wide = HAS_WIDE_REGISTERS and R.dtype == np.float32
 
         def add(tile: tuple[slice, slice | None]) -> None:
             rows, columns = tile
@@ -492,9 +498,35 @@ class _GramSum:
             else:
                 self._rest[rows, columns] += _rounded(scaled[:, rows].T @ scaled[:, columns], self._offsets[0])
 
-        pairs = [(rows, columns) for k, rows in enumerate(tiles) for columns in (*tiles[: k + 1], None)]
+        pairs = [
+            (rows, columns) for k, rows in enumerate(tiles) for columns in (*(() if wide else tiles[: k + 1]), None)
+        ]
         parallel_map(add, pairs, uses_blas=True)
         self._core += _rounded(large.T @ large, self._offsets[2])
+        return self._add_strips(scaled, panels) if wide else None
+
+    def _add_strips(self, scaled: np.ndarray, panels: np.ndarray | None) -> np.ndarray:
+        """Add the lower triangle of scaledᵀ scaled to that of the first sum, 64 rows at a time; return the panels."""
+        from fireset.kernels.gram import LANES, add_gram_strip
+
+        (rows, count), strips = scaled.shape, -(-scaled.shape[1] // LANES)
+        if panels is None or panels.shape[1] != rows:
+            panels = np.zeros((strips, rows, LANES), np.float32)
+
+        def pack(k: int) -> None:
+            own = scaled[:, k * LANES : (k + 1) * LANES]
+            panels[k, :, : own.shape[1]] = own
+
+        def add(k: int) -> None:
+            strip = np.zeros((LANES, (k + 1) * LANES), np.float32)
+            add_gram_strip(panels, k, strip)
+            own = slice(k * LANES, min((k + 1) * LANES, count))
+            sums = strip[: own.stop - own.start, : own.stop]
+            self._rest[own, : own.stop] += _rounded(sums, self._offsets[0])
+
+        parallel_map(pack, range(strips))
+        parallel_map(add, range(strips)[::-1])
+        return panels
 
     def add_workers(self, group: ProcessGroup) -> None:
         """Add the sums of all workers: a little more than half of the matrix."""
@@ -527,6 +559,15 @@ def _rounded(addend: np.ndarray, offset: float) -> np.ndarray:
     return shifted
 
 
+def _add_products(total: np.ndarray, K: np.ndarray, residual: np.ndarray, offset: float) -> None:
+    """Add Kᵀe to ``total``, (M, c)."""
+
+    def add(tile: slice) -> None:
+        total[tile] += _rounded(K[:, tile].T @ residual, offset)
+
+    parallel_map(add, _tiles(len(total)), uses_blas=True)
+
+
 def _tiles(count: int) -> list[slice]:
     """Divide ``count`` centres into slices of nearly equal size."""
     parts = max(1, -(-count // _GRAM_TILE))
@@ -534,7 +575,7 @@ def _tiles(count: int) -> list[slice]:
 
 
 def _large_directions(matrix: np.ndarray) -> np.ndarray:
-    """Return orthonormal directions of the largest singular values of a matrix, (columns, r), by orthogonal iteration."""
+    """Return orthonormal directions of the largest singular values, (columns, r), by orthogonal iteration."""
     rows, columns = matrix.shape
     U = np.random.default_rng(0).standard_normal((columns, min(_LARGE_DIRECTIONS, rows)))
     for _ in range(_POWER_STEPS):
