@@ -58,7 +58,7 @@ def test_a_given_scale_is_used(given, scale):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"width": 2000}, {"solver": "gradient", "max_iter": 2}, {"solver": "nystrom"}, {"loss": "huber"}],
+    [{"width": 2000}, {"solver": "gradient", "max_iter": 2}, {"loss": "huber"}],
 )
 def test_auto_keeps_the_output_weights(settings):
     """Of narrow networks, for solvers without a scale of the output layer, and for losses that need many products."""
@@ -71,3 +71,14 @@ def test_auto_keeps_the_output_weights(settings):
 def test_a_wrong_value_is_refused(given):
     with pytest.raises(InputError, match="trained_outputs"):
         ShiftedReLURegressor(trained_outputs=given).fit(X, Y)
+
+
+def test_nystrom_trains_output_weights_and_continues(tmp_path):
+    model = ShiftedReLURegressor(solver="nystrom", warm_start=True, **SETTINGS).fit(X[:160], Y[:160])
+    assert model.settings_.output_layer_scale > 0
+    assert not model.network_.has_sign_outputs
+    assert model.score(X[160:], Y[160:]) > 0.9
+    fireset.save(model, tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(fireset.load(tmp_path / "model.safetensors").predict(X), model.predict(X))
+    first = model.result_.loss
+    assert model.fit(X[:160], Y[:160]).result_.loss <= first * 1.001

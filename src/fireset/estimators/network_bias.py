@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from fireset._util.cholesky import cholesky_solve, cholesky_with_jitter
-from fireset._util.parallel import one_blas_thread
+from fireset._util.parallel import one_blas_thread, parallel_map
 from fireset.engines.centre_kernel import CentreKernel
 from fireset.network import ShiftedReLUNetwork
 from fireset.tables.settings import BIASES
@@ -20,7 +20,7 @@ from fireset.tables.sphere import SphereMap
 
 _CENTRES = 600
 _FITTED_ROWS = 8000
-_COMPARED_ROWS = 4000
+_COMPARED_ROWS = 4000  # at most a block of the kernel
 _RIDGES = (0.03, 0.3, 3.0)  # divided by the mean diagonal of the kernel
 
 
@@ -48,24 +48,30 @@ def choose_bias(
     if not smaller or len(counted) < 2 * _COMPARED_ROWS:
         return sphere.bias
     rows = np.random.default_rng(1).permutation(counted)[: _FITTED_ROWS + _COMPARED_ROWS]
-    errors = {}
+
+    def error(bias: float) -> float:
+        mapped = replace(sphere, bias=bias).map_standardized(Z[rows])
+        return _error(network, network.check_rows(mapped), targets[rows], weight[rows])
+
+    biases = (sphere.bias, max(smaller))
     with one_blas_thread():
-        for bias in (sphere.bias, max(smaller)):
-            mapped = replace(sphere, bias=bias).map_standardized(Z[rows])
-            errors[bias] = _error(network, network.check_rows(mapped), targets[rows], weight[rows])
-    return min(errors, key=lambda bias: errors[bias])
+        errors = dict(zip(biases, parallel_map(error, biases, uses_blas=True), strict=True))
+    return min(biases, key=lambda bias: errors[bias])
 
 
 def _error(network: ShiftedReLUNetwork, X: np.ndarray, targets: np.ndarray, weight: np.ndarray) -> float:
     """Return the least squared error on the last rows of X, of fits to the others with each of ``_RIDGES``."""
     kernel = CentreKernel(network, X[:_CENTRES])
-    K = np.vstack([block.astype(np.float64) for _, block in kernel.blocks(X)])
     last = len(X) - _COMPARED_ROWS
-    weighted = K[:last] * weight[:last, None]
-    gram, right = weighted.T @ K[:last], weighted.T @ targets[:last]
-    found = []
+    gram, right = np.zeros((len(kernel.centres),) * 2), np.zeros((len(kernel.centres), targets.shape[1]))
+    for rows, block in kernel.blocks(X[:last]):
+        K = block.astype(np.float64)
+        weighted = K * weight[rows, None]
+        gram += weighted.T @ K
+        right += weighted.T @ targets[rows]
+    (_, held), found = next(kernel.blocks(X[last:])), []
     for ridge in _RIDGES:
         factor, _ = cholesky_with_jitter(lambda ridge=ridge: gram + ridge * kernel.matrix)
-        errors = K[last:] @ cholesky_solve(factor, right) - targets[last:]
+        errors = held @ cholesky_solve(factor, right) - targets[last:]
         found.append(float(weight[last:] @ (errors**2).sum(axis=1)))
     return min(found)

@@ -53,8 +53,9 @@ class ShiftedReLURegressor(RegressorMixin, ShiftedReLUEstimator):
     trained_outputs : "auto", bool or float, default="auto"
         Scale s of the training of the output weights, relative to that of the first layer; 0 or False keeps them at ±1,
         True is 1. The tangent kernel is H_W + s² H_A, and H_A is smoother. "auto" chooses by leave-one-out with the
-        kernel of infinite width for solver="gauss-newton" and squared error or log loss if the network has two neurons
-        for each row and 500 of them are active for a row; otherwise it is False.
+        kernel of infinite width for squared error or log loss if 500 neurons are active for a row, and the solver is
+        "nystrom" (which trains some output weights), or "gauss-newton" with two neurons for each row. Otherwise it is
+        False.
     learning_rate : "auto", "theory" or float, default="auto"
         Step size of "gradient". "auto" starts from 1/λ_max of the kernel and halves it when the loss grows.
     momentum : float, default=0.9
