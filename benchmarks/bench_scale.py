@@ -7,6 +7,8 @@ processor seconds are those of all its threads. Peak memory is that of the whole
 part with ``SCALE_CATBOOST=1``, LightGBM where it is installed.
 
 Part ``file`` runs ``fireset train`` on a Parquet file within a memory limit; ``SCALE_ROWS=10000000`` sets its rows.
+With ``SCALE_KILL=1`` the largest fit is made again, killed after six tenths of its time and resumed, and the weights
+are compared with those of the first fit.
 """
 
 import importlib.util
@@ -21,6 +23,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
 
 import numpy as np
+from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).parent))
 from parts import run_parts
@@ -105,33 +108,50 @@ def classification(quick: bool) -> list[dict]:
 
 def file(quick: bool) -> list[dict]:
     """Train on a Parquet file in a process of its own; peak memory includes what it maps and reads."""
+    sizes, kills = QUICK_ROWS[:1] if quick else FILE_ROWS, bool(os.environ.get("SCALE_KILL"))
     return [
-        train_file(rows, "1500M" if rows <= 1_000_000 else "2G") for rows in (QUICK_ROWS[:1] if quick else FILE_ROWS)
+        train_file(rows, "1500M" if rows <= 1_000_000 else "2G", kills=kills and rows == max(sizes)) for rows in sizes
     ]
 
 
-def train_file(rows: int, memory: str) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder, "table.parquet")
-        write_friedman(table, rows)
-        command = [sys.executable, "-m", "fireset", "train", table.name, "--target", "y", "--memory", memory, "--json"]
-        started = time.perf_counter()
-        child = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        out = child.stdout.read()
-        _, status, usage = os.wait4(child.pid, 0)
+def train_file(rows: int, memory: str, *, kills: bool) -> dict:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_friedman(folder / "table.parquet", rows)
+        found = run_train(folder, memory, "--out", "model.safetensors")
+        if kills:
+            checkpointed = ["--out", "again.safetensors", "--checkpoint", "states"]
+            run_train(folder, memory, *checkpointed, killed_after=0.6 * found["seconds"])
+            stored = sum(file.stat().st_size for file in (folder / "states").glob("pass-*"))
+            resumed = run_train(folder, memory, *checkpointed, "--resume")
+            first, again = (load_file(folder / f"{one}.safetensors") for one in ("model", "again"))
+            same = all(np.array_equal(first[one], again[one]) for one in ("weights", "output_weights"))
+            found |= {"resumed_seconds": resumed["seconds"], "stored_bytes": stored, "same_weights": same}
+    found = {"rows": rows, "memory": memory, **found}
+    print(found, file=sys.stderr, flush=True)
+    return found
+
+
+def run_train(folder: Path, memory: str, *options: str, killed_after: float | None = None) -> dict:
+    command = ["fireset", "train", "table.parquet", "--target", "y", "--memory", memory, "--json", *options]
+    started = time.perf_counter()
+    child = subprocess.Popen([sys.executable, "-m", *command], cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    if killed_after is not None:
+        time.sleep(killed_after)
+        child.kill()
+    out = child.stdout.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    if killed_after is not None:
+        return {}
     if status:
         raise RuntimeError(f"fireset train ended with {os.waitstatus_to_exitcode(status)}")
-    found = {
-        "rows": rows,
-        "memory": memory,
+    return {
         "seconds": time.perf_counter() - started,
         "processor_seconds": usage.ru_utime + usage.ru_stime,
         "gigabytes": usage.ru_maxrss * 1024 / 1e9,
         "score": json.loads(out)["held_out_r2"],
     }
-    print(found, file=sys.stderr, flush=True)
-    return found
 
 
 def write_friedman(path: Path, rows: int) -> None:
@@ -149,6 +169,16 @@ def write_friedman(path: Path, rows: int) -> None:
         writer.write_table(table)
     assert writer is not None
     writer.close()
+
+
+def resumed_in_words(one: dict) -> str:
+    """Describe the run that was killed and resumed."""
+    end = "has the same bits in all weights" if one["same_weights"] else "has OTHER weights"
+    stored, seconds = one["stored_bytes"] / 1e6, one["resumed_seconds"]
+    return (
+        f"{one['rows']:,} rows: a run that is killed after 60 % of the time ({stored:.0f} MB of sums are stored) and "
+        f"resumed takes {seconds:.0f} s more and {end}."
+    )
 
 
 def exponent(rows: list[int], seconds: list[float]) -> float:
@@ -191,6 +221,9 @@ def to_markdown(results: dict) -> str:
                 f"{one['gigabytes']:.2f} | {one['score']:.4f} |"
             )
         lines.append("")
+        for one in results["file"]:
+            if "same_weights" in one:
+                lines += [resumed_in_words(one), ""]
     fits = [one for one in results.get("regression", []) if one["model"] == "fireset"]
     fits = [one for one in fits if one["solver"] == fits[-1]["solver"]]  # a change of solver is no property of either
     if len(fits) > 1:
