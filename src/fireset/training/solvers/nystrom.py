@@ -422,16 +422,20 @@ class NystromGaussNewton(GaussNewton):
         return super().settings() | {"centres": self._given_centres} | outputs
 
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
-        """Return the memory of copies of the weights, M × M matrices, and a block of the kernel with two copies."""
+        """Return the memory of copies of the weights, M × M matrices, and a block of the kernel with two copies.
+
+        Features of held-out rows in float64 may need more than the block.
+        """
         most = self._max_centres(network, n_samples)
         count, systems = min(most, n_samples), min(network.n_outputs, _MAX_SYSTEMS)
         bits = count * network.width
         count += min(most, network.width) if self.trains_outputs else 0
         matrices = 8.0 * count**2 * (6 + 2 * systems)
         block = 4.0 * min(BLOCK_ROWS, n_samples) * count * network.dtype.itemsize
+        held = 3.0 * 8 * _HELD_ROWS * count if n_samples >= _MIN_ROWS_TO_HOLD else 0.0
         double = 3.0 * 8 * network.weights.size  # a copy of the weights, a displacement or step
         outputs = 6.0 * network.output_weights.nbytes if self.trains_outputs else 0.0
-        return 6.0 * network.weights.nbytes + outputs + double + bits + matrices + block
+        return 6.0 * network.weights.nbytes + outputs + double + bits + matrices + max(block, held)
 
     def drop_caches(self) -> None:
         super().drop_caches()
