@@ -7,12 +7,15 @@ not checked.
 
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 from numba.cpython.unsafe.numbers import trailing_zeros
 
 LANES = 64
+HAS_COMPRESS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # whether ``compress_32`` can be used
+_COMPRESSED = 16  # numbers of a register
 
 first_bit: Any = trailing_zeros  # index of the lowest bit that is set
 
@@ -121,6 +124,40 @@ def prefetch(typing_context, blocks, which):  # noqa: ARG001
         return context.get_dummy_value()
 
     return types.none(blocks, which), generate
+
+
+@intrinsic
+def compress_32(typing_context, numbers, which, bits, target, end):  # noqa: ARG001
+    """Write ``numbers[which, k]`` for the set bits k < 32 to ``target[end]``, ``target[end + 1]``, …
+
+    Arrays are int32 and contiguous. Writes up to 32 entries, of which those beyond the number of set bits are not
+    defined. Needs ``HAS_COMPRESS``.
+    """
+    fits = isinstance(numbers, types.Array) and numbers.ndim == 2 and numbers.layout == target.layout == "C"
+    if not fits or not numbers.dtype == target.dtype == types.int32:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        numbers_type, which_type, _, target_type, _ = signature.args
+        numbers, which, bits, target, end = arguments
+        array = context.make_array(numbers_type)(context, builder, numbers)
+        columns = cgutils.unpack_tuple(builder, array.shape)[1]
+        start = builder.mul(context.cast(builder, which, which_type, types.intp), columns)
+        target = context.make_array(target_type)(context, builder, target).data
+        vector = ir.VectorType(ir.IntType(32), _COMPRESSED)
+        kind = ir.FunctionType(vector, [vector, vector, ir.VectorType(ir.IntType(1), _COMPRESSED)])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.mask.compress.v16i32")
+        for first in range(0, 32, _COMPRESSED):
+            place = builder.add(start, ir.Constant(start.type, first))
+            values = load_columns(builder, cgutils.gep(builder, array.data, place), types.int32, _COMPRESSED)
+            part = builder.trunc(builder.lshr(bits, ir.Constant(bits.type, first)), ir.IntType(_COMPRESSED))
+            mask = builder.bitcast(part, kind.args[2])
+            pointer = builder.bitcast(cgutils.gep(builder, target, end), vector.as_pointer())
+            builder.store(builder.call(function, [values, ir.Constant(vector, None), mask]), pointer, align=4)
+            end = builder.add(end, builder.zext(builder.ctpop(part), end.type))
+        return context.get_dummy_value()
+
+    return types.none(numbers, which, types.int64, target, types.intp), generate
 
 
 columns_above_16 = _columns_above(16)
