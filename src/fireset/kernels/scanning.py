@@ -65,19 +65,28 @@ def join_tiles(starts, counts, columns, values, all_columns, all_values):
 
 
 _WIDER = 2.0**-48  # covers the rounding of threshold ± band
+_EPS_FLOAT64 = float(np.finfo(np.float64).eps)
 
 
 @vectorized
-def ids_above(h, normal, points, threshold, band, first):
+def ids_above(h, normal, points, threshold, largest_norm, first):
     """Return i + ``first``, int64, ascending, of the entries of h ≈ points @ normal above the threshold, in one pass.
 
-    All numbers have the type of h, in which nothing overflows. Within the band ``deciding_dot`` decides; with a
-    negative band the values of h do.
+    Arrays have the same type, in which nothing overflows, nor the square of a norm. ``threshold`` and
+    ``largest_norm``, of a point, are float64. In float64 ``deciding_dot`` decides within the band around the threshold,
+    in float32 the values of h do.
     """
-    lower = upper = threshold
-    if band >= 0:
-        wide = band + (band + abs(threshold)) * h.dtype.type(_WIDER)
-        lower, upper = threshold - wide, threshold + wide
+    lower = upper = h.dtype.type(threshold)
+    if h.itemsize == 8:
+        squares = h.dtype.type(0)
+        for j in range(normal.shape[0]):
+            squares += normal[j] * normal[j]
+        # Twice the ``dot_slack`` of ``fireset._util.rounding``, because the norm is rounded.
+        band = 2 * (normal.shape[0] + 8) * _EPS_FLOAT64 * np.sqrt(squares) * largest_norm + 1e-30
+        wide = band + (band + abs(threshold)) * _WIDER
+        lower, upper = h.dtype.type(threshold - wide), h.dtype.type(threshold + wide)
+    elif np.float64(lower) > threshold:
+        lower = upper = h.dtype.type(np.nextafter(lower, h.dtype.type(-np.inf)))
     found = new_array(h.shape[0], np.int64)  # pages that are not written take no time
     end = np.int64(0)
     whole = h.shape[0] - h.shape[0] % LANES
