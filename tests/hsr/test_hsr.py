@@ -407,7 +407,11 @@ def test_auto_depends_on_dimension_size_changes_and_output():
     assert choose(100_000, 3) == "partition-tree"
     assert choose(100, 3) == "scan"
     assert choose(1_000_000, 8) == "scan"  # measured at 1.5 to 2.8 times the speed of a tree
-    assert choose(1_000_000, 4) == "partition-tree"  # a third of the time of a scan
+    assert choose(1_000_000, 4) == "partition-tree"  # a sixth of the time of a scan
+    for n, d in ((10_000, 4), (30_000, 5), (100_000, 6), (300_000, 6), (1_000_000, 6)):  # 0.4 to 0.85
+        assert choose(n, d) == "partition-tree"
+    for n, d in ((10_000, 8), (30_000, 8), (100_000, 8), (300_000, 10), (1_000_000, 7)):  # 1.15 to 3
+        assert choose(n, d) == "scan"
     assert {choose(n, d) for n in (10, 1000, 100_000, 1_000_000) for d in (16, 64, 784)} == {"scan"}
     many = 10_000_000
     assert choose(100_000, 2, dynamic=False, output=10, queries=many) == "convex-layers"

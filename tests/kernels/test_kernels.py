@@ -1,6 +1,7 @@
 """Compiled kernels against plain NumPy."""
 
 from fractions import Fraction
+from types import FunctionType
 
 import numba
 import numpy as np
@@ -13,8 +14,8 @@ from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transpose_lists
 from fireset.kernels.column_sorting import COLUMNS, SLOTS, sort_columns, write_widened
 from fireset.kernels.fire_sets import tangent_product
 from fireset.kernels.firing import activate, deciding_dot, refine_near_threshold
-from fireset.kernels.masks import HAS_COMPRESS, compress_32
-from fireset.kernels.scanning import collect_above, count_above
+from fireset.kernels.masks import HAS_COMPRESS, compress_32, compress_range
+from fireset.kernels.scanning import collect_above, count_above, ids_above
 from support.checks import sphere
 
 DTYPES = ["float32", "float64"]
@@ -183,6 +184,28 @@ def test_collect_writes_nothing_beyond_its_rows(dtype):
     assert (values[-guard:] == 0).all()
 
 
+def without_compression(kernel):
+    """Compile a kernel as on a processor without AVX-512."""
+    plain = FunctionType(kernel.py_func.__code__, {**kernel.py_func.__globals__, "HAS_COMPRESS": False})
+    return numba.njit(error_model="numpy")(plain)
+
+
+@pytest.mark.parametrize("compresses", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 500])
+def test_positions_at_every_density(compresses, dtype, n):
+    H = np.random.default_rng(n).standard_normal((7, n)).astype(dtype)
+    collect, one = (f if compresses else without_compression(f) for f in (collect_above, ids_above))
+    for threshold in (-9.0, -1.0, 0.0, 1.0, 2.5, 9.0):
+        counts, expected, _ = plain_collect(H, np.full(7, threshold, dtype))
+        ids = np.empty(counts.sum(), np.int32)
+        collect(H, np.full(7, threshold, dtype), 3, ids, np.empty(0, dtype))
+        assert (ids - 3).tolist() == expected.tolist()
+        found = [one(row, np.ones(1, dtype), np.copy(row[:, None]), threshold, 9.0, 5) for row in H]
+        assert [len(part) for part in found] == counts.tolist()
+        assert np.array_equal(np.concatenate(found), expected + 5)
+
+
 # Lists in the lanes of registers
 
 
@@ -215,6 +238,17 @@ def test_compress_keeps_the_numbers_of_set_bits(bits):
     assert target[4 : 4 + len(expected)].tolist() == expected
     assert (target[:4] == -1).all()
     assert (target[36:] == -1).all()
+
+
+@pytest.mark.skipif(not HAS_COMPRESS, reason="needs AVX-512")
+@pytest.mark.parametrize("bits", [0, 1, -1, -(2**63), 0x0F0F1234 << 20])
+def test_compress_writes_the_positions_of_set_bits(bits):
+    target = np.full(80, -1, np.int32)
+    numba.njit(lambda *arguments: compress_range(*arguments))(100, bits, target, 4)
+    expected = [100 + k for k in range(64) if bits >> k & 1]
+    assert target[4 : 4 + len(expected)].tolist() == expected
+    assert (target[:4] == -1).all()
+    assert (target[68:] == -1).all()
 
 
 # Tangent

@@ -169,10 +169,10 @@ class ScanIndex(DynamicIndex):
     def _query_by_id(self, normal: np.ndarray, threshold: float) -> np.ndarray:
         """Answer ``query`` under the lock, for ids that may differ from positions."""
         with self._lock.reading:
-            points, norm = self._points, self._largest_norm
+            points, norm, ids = self._points, self._largest_norm, None
             if norm < _MAX_NORM:
                 ids = self._ids_of(self._ids[self._positions_above(points, normal, threshold, norm)])
-        if norm >= _MAX_NORM:  # since a change by another thread
+        if ids is None:  # another thread has added large points
             return super().query(normal, threshold)
         self.work.add(queries=1, points_tested=len(points), points_reported=len(ids))
         return np.sort(ids) if self._id_map else ids

@@ -5,7 +5,9 @@ import numpy as np
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import vectorized
 from fireset.kernels.firing import deciding_dot, refine_near_threshold
-from fireset.kernels.masks import LANES, above_bits, count_bits, first_bit
+from fireset.kernels.masks import HAS_COMPRESS, LANES, above_bits, compress_range, count_bits, first_bit
+
+_MIN_DENSITY = 0.003  # of entries above the threshold
 
 
 @vectorized
@@ -30,6 +32,8 @@ def collect_above(H, thresholds, first, columns, values):
     No values are written if ``values`` is empty. Cost O(H.size).
     """
     with_values = values.shape[0] > 0
+    # A loop over few bits ends with a misprediction, unless there usually are none.
+    compresses = HAS_COMPRESS and _MIN_DENSITY * H.size < columns.shape[0]
     end = 0
     for k in range(H.shape[0]):
         row = H[k]
@@ -38,6 +42,10 @@ def collect_above(H, thresholds, first, columns, values):
         whole = row.shape[0] - row.shape[0] % LANES
         for start in range(0, whole, LANES):
             bits = above_bits(row, start, threshold)
+            if compresses and end + LANES <= columns.shape[0]:
+                compress_range(first + start, bits, columns, end)
+                end += count_bits(bits)
+                continue
             while bits != 0:
                 columns[end] = first + start + first_bit(bits)
                 end += 1
@@ -87,7 +95,7 @@ def ids_above(h, normal, points, threshold, largest_norm, first):
         lower, upper = h.dtype.type(threshold - wide), h.dtype.type(threshold + wide)
     elif np.float64(lower) > threshold:
         lower = upper = h.dtype.type(np.nextafter(lower, h.dtype.type(-np.inf)))
-    found = new_array(h.shape[0], np.int64)  # pages that are not written take no time
+    found = new_array(h.shape[0] + LANES, np.int32)  # pages that are not written take no time
     end = np.int64(0)
     whole = h.shape[0] - h.shape[0] % LANES
     for start in range(0, whole, LANES):
@@ -98,17 +106,21 @@ def ids_above(h, normal, points, threshold, largest_norm, first):
             if deciding_dot(normal, points[start + lane]) <= threshold:
                 bits &= ~(np.int64(1) << lane)
             undecided &= undecided - 1
+        if HAS_COMPRESS:
+            compress_range(start, bits, found, end)
+            end += count_bits(bits)
+            continue
         while bits != 0:
-            found[end] = first + start + first_bit(bits)
+            found[end] = start + first_bit(bits)
             end += 1
             bits &= bits - 1
     for i in range(whole, h.shape[0]):
         if h[i] > lower and (h[i] > upper or deciding_dot(normal, points[i]) > threshold):
-            found[end] = first + i
+            found[end] = i
             end += 1
     ids = new_array(end, np.int64)
     for p in range(end):
-        ids[p] = found[p]
+        ids[p] = first + found[p]
     return ids
 
 
