@@ -133,9 +133,9 @@ class ScanIndex(DynamicIndex):
     def query(self, normal, threshold: float) -> np.ndarray:
         """Return the sorted int64 ids of all points with ⟨normal, point⟩ > threshold.
 
-        A query whose arguments need no conversion, and whose inner products cannot overflow, takes less time than
-        ``np.flatnonzero(points @ normal > threshold)``. It does not wait for a lock, but is repeated if the index was
-        changed meanwhile.
+        A query whose arguments need no conversion, and whose inner products cannot overflow, takes about as long as
+        ``np.flatnonzero(points @ normal > threshold)``, or less. It does not wait for a lock, but is repeated if the
+        index was changed meanwhile.
         """
         writing = self._lock.writing
         count = writing.count  # read before anything that a change may replace
