@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fireset.__main__ import main
+from fireset._util import parallel
 from support.checks import CI
 
 # Tests set the number of examples for `make test-slow` and `make test-all`; `make test` runs an eighth of them. Outside
@@ -146,3 +147,14 @@ def works(run):
         return out
 
     return command
+
+
+@pytest.fixture
+def two_blas_threads():
+    """Let BLAS use two threads, as at the start of a process on two cores."""
+    before = [(library, library.get_num_threads()) for library in parallel._blas_libraries()]
+    for library, _ in before:
+        parallel._set_threads(library, 2)
+    yield
+    for library, threads in before:
+        parallel._set_threads(library, threads)

@@ -286,17 +286,6 @@ def test_a_class_of_weight_zero(loss):
     assert np.isfinite(model.predict_proba(ROWS)).all()
 
 
-@pytest.fixture
-def two_blas_threads():
-    """Let BLAS use two threads, as at the start of a process on two cores."""
-    before = [(library, library.get_num_threads()) for library in parallel._blas_libraries()]
-    for library, _ in before:
-        parallel._set_threads(library, 2)
-    yield
-    for library, threads in before:
-        parallel._set_threads(library, threads)
-
-
 @pytest.mark.usefixtures("two_blas_threads")
 @pytest.mark.parametrize("kind", [ShiftedReLURegressor, ShiftedReLUClassifier])
 def test_a_fit_beside_others_has_equal_bits(kind):

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fireset import InputError
 from fireset.hsr import HalfSpaceIndex, build, choose, kinds
+from fireset.hsr.base import _one_rounded_down, _rounded_down
 from fireset.hsr.registry import index_class
 from fireset.kernels.firing import deciding_dot
 from support.checks import mentions, sphere
@@ -406,7 +407,11 @@ def test_auto_depends_on_dimension_size_changes_and_output():
     assert choose(100_000, 3) == "partition-tree"
     assert choose(100, 3) == "scan"
     assert choose(1_000_000, 8) == "scan"  # measured at 1.5 to 2.8 times the speed of a tree
-    assert choose(1_000_000, 4) == "partition-tree"  # a third of the time of a scan
+    assert choose(1_000_000, 4) == "partition-tree"  # a sixth of the time of a scan
+    for n, d in ((10_000, 4), (30_000, 5), (100_000, 6), (300_000, 6), (1_000_000, 6)):  # 0.4 to 0.85
+        assert choose(n, d) == "partition-tree"
+    for n, d in ((10_000, 8), (30_000, 8), (100_000, 8), (300_000, 10), (1_000_000, 7)):  # 1.15 to 3
+        assert choose(n, d) == "scan"
     assert {choose(n, d) for n in (10, 1000, 100_000, 1_000_000) for d in (16, 64, 784)} == {"scan"}
     many = 10_000_000
     assert choose(100_000, 2, dynamic=False, output=10, queries=many) == "convex-layers"
@@ -431,3 +436,45 @@ def test_borrowed_arrays_are_not_written():
     later.add(points)
     points *= -1
     assert later.query(np.ones(3), 0.5).tolist() == [0, 1, 2]
+
+
+@given(st.floats(-1e38, 1e38) | st.floats(-1e-37, 1e-37, width=64))
+def test_one_threshold_is_rounded_as_many_are(threshold):
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        one = _one_rounded_down(threshold, dtype)
+        assert one.dtype == dtype
+        assert one.tolist() == _rounded_down(np.array([threshold]), dtype).tolist()
+
+
+@pytest.mark.parametrize("kind", ["scan", "partition-tree"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("d", [1, 3, 40])
+@pytest.mark.parametrize("scale", [0.0, 1e-300, 1e-30, 1.0, 1e14, 1e18, 1e30])
+def test_one_query_answers_as_a_batch_does(kind, dtype, d, scale):
+    """Including normals and points whose inner products may overflow; without warnings."""
+    rng = np.random.default_rng(0)
+    for size in (1.0, 1e16, 1e25):
+        points = (size * rng.standard_normal((150, d))).astype(dtype)
+        index = build(points, kind)
+        normal = (scale * rng.standard_normal(d)).astype(dtype)
+        # In float32 a point within rounding distance may be on either side.
+        on_point = float(normal.astype(float) @ points[7].astype(float)) * (1 if dtype == "float64" else 1.001)
+        for threshold in (0.0, 0.3, -1e-45, on_point, np.float64(on_point), -1e200, 1e36):
+            found = index.query(normal, threshold)
+            assert found.dtype == np.int64
+            assert found.tolist() == index.query_batch(normal[None], [threshold])[1].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_threshold_for_a_batch(kind, dtype):
+    rng = np.random.default_rng(0)
+    points, normals = rng.standard_normal((300, 3)).astype(dtype), rng.standard_normal((20, 3))
+    index = build(points, kind)
+    expected = index.report(normals, np.full(20, 0.3))
+    for threshold in (0.3, np.float64(0.3), np.array(0.3)):
+        for found, wanted in zip(index.report(normals, threshold), expected, strict=True):
+            assert np.array_equal(found, wanted)
+        assert np.array_equal(index.query_batch(normals, threshold)[1], expected.ids)
+    with pytest.raises(InputError, match="thresholds"):
+        index.query_batch(normals, [0.3, 0.4])

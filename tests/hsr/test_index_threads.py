@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fireset._util.readers_writer_lock import ReadersWriterLock
-from fireset.hsr import build, kinds
+from fireset.hsr import build, kinds, scan
 from fireset.hsr.base import HalfSpaceIndex
 from fireset.hsr.registry import index_class
 
@@ -205,3 +205,43 @@ def test_writers_do_not_starve():
 
     in_threads(read, read, read, write)
     assert done.is_set()
+
+
+@pytest.mark.parametrize("change", ["add", "move", "delete"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_query_of_a_scan_belongs_to_one_state(change, dtype, monkeypatch):
+    """A query that does not lock is repeated, and counted once, if the index is changed meanwhile."""
+    points = np.eye(4, 3, dtype=dtype)
+    index, normal = build(points, "scan"), np.ones(3, dtype)
+    compute, changes = scan.ids_above, [None]
+
+    def change_meanwhile(*arguments):
+        found = compute(*arguments)
+        if changes:
+            changes.pop()
+            if change == "add":
+                index.add(3 * points[:2])
+            elif change == "move":
+                index.move([0, 3], -points[[0, 2]])
+            else:
+                index.delete([1])
+        return found
+
+    monkeypatch.setattr(scan, "ids_above", change_meanwhile)
+    expected = {"add": [0, 1, 2, 4, 5], "move": [1, 2], "delete": [0, 2]}[change]
+    assert index.query(normal, 0.5).tolist() == expected
+    assert index.work.queries == 1
+    assert index.query(normal, 0.5).tolist() == expected
+    assert index.work.queries == 2
+    assert index.work.points_reported == 2 * len(expected)
+
+
+def test_writers_are_counted():
+    lock = ReadersWriterLock()
+    with lock.writing:
+        assert lock.writing.count == 1
+    with lock.reading:
+        assert lock.writing.count == 2
+    with pytest.raises(KeyError), lock.writing:
+        raise KeyError
+    assert lock.writing.count == 4

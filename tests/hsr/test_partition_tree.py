@@ -1,5 +1,8 @@
 """The partition tree after thousands of changes: the answers of a scan, and a valid structure."""
 
+from types import FunctionType
+
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +10,7 @@ from hypothesis import strategies as st
 
 from fireset.hsr import build
 from fireset.hsr.partition_tree import _nodes_needed
-from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT
+from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT, search
 from fireset.kernels.sorting import sort_answers
 from support.checks import sphere
 
@@ -175,6 +178,36 @@ def test_answers_are_sorted_one_by_one(counts, n_ids, seed):
     expected = [np.sort(part) for part in np.split(ids, np.cumsum(counts))[:-1]]
     sort_answers(ids, counts, n_ids)
     assert np.array_equal(ids, np.concatenate([np.empty(0, np.int32), *expected]))
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.integers(0, 3000), max_size=8),
+    st.integers(1, 1000),
+    st.sampled_from([0, 1, 100, 65_535, 10**6, 2**31 - 4_000_000]),
+    st.integers(0, 2**32),
+)
+def test_clustered_ids_are_sorted(counts, spread, first, seed):
+    """Distinct ids of a range, near the limits of 16 and 31 bits; a bucket may overflow."""
+    rng = np.random.default_rng(seed)
+    lists = [first + rng.choice(max(count * spread, 1), count, replace=False) for count in counts]
+    ids = np.concatenate([np.empty(0, np.int32), *lists]).astype(np.int32)
+    sort_answers(ids, np.array(counts, np.int64), first + max(counts, default=0) * spread + 1)
+    assert np.array_equal(ids, np.concatenate([np.empty(0, np.int32), *map(np.sort, lists)]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_search_without_avx512_finds_the_same(dtype):
+    rng = np.random.default_rng(0)
+    tree = build(rng.standard_normal((3000, 3)).astype(dtype), "partition-tree")
+    queries = tree._checked_queries(rng.standard_normal((40, 3)), rng.standard_normal(40))
+    plain = FunctionType(search.py_func.__code__, {**search.py_func.__globals__, "HAS_COMPRESS": False})
+    found = []
+    for function in (search, numba.njit(fastmath={"contract"}, error_model="numpy")(plain)):
+        ids, counts = np.zeros(40 * 4000, np.int32), np.zeros(40, np.int64)
+        function(tree._tree, queries, 0, ids, np.empty(2048, np.int32), counts, np.zeros(3, np.int64))
+        found.append((counts.tolist(), ids[: counts.sum()].tolist()))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("leaves", [1, 2, 16, 17, 257, 4097, 70_000])

@@ -1,7 +1,9 @@
 """Compiled kernels against plain NumPy."""
 
 from fractions import Fraction
+from types import FunctionType
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,11 @@ from hypothesis import strategies as st
 from scipy.sparse import csc_array
 
 from fireset.fire_sets import fire_sets_by_neuron, list_offsets, transpose_lists
+from fireset.kernels.column_sorting import COLUMNS, SLOTS, sort_columns, write_widened
 from fireset.kernels.fire_sets import tangent_product
 from fireset.kernels.firing import activate, deciding_dot, refine_near_threshold
-from fireset.kernels.scanning import collect_above, count_above
+from fireset.kernels.masks import HAS_COMPRESS, compress_32, compress_range
+from fireset.kernels.scanning import collect_above, count_above, ids_above
 from support.checks import sphere
 
 DTYPES = ["float32", "float64"]
@@ -178,6 +182,73 @@ def test_collect_writes_nothing_beyond_its_rows(dtype):
     assert ids[:-guard].tolist() == expected.tolist()
     assert (ids[-guard:] == -1).all()
     assert (values[-guard:] == 0).all()
+
+
+def without_compression(kernel):
+    """Compile a kernel as on a processor without AVX-512."""
+    plain = FunctionType(kernel.py_func.__code__, {**kernel.py_func.__globals__, "HAS_COMPRESS": False})
+    return numba.njit(error_model="numpy")(plain)
+
+
+@pytest.mark.parametrize("compresses", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 500])
+def test_positions_at_every_density(compresses, dtype, n):
+    H = np.random.default_rng(n).standard_normal((7, n)).astype(dtype)
+    collect, one = (f if compresses else without_compression(f) for f in (collect_above, ids_above))
+    for threshold in (-9.0, -1.0, 0.0, 1.0, 2.5, 9.0):
+        counts, expected, _ = plain_collect(H, np.full(7, threshold, dtype))
+        ids = np.empty(counts.sum(), np.int32)
+        collect(H, np.full(7, threshold, dtype), 3, ids, np.empty(0, dtype))
+        assert (ids - 3).tolist() == expected.tolist()
+        found = [one(row, np.ones(1, dtype), np.copy(row[:, None]), threshold, 9.0, 5) for row in H]
+        assert [len(part) for part in found] == counts.tolist()
+        assert np.array_equal(np.concatenate(found), expected + 5)
+
+
+# Lists in the lanes of registers
+
+
+@numba.njit
+def sort_middle_block(slots, rows, target):
+    sort_columns(slots, SLOTS * COLUMNS, rows)
+    write_widened(rows, SLOTS, np.uint32(5 << 16), target, SLOTS)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32), st.integers(1, 2**16))
+def test_columns_are_sorted_and_transposed(seed, largest):
+    slots = np.random.default_rng(seed).integers(0, largest, 3 * SLOTS * COLUMNS).astype(np.uint16)
+    before, rows, target = slots.copy(), np.zeros(SLOTS * COLUMNS, np.uint16), np.full(3 * SLOTS, 7, np.uint32)
+
+    sort_middle_block(slots, rows, target)
+    expected = np.sort(before.reshape(3, SLOTS, COLUMNS)[1], axis=0).T
+    assert np.array_equal(rows.reshape(COLUMNS, SLOTS), expected)
+    assert np.array_equal(target, np.concatenate([[7] * SLOTS, (5 << 16) + expected[1].astype(int), [7] * SLOTS]))
+    assert np.array_equal(slots, before)
+
+
+@pytest.mark.skipif(not HAS_COMPRESS, reason="needs AVX-512")
+@pytest.mark.parametrize("bits", [0, 1, 1 << 15, 1 << 16, 1 << 31, 0x0F0F1234, 0xFFFFFFFF])
+def test_compress_keeps_the_numbers_of_set_bits(bits):
+    numbers, target = np.arange(3 * 40, dtype=np.int32).reshape(3, 40), np.full(50, -1, np.int32)
+
+    numba.njit(lambda *arrays: compress_32(*arrays))(numbers, 1, bits, target, 4)
+    expected = [40 + k for k in range(32) if bits >> k & 1]
+    assert target[4 : 4 + len(expected)].tolist() == expected
+    assert (target[:4] == -1).all()
+    assert (target[36:] == -1).all()
+
+
+@pytest.mark.skipif(not HAS_COMPRESS, reason="needs AVX-512")
+@pytest.mark.parametrize("bits", [0, 1, -1, -(2**63), 0x0F0F1234 << 20])
+def test_compress_writes_the_positions_of_set_bits(bits):
+    target = np.full(80, -1, np.int32)
+    numba.njit(lambda *arguments: compress_range(*arguments))(100, bits, target, 4)
+    expected = [100 + k for k in range(64) if bits >> k & 1]
+    assert target[4 : 4 + len(expected)].tolist() == expected
+    assert (target[:4] == -1).all()
+    assert (target[68:] == -1).all()
 
 
 # Tangent

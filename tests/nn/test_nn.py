@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 torch = pytest.importorskip("torch")
 
 from fireset import InputError, ShiftedReLUNetwork, train  # noqa: E402
 from fireset._util.errors import CertificateError  # noqa: E402
+from fireset.engines import batch_pairs, row_lists  # noqa: E402
 from fireset.engines.row_lists import RowLists  # noqa: E402
 from fireset.nn import ShiftedReLU  # noqa: E402
 
@@ -653,3 +655,24 @@ def test_without_pytorch_the_error_names_the_extra():
     code = "import sys\nsys.modules['torch'] = None\ntry:\n import fireset.nn\nexcept ImportError as e: print(e)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "pip install 'fireset[torch]'" in printed
+
+
+@pytest.mark.usefixtures("two_blas_threads")
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_pass_leaves_no_blas_thread_spinning(attached, monkeypatch):
+    """BLAS uses one thread during a pass: others would keep spinning on cores that the optimizer needs."""
+    threads = []
+    evaluate = batch_pairs.evaluate_candidates
+
+    def record(*arguments):
+        threads.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        return evaluate(*arguments)
+
+    for module in (batch_pairs, row_lists):
+        monkeypatch.setattr(module, "evaluate_candidates", record)
+    x = nn.functional.normalize(torch.randn(6, 3))
+    layer = ShiftedReLU(3, 50)
+    predicted = layer.attach(x)(rows=range(6)) if attached else layer(x)
+    predicted.sum().backward()
+    assert threads
+    assert set(threads) == {1}

@@ -9,6 +9,9 @@ class ReadersWriterLock:
 
     A waiting writer blocks new readers, so that it does not starve. Not reentrant. Acquiring and releasing takes less
     than a microsecond without contention. A copy, by ``pickle`` or ``copy``, is a new unlocked lock.
+
+    A reader may also read without locking, and discard what it read if ``writing.count`` was odd before, or has changed
+    after. It must acquire any other lock before it compares the counts, as a memory barrier.
     """
 
     def __init__(self) -> None:
@@ -51,6 +54,7 @@ class _Reading:
 class _Writing:
     def __init__(self, entrance: Any, readers: _Reading):
         self._entrance, self._readers = entrance, readers
+        self.count = 0  # number of times that a writer has entered or left: odd while there is a writer
 
     def __enter__(self) -> None:
         self._entrance.acquire()
@@ -59,6 +63,8 @@ class _Writing:
         except BaseException:  # Ctrl-C while waiting: release the entrance
             self._entrance.release()
             raise
+        self.count += 1
 
     def __exit__(self, *_: object) -> None:
+        self.count += 1
         self._entrance.release()

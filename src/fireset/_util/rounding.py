@@ -31,11 +31,12 @@ def one_dot_slack(n_features: int, dtype, weight_norm: float, sample_norm: float
 
 
 def _slack(n_features: int, dtype, largest):
-    return (n_features + 8) * _epsilon(dtype) * largest + 1e-30
+    return (n_features + 8) * epsilon(dtype) * largest + 1e-30
 
 
 @cache  # ``np.finfo`` takes half a microsecond
-def _epsilon(dtype) -> float:
+def epsilon(dtype) -> float:
+    """Return the distance from 1 to the next number of this type."""
     return float(np.finfo(dtype).eps)
 
 

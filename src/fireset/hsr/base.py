@@ -33,7 +33,7 @@ an index is built.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import sqrt
+from math import hypot, sqrt
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,7 +44,7 @@ from fireset._util.errors import InputError
 from fireset._util.files import write_model
 from fireset._util.parallel import parallel_map
 from fireset._util.readers_writer_lock import ReadersWriterLock
-from fireset._util.rounding import deciding_band, dot_slack, one_dot_slack, row_norms
+from fireset._util.rounding import deciding_band, dot_slack, epsilon, one_dot_slack, row_norms
 from fireset.hsr.id_map import IdMap, check_ids, check_new_ids
 from fireset.sparse_rows import Rows
 
@@ -54,9 +54,10 @@ if TYPE_CHECKING:
 _PARALLEL_COPY_IDS = 1 << 18  # with more ids than this it is faster to copy them on several cores
 _MIN_BLOCKS = 8  # to use several cores; a constant, so that results do not depend on the number of cores
 _MAX_BLOCK_QUERIES = 256
-_SAFE_SQUARES = 1e-20, 1e30  # squared norms between these neither overflow nor underflow, in float32 either
+_SAFE_NORMS = 1e-10, 1e15  # the squares of norms between these neither overflow nor underflow, in float32 either
+FEW_COORDINATES = 32  # for which ``hypot`` is faster than ``np.vdot``
 _SAFE_THRESHOLD = 1e38  # smaller thresholds do not overflow in float32
-_WORK_LOCK = Lock()  # for the work counts of all indexes
+WORK_LOCK = Lock()  # for the work counts of all indexes
 
 
 class Report(NamedTuple):
@@ -90,16 +91,9 @@ class IndexWork:
 
     def add(self, **more: int) -> None:
         """Add to the counts; safe with several threads."""
-        with _WORK_LOCK:
+        with WORK_LOCK:
             for name, count in more.items():
                 setattr(self, name, getattr(self, name) + count)
-
-    def add_query(self, points_tested: int, points_reported: int) -> None:
-        """Count one query of a scan: ``add`` in less than a microsecond."""
-        with _WORK_LOCK:
-            self.queries += 1
-            self.points_tested += points_tested
-            self.points_reported += points_reported
 
 
 class Queries(NamedTuple):
@@ -179,13 +173,13 @@ class HalfSpaceIndex(ABC):
             ids = self._ids_of(answers.ids)
         ids = np.sort(ids) if self._id_map else ids
         self._release(answers)
-        self.work.add(
-            queries=1,
-            nodes_visited=answers.nodes_visited,
-            points_tested=answers.points_tested,
-            points_in_bulk=answers.points_in_bulk,
-            points_reported=len(ids),
-        )
+        work = self.work
+        with WORK_LOCK:  # ``add`` takes half a microsecond more
+            work.queries += 1
+            work.nodes_visited += answers.nodes_visited
+            work.points_tested += answers.points_tested
+            work.points_in_bulk += answers.points_in_bulk
+            work.points_reported += len(ids)
         return ids
 
     def query_batch(self, normals, thresholds, *, ordered: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -196,7 +190,7 @@ class HalfSpaceIndex(ABC):
         normals : array (m, d)
         thresholds : array (m,), or one number for all queries
         ordered : bool
-            Whether the ids of a query ascend. ``False`` saves up to a third of the time if a tree finds many points.
+            Whether the ids of a query ascend. ``False`` saves up to 40 % of the time if a tree finds many points.
         """
         found = self.with_ids(self.search_numbers(normals, thresholds, False, ordered), ordered)
         return found.indptr, found.ids
@@ -458,22 +452,18 @@ class HalfSpaceIndex(ABC):
             raise InputError(f"threshold must be one number, got shape {np.shape(threshold)}")
         d, dtype = self.n_features, self.dtype
         if isinstance(normal, np.ndarray) and normal.shape == (d,) and normal.dtype == dtype and normal.flags.carray:
-            with np.errstate(over="ignore"):
-                squared = float(normal.dot(normal))
-            # No coordinate of such a row is infinite or NaN, and its norm has lost nothing to underflow.
+            # Neither function warns of an overflow. No coordinate of a row with such a norm is infinite or NaN, and the
+            # norm has lost nothing to underflow.
+            norm = hypot(*normal.tolist()) if d <= FEW_COORDINATES else sqrt(np.vdot(normal, normal))
             if (
-                _SAFE_SQUARES[0] < squared < _SAFE_SQUARES[1]
+                _SAFE_NORMS[0] < norm < _SAFE_NORMS[1]
                 and isinstance(threshold, float)
-                and abs(threshold) < _SAFE_THRESHOLD
+                and -_SAFE_THRESHOLD < threshold < _SAFE_THRESHOLD
             ):
-                rounded = dtype.type(threshold)
-                if float(rounded) > threshold:
-                    rounded = np.nextafter(rounded, dtype.type(-np.inf))
-                norm = sqrt(squared) * (1 + d * float(np.finfo(dtype).eps))
-                slack = one_dot_slack(d, dtype, norm, sqrt(d) * self._largest_norm)
+                slack = one_dot_slack(d, dtype, norm * (1 + d * epsilon(dtype)), sqrt(d) * self._largest_norm)
                 band = np.array([-1.0 if dtype == np.float32 else slack], dtype)
                 if slack < np.inf:
-                    return Queries(normal[None], np.array([rounded]), np.array([slack]), band)
+                    return Queries(normal[None], _one_rounded_down(threshold, dtype), np.array([slack]), band)
         return self._checked_queries(np.reshape(normal, (1, -1)), np.reshape(threshold, 1))
 
     def _checked_rows(self, rows, name: str) -> np.ndarray:
@@ -496,6 +486,14 @@ class HalfSpaceIndex(ABC):
 def native_rows(rows, dtype) -> np.ndarray:
     """Return rows as an aligned, writable C array, a copy if necessary: kernels are compiled for such arrays only."""
     return np.require(rows, dtype, ["C", "A", "W"])
+
+
+def _one_rounded_down(value: float, dtype) -> np.ndarray:
+    """Return ``_rounded_down`` of one finite value that does not overflow, (1,), without the cost of ``nextafter``."""
+    rounded = np.array([value], dtype)
+    if rounded.itemsize == 4 and (above := rounded.item()) > value:
+        rounded.view(np.int32)[0] -= 1 if above > 0 else -1  # the magnitude of a negative number, or of −0, grows
+    return rounded
 
 
 def _rounded_down(values: np.ndarray, dtype) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Cost model of queries and builds for each kind, used by ``build(points, "auto")``.
 
 Costs are nanoseconds on one core for Gaussian points, such as the weights of a new network. The constants were measured
-with ``benchmarks/bench_index.py`` on 2026-11-16 (AVX-512, float32); only their ratios matter.
+with ``benchmarks/bench_index.py`` on 2026-11-16 (AVX-512, float32); only their ratios matter. Those of scans and
+searches were fitted to 48 cases (d = 2 … 10, n = 3,000 … 10⁶) on 2026-11-20, on a machine that is 1.6 times as fast.
 """
 
 from math import exp, log, pi, sqrt
@@ -9,13 +10,13 @@ from statistics import NormalDist
 
 from fireset._util.gaussian import upper_tail
 
-_SCAN_POINT = 0.65  # for each point: comparing and collecting
+_SCAN_POINT = 0.55  # for each point: comparing and collecting
 _SCAN_COORDINATE = 0.022  # for each coordinate of a point: GEMM
-_TREE_QUERY = 1500.0  # for each query
-_TREE_POINT, _TREE_COORDINATE = 1.6, 0.05  # for each point tested and its coordinates, boxes included
-_TREE_MISS = 2.0  # for each point tested that is not in the cache: leaves are read in no order, a scan reads in order
-_CACHED_BYTES = 4e6  # of points in float32
-_TREE_FOUND = 3.0  # for each point reported: writing and sorting its id
+_TREE_QUERY = 1500.0  # for each query, in excess of that of a scan
+_TREE_POINT, _TREE_COORDINATE = 0.43, 0.145  # for each point tested and its coordinates, boxes included
+_TREE_MISS = 2.35  # for each point tested that is not in the cache: leaves are read in no order, a scan reads in order
+_CACHED_BYTES = 8e6  # of points in float32
+_TREE_FOUND = 4.2  # for each point reported: writing and sorting its id
 _TREE_BUILD, _TREE_BUILD_COORDINATE = 12.0, 1.0  # for each point and level of halving, and for its coordinates
 _CELLS_QUERY = 25_000.0  # for each query that finds few points: cells are visited one after the other
 _LAYERS_LEVEL, _LAYERS_FOUND = 10.0, 11.0  # for each step of the binary search, and for each point reported

@@ -42,6 +42,7 @@ from fireset.kernels.top_k import Heaps, push_tree
 
 _BUFFER_IDS = 1 << 16  # space for the ids of a block of queries, in addition to those of the largest answer
 _MAX_SPARE_BUFFERS, _MAX_SPARE_BYTES = 8, 16 << 20  # buffers kept for reuse, and bytes of each
+_NO_VALUES = np.empty(0)
 _REBUILD_SHARE = 0.3  # changes of more than this share of the points cost more than a new tree
 _STACK = 2048  # children waiting in a search: 16 for each level, of which there are at most log(2³¹)/log(1.5) = 53
 
@@ -132,14 +133,16 @@ class PartitionTreeIndex(DynamicIndex):
             found = _take_buffer(capacity)
             before = done
             done = search(self._tree, queries, done, found, stack, counts, work)
-            parts.append(found[: counts[before:done].sum()])
+            # For one query ``sum`` would take longer than all else here.
+            parts.append(found[: counts[0] if len(counts) == 1 else counts[before:done].sum()])
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if ordered:
             sort_answers(ids, counts, self._next_id)
-        values = np.empty(len(ids) if with_values else 0, self.dtype)
-        if with_values:
-            values_of(self._tree.coordinates, self._tree.locations, normals, counts, ids, values)
-        return Answers(counts, ids, values, int(work[0]), int(work[1]), int(work[2]))
+        if not with_values:
+            return Answers(counts, ids, _NO_VALUES, *work.tolist())
+        values = np.empty(len(ids), self.dtype)
+        values_of(self._tree.coordinates, self._tree.locations, normals, counts, ids, values)
+        return Answers(counts, ids, values, *work.tolist())
 
     def _fill_heaps(self, queries: Queries, heaps: Heaps) -> tuple[int, int]:
         work = np.zeros(2, np.int64)

@@ -4,14 +4,14 @@ The reference for all other kinds, and the fastest in high dimension: BLAS tests
 """
 
 from itertools import pairwise
-from math import sqrt
+from math import hypot, sqrt
 from typing import Any
 
 import numpy as np
 
 from fireset._util.errors import InputError
-from fireset._util.rounding import one_dot_slack, row_norms
-from fireset.hsr.base import Answers, Queries, native_rows
+from fireset._util.rounding import row_norms
+from fireset.hsr.base import FEW_COORDINATES, WORK_LOCK, Answers, Queries, native_rows
 from fireset.hsr.dynamic import DynamicIndex
 from fireset.kernels.firing import refine_near_threshold
 from fireset.kernels.scanning import collect_above, count_above, ids_above, join_tiles, positions_above
@@ -23,9 +23,8 @@ _MIN_BLOCKS = 4  # to use several cores; a constant, so that results do not depe
 _MIN_BLOCK_QUERIES = 16
 _TILE_COORDINATES = 1 << 22  # coordinates read at a time
 _NO_VALUES = np.empty(0)
-_COMPUTED_VALUE_DECIDES = np.float32(-1)  # a band for ``ids_above``
-# With norms, squared norms and thresholds in these ranges nothing overflows in float32.
-_SAFE_NORM, _SAFE_SQUARES, _SAFE_THRESHOLD = 1e20, (1e-30, 1e30), 1e37
+# With smaller norms and thresholds nothing overflows in float32.
+_MAX_NORM, _SAFE_THRESHOLD = 1e15, 1e37
 _TILE_PAIRS = 1 << 18  # inner products computed at a time, so that they stay in the L2 cache until they are compared
 SPARSE_TILE_PAIRS = 1 << 22  # for sparse points: each tile copies all coordinates of all queries
 
@@ -61,16 +60,20 @@ class ScanIndex(DynamicIndex):
             assert not copy
             assert largest_norm is not None
             self._points: Any = points
-            self._is_borrowed, self._largest_norm = True, largest_norm
+            self._is_borrowed, self._largest_norm, self._is_plain = True, largest_norm, False
             return
         if points.dtype == np.float16:
             self.dtype = np.dtype(np.float32)
         is_mapped, points = isinstance(points, np.memmap), points.view(np.ndarray)
         # A borrowed array is the caller's, until the first change. An array that kernels cannot read is copied: a
         # mapped file block by block in every query, an array in memory once.
-        self._is_borrowed = not copy and (is_mapped or points.flags.carray)
-        self._points = points if self._is_borrowed else points.copy(order="C")
+        is_borrowed = not copy and (is_mapped or points.flags.carray)
+        self._set_points(points if is_borrowed else points.copy(order="C"), is_borrowed)
         self._largest_norm = self._checked_norm() if largest_norm is None else largest_norm
+
+    def _set_points(self, points: np.ndarray, is_borrowed: bool = False) -> None:
+        self._points, self._is_borrowed = points, is_borrowed
+        self._is_plain = points.dtype == self.dtype and points.flags.carray  # once True, it remains True
 
     def _checked_norm(self) -> float:
         """Return the largest norm of a point; raise an InputError if a point is not finite. Reads block by block."""
@@ -101,17 +104,17 @@ class ScanIndex(DynamicIndex):
         return len(self._points)
 
     def _add(self, points: np.ndarray, ids: np.ndarray) -> None:
-        self._points, self._is_borrowed = np.concatenate([self._points, points], dtype=self.dtype), False
+        self._set_points(np.concatenate([self._points, points], dtype=self.dtype))
         self._ids = np.concatenate([self._ids, ids.astype(np.int32)])
 
     def _delete(self, ids: np.ndarray) -> None:
         positions = np.searchsorted(self._ids, ids)
-        self._points, self._is_borrowed = np.delete(self._points, positions, axis=0), False
+        self._set_points(np.delete(self._points, positions, axis=0))
         self._ids = np.delete(self._ids, positions)
 
     def _move(self, ids: np.ndarray, points: np.ndarray) -> None:
         if self._is_borrowed or self._points.dtype != self.dtype:
-            self._points, self._is_borrowed = self._points.astype(self.dtype), False
+            self._set_points(self._points.astype(self.dtype))
         # If no point was ever deleted, ids are positions.
         self._points[ids if len(self) == self._next_id else np.searchsorted(self._ids, ids)] = points
 
@@ -130,45 +133,56 @@ class ScanIndex(DynamicIndex):
     def query(self, normal, threshold: float) -> np.ndarray:
         """Return the sorted int64 ids of all points with ⟨normal, point⟩ > threshold.
 
-        A query whose arguments need no conversion, and whose inner products cannot overflow, takes a few microseconds
-        beside the product ``points @ normal``.
+        A query whose arguments need no conversion, and whose inner products cannot overflow, takes about as long as
+        ``np.flatnonzero(points @ normal > threshold)``, or less. It does not wait for a lock, but is repeated if the
+        index was changed meanwhile.
         """
-        points, dtype = self._points, self.dtype
+        writing = self._lock.writing
+        count = writing.count  # read before anything that a change may replace
         if (
-            type(points) is np.ndarray
-            and type(normal) is np.ndarray
-            and normal.dtype == dtype == points.dtype
-            and normal.shape == points.shape[1:]
-            and normal.flags.carray
-            and type(threshold) is float
+            type(normal) is np.ndarray
+            and isinstance(threshold, float)
             and -_SAFE_THRESHOLD < threshold < _SAFE_THRESHOLD
-            and _SAFE_SQUARES[0] < (squared := _squared_norm(normal)) < _SAFE_SQUARES[1]  # false for NaN
+            and normal.shape == ((d := self.n_features),)
+            and normal.dtype == self.dtype
+            and normal.flags.carray
+            # Neither function warns of an overflow. False for NaN.
+            and 1e-15 < (hypot(*normal.tolist()) if d <= FEW_COORDINATES else sqrt(np.vdot(normal, normal))) < 1e15
+            and (norm := self._largest_norm) < _MAX_NORM
+            and self._is_plain  # read before the points, which another thread may make plain
         ):
-            band, rounded = _COMPUTED_VALUE_DECIDES, threshold
-            if dtype == np.float32:
-                rounded = np.float32(threshold)
-                if float(rounded) > threshold:
-                    rounded = np.nextafter(rounded, np.float32(-np.inf))
-            with self._lock.reading:
-                points = self._points
-                if points.dtype == dtype and points.flags.carray and self._largest_norm < _SAFE_NORM:
-                    if dtype != np.float32:
-                        band = one_dot_slack(len(normal), dtype, 2 * sqrt(squared), self._largest_norm)
-                    return self._query_plain(points, normal, rounded, band)
+            points, work = self._points, self.work
+            if count & 1 or self._id_map is not None or len(points) < self._next_id:
+                return self._query_by_id(normal, threshold)
+            if points.size <= _TILE_COORDINATES:
+                ids = ids_above(points.dot(normal), normal, points, threshold, norm, 0)
+            else:
+                ids = self._positions_above(points, normal, threshold, norm)
+            with WORK_LOCK:  # not by a method: a call takes as long as ten of these lines
+                if writing.count == count:
+                    work.queries += 1
+                    work.points_tested += len(points)
+                    work.points_reported += len(ids)
+                    return ids
         return super().query(normal, threshold)
 
-    def _query_plain(self, points: np.ndarray, normal: np.ndarray, threshold, band) -> np.ndarray:
-        """Answer ``query`` for points and a normal whose inner products do not overflow; all in one precision."""
-        if points.size <= _TILE_COORDINATES:
-            ids = ids_above(points.dot(normal), normal, points, threshold, band, 0)
-        else:
-            rows = self._rows_at_a_time
-            tiles = [(lo, points[lo : lo + rows]) for lo in range(0, len(points), rows)]
-            ids = np.concatenate([ids_above(tile.dot(normal), normal, tile, threshold, band, lo) for lo, tile in tiles])
-        if self._id_map or len(points) < self._next_id:
-            ids = np.sort(self._ids_of(self._ids[ids]))
-        self.work.add_query(len(points), len(ids))
-        return ids
+    def _query_by_id(self, normal: np.ndarray, threshold: float) -> np.ndarray:
+        """Answer ``query`` under the lock, for ids that may differ from positions."""
+        with self._lock.reading:
+            points, norm, ids = self._points, self._largest_norm, None
+            if norm < _MAX_NORM:
+                ids = self._ids_of(self._ids[self._positions_above(points, normal, threshold, norm)])
+        if ids is None:  # another thread has added large points
+            return super().query(normal, threshold)
+        self.work.add(queries=1, points_tested=len(points), points_reported=len(ids))
+        return np.sort(ids) if self._id_map else ids
+
+    def _positions_above(self, points: np.ndarray, normal: np.ndarray, threshold: float, norm: float) -> np.ndarray:
+        """Return the positions of the points above; all in one precision, in which nothing overflows."""
+        rows = self._rows_at_a_time
+        tiles = [(points[lo : lo + rows], lo) for lo in range(0, len(points), rows)]
+        parts = [ids_above(tile.dot(normal), normal, tile, threshold, norm, lo) for tile, lo in tiles]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _answer(self, queries: Queries, with_values: bool, ordered: bool) -> Answers:  # noqa: ARG002 - always ordered
         if len(queries.normals) == 1 and not with_values and not isinstance(self._points, SparseRows):
@@ -236,12 +250,3 @@ class ScanIndex(DynamicIndex):
         values = np.empty(len(positions) if with_values else 0, self.dtype)
         collect_above(H, queries.thresholds, lo, positions, values)
         return counts, positions, values
-
-
-def _squared_norm(normal: np.ndarray) -> float:
-    """Return ‖normal‖² in float64, where squares of float32 numbers do not overflow."""
-    if normal.dtype == np.float32:
-        wide = normal.astype(np.float64)
-        return float(wide.dot(wide))
-    with np.errstate(over="ignore"):
-        return float(normal.dot(normal))

@@ -7,12 +7,15 @@ not checked.
 
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 from numba.cpython.unsafe.numbers import trailing_zeros
 
 LANES = 64
+HAS_COMPRESS = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))  # whether ``compress_…`` can be used
+_COMPRESSED = 16  # numbers of a register
 
 first_bit: Any = trailing_zeros  # index of the lowest bit that is set
 
@@ -121,6 +124,66 @@ def prefetch(typing_context, blocks, which):  # noqa: ARG001
         return context.get_dummy_value()
 
     return types.none(blocks, which), generate
+
+
+@intrinsic
+def compress_32(typing_context, numbers, which, bits, target, end):  # noqa: ARG001
+    """Write ``numbers[which, k]`` for the set bits k < 32 to ``target[end]``, ``target[end + 1]``, …
+
+    Arrays are int32 and contiguous. Writes up to 32 entries, of which those beyond the number of set bits are not
+    defined. Needs ``HAS_COMPRESS``.
+    """
+    fits = isinstance(numbers, types.Array) and numbers.ndim == 2 and numbers.layout == target.layout == "C"
+    if not fits or not numbers.dtype == target.dtype == types.int32:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        numbers_type, which_type, _, target_type, _ = signature.args
+        numbers, which, bits, target, end = arguments
+        array = context.make_array(numbers_type)(context, builder, numbers)
+        columns = cgutils.unpack_tuple(builder, array.shape)[1]
+        start = builder.mul(context.cast(builder, which, which_type, types.intp), columns)
+        target = context.make_array(target_type)(context, builder, target).data
+        for first in range(0, 32, _COMPRESSED):
+            place = builder.add(start, ir.Constant(start.type, first))
+            values = load_columns(builder, cgutils.gep(builder, array.data, place), types.int32, _COMPRESSED)
+            end = _compress(builder, values, bits, first, target, end)
+        return context.get_dummy_value()
+
+    return types.none(numbers, which, types.int64, target, types.intp), generate
+
+
+@intrinsic
+def compress_range(typing_context, first, bits, target, end):  # noqa: ARG001
+    """Write ``first + k`` for the set bits k < ``LANES`` to ``target[end]``, ``target[end + 1]``, …; int32.
+
+    Writes up to ``LANES`` entries, of which those beyond the number of set bits are not defined. Needs
+    ``HAS_COMPRESS``.
+    """
+
+    def generate(context, builder, signature, arguments):
+        first_type, _, target_type, _ = signature.args
+        first, bits, target, end = arguments
+        target = context.make_array(target_type)(context, builder, target).data
+        first = splat(builder, context.cast(builder, first, first_type, types.int32), _COMPRESSED)
+        for start in range(0, LANES, _COMPRESSED):
+            numbers = ir.Constant(first.type, list(range(start, start + _COMPRESSED)))
+            end = _compress(builder, builder.add(first, numbers), bits, start, target, end)
+        return context.get_dummy_value()
+
+    fits = target == types.Array(types.int32, 1, "C")
+    return (types.none(first, types.int64, target, types.intp), generate) if fits else None
+
+
+def _compress(builder, values, bits, first: int, target, end):
+    """Write those of 16 values whose bit, from ``first`` on, is set to ``target[end]`` …; return the new end."""
+    vector = values.type
+    kind = ir.FunctionType(vector, [vector, vector, ir.VectorType(ir.IntType(1), _COMPRESSED)])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.mask.compress.v16i32")
+    part = builder.trunc(builder.lshr(bits, ir.Constant(bits.type, first)), ir.IntType(_COMPRESSED))
+    packed = builder.call(function, [values, ir.Constant(vector, None), builder.bitcast(part, kind.args[2])])
+    builder.store(packed, builder.bitcast(cgutils.gep(builder, target, end), vector.as_pointer()), align=4)
+    return builder.add(end, builder.zext(builder.ctpop(part), end.type))
 
 
 columns_above_16 = _columns_above(16)

@@ -19,7 +19,15 @@ import numpy as np
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import internal, vectorized
 from fireset.kernels.firing import deciding_dot
-from fireset.kernels.masks import columns_above_16, columns_above_32, first_bit, prefetch
+from fireset.kernels.masks import (
+    HAS_COMPRESS,
+    columns_above_16,
+    columns_above_32,
+    compress_32,
+    count_bits,
+    first_bit,
+    prefetch,
+)
 
 FAN = 16  # children of a node, at most
 LEAF = 32  # points of a leaf, at most
@@ -102,6 +110,10 @@ def search(tree, queries, first, found, stack, counts, work):
                     leaf = ~child
                     work[1] += buckets[leaf, N_FILLED]
                     above = leaf_bits(coordinates, buckets, leaf, x, threshold, band)
+                    if HAS_COMPRESS:  # a loop over few bits ends with a misprediction
+                        compress_32(buckets, leaf, above, found, end)
+                        end += count_bits(above)
+                        continue
                     while above != 0:
                         found[end] = buckets[leaf, first_bit(above)]
                         end += 1

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import inlined, strict_internal, vectorized
 from fireset.kernels.firing import deciding_dot
 from fireset.kernels.rows import ROWS_AT_ONCE, add_rows, add_to_rows
@@ -67,24 +68,32 @@ def cut_rows(indptr, neurons, values, threshold, height, block, ids, cuts, lo, h
     the same range of ``ids``, and its cuts to ``cuts[k]``. Level l has values above b − (l + 1)·``height``. Cost
     O(candidates).
     """
-    places = np.empty(LEVELS + 1, np.int64)
+    places, counts = new_array(LEVELS + 1, np.int64), new_array(LEVELS, np.int64)
+    longest = np.int64(0)
+    for k in range(lo, hi):
+        longest = max(longest, indptr[k + 1] - indptr[k])
+    levels = new_array(longest, np.uint8)
     scale = 1.0 / height
     for k in range(lo, hi):
         first, p, end = indptr[k], indptr[k], indptr[k + 1]
+        for t in range(end - first):  # a loop of its own, which LLVM vectorizes
+            levels[t] = _level(threshold, values[first + t], scale)
         cuts[k, 0] = 0
         for q in range((cuts.shape[1] - 1) // LEVELS):
             begin, stop = p, (q + 1) * block
-            places[:] = 0
+            counts[:] = 0
             while p < end and neurons[p] < stop:
-                places[_level(threshold, values[p], scale) + 1] += 1
+                counts[np.uint64(levels[np.uint64(p - first)])] += 1
                 p += 1
+            places[0] = begin
             for level in range(LEVELS):
-                places[level + 1] += places[level]
-                cuts[k, LEVELS * q + level + 1] = begin - first + places[level + 1]
+                places[level + 1] = places[level] + counts[level]
+                cuts[k, LEVELS * q + level + 1] = places[level + 1] - first
             for t in range(begin, p):
-                level = _level(threshold, values[t], scale)
-                ids[begin + places[level]] = neurons[t] - q * block
-                places[level] += 1
+                level = np.uint64(levels[np.uint64(t - first)])
+                place = places[level]
+                ids[np.uint64(place)] = neurons[t] - q * block
+                places[level] = place + 1
 
 
 @inlined

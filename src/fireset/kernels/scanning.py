@@ -5,7 +5,9 @@ import numpy as np
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import vectorized
 from fireset.kernels.firing import deciding_dot, refine_near_threshold
-from fireset.kernels.masks import LANES, above_bits, count_bits, first_bit
+from fireset.kernels.masks import HAS_COMPRESS, LANES, above_bits, compress_range, count_bits, first_bit
+
+_MIN_DENSITY = 0.003  # of entries above the threshold
 
 
 @vectorized
@@ -30,6 +32,8 @@ def collect_above(H, thresholds, first, columns, values):
     No values are written if ``values`` is empty. Cost O(H.size).
     """
     with_values = values.shape[0] > 0
+    # A loop over few bits ends with a misprediction, unless there usually are none.
+    compresses = HAS_COMPRESS and _MIN_DENSITY * H.size < columns.shape[0]
     end = 0
     for k in range(H.shape[0]):
         row = H[k]
@@ -38,6 +42,10 @@ def collect_above(H, thresholds, first, columns, values):
         whole = row.shape[0] - row.shape[0] % LANES
         for start in range(0, whole, LANES):
             bits = above_bits(row, start, threshold)
+            if compresses and end + LANES <= columns.shape[0]:
+                compress_range(first + start, bits, columns, end)
+                end += count_bits(bits)
+                continue
             while bits != 0:
                 columns[end] = first + start + first_bit(bits)
                 end += 1
@@ -65,20 +73,29 @@ def join_tiles(starts, counts, columns, values, all_columns, all_values):
 
 
 _WIDER = 2.0**-48  # covers the rounding of threshold ± band
+_EPS_FLOAT64 = float(np.finfo(np.float64).eps)
 
 
 @vectorized
-def ids_above(h, normal, points, threshold, band, first):
+def ids_above(h, normal, points, threshold, largest_norm, first):
     """Return i + ``first``, int64, ascending, of the entries of h ≈ points @ normal above the threshold, in one pass.
 
-    All numbers have the type of h, in which nothing overflows. Within the band ``deciding_dot`` decides; with a
-    negative band the values of h do.
+    Arrays have the same type, in which nothing overflows, nor the square of a norm. ``threshold`` and
+    ``largest_norm``, of a point, are float64. In float64 ``deciding_dot`` decides within the band around the threshold,
+    in float32 the values of h do.
     """
-    lower = upper = threshold
-    if band >= 0:
-        wide = band + (band + abs(threshold)) * h.dtype.type(_WIDER)
-        lower, upper = threshold - wide, threshold + wide
-    found = new_array(h.shape[0], np.int64)  # pages that are not written take no time
+    lower = upper = h.dtype.type(threshold)
+    if h.itemsize == 8:
+        squares = h.dtype.type(0)
+        for j in range(normal.shape[0]):
+            squares += normal[j] * normal[j]
+        # Twice the ``dot_slack`` of ``fireset._util.rounding``, because the norm is rounded.
+        band = 2 * (normal.shape[0] + 8) * _EPS_FLOAT64 * np.sqrt(squares) * largest_norm + 1e-30
+        wide = band + (band + abs(threshold)) * _WIDER
+        lower, upper = h.dtype.type(threshold - wide), h.dtype.type(threshold + wide)
+    elif np.float64(lower) > threshold:
+        lower = upper = h.dtype.type(np.nextafter(lower, h.dtype.type(-np.inf)))
+    found = new_array(h.shape[0] + LANES, np.int32)  # pages that are not written take no time
     end = np.int64(0)
     whole = h.shape[0] - h.shape[0] % LANES
     for start in range(0, whole, LANES):
@@ -89,17 +106,21 @@ def ids_above(h, normal, points, threshold, band, first):
             if deciding_dot(normal, points[start + lane]) <= threshold:
                 bits &= ~(np.int64(1) << lane)
             undecided &= undecided - 1
+        if HAS_COMPRESS:
+            compress_range(start, bits, found, end)
+            end += count_bits(bits)
+            continue
         while bits != 0:
-            found[end] = first + start + first_bit(bits)
+            found[end] = start + first_bit(bits)
             end += 1
             bits &= bits - 1
     for i in range(whole, h.shape[0]):
         if h[i] > lower and (h[i] > upper or deciding_dot(normal, points[i]) > threshold):
-            found[end] = first + i
+            found[end] = i
             end += 1
     ids = new_array(end, np.int64)
     for p in range(end):
-        ids[p] = found[p]
+        ids[p] = first + found[p]
     return ids
 
 

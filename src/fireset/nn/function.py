@@ -9,6 +9,7 @@ from torch.autograd import Function
 
 from fireset._util.aligned import aligned_rows
 from fireset._util.errors import InputError
+from fireset._util.parallel import one_blas_thread
 from fireset.engines.batch_pairs import BatchPairs, find_active_pairs, kernel_neurons
 from fireset.engines.row_lists import RowLists
 from fireset.kernels.row_lists import Neurons
@@ -73,12 +74,14 @@ class ActivePairs(Function):
     @staticmethod
     def forward(ctx, weight: torch.Tensor, outputs: torch.Tensor, x: torch.Tensor | None, call: Call) -> torch.Tensor:
         neurons = kernel_neurons(_array(weight), _array(outputs), call.threshold)
-        if x is None:
-            assert call.table is not None
-            assert call.rows is not None
-            sums, active = call.table.find_active_pairs(neurons, call.rows, with_values=ctx.needs_input_grad[1])
-        else:
-            sums, active = find_active_pairs(neurons, _array(x), with_values=ctx.needs_input_grad[1])
+        with_values = ctx.needs_input_grad[1]
+        with one_blas_thread():  # others would keep spinning on cores that the kernels of this step need
+            if x is None:
+                assert call.table is not None
+                assert call.rows is not None
+                sums, active = call.table.find_active_pairs(neurons, call.rows, with_values=with_values)
+            else:
+                sums, active = find_active_pairs(neurons, _array(x), with_values=with_values)
         ctx.save_for_backward(weight, outputs, *(() if x is None else (x,)))
         ctx.call, ctx.active = call, active
         with np.errstate(over="ignore"):
