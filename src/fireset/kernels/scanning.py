@@ -4,7 +4,7 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import vectorized
-from fireset.kernels.firing import deciding_dot, refine_near_threshold
+from fireset.kernels.firing import fused_dot, refine_near_threshold
 from fireset.kernels.masks import LANES, above_bits, count_bits, first_bit
 
 
@@ -86,7 +86,7 @@ def ids_above(h, normal, points, threshold, band, first):
         undecided = bits & ~above_bits(h, start, upper)
         while undecided != 0:
             lane = first_bit(undecided)
-            if deciding_dot(normal, points[start + lane]) <= threshold:
+            if fused_dot(normal, points[start + lane]) <= threshold:
                 bits &= ~(np.int64(1) << lane)
             undecided &= undecided - 1
         while bits != 0:
@@ -94,7 +94,7 @@ def ids_above(h, normal, points, threshold, band, first):
             end += 1
             bits &= bits - 1
     for i in range(whole, h.shape[0]):
-        if h[i] > lower and (h[i] > upper or deciding_dot(normal, points[i]) > threshold):
+        if h[i] > lower and (h[i] > upper or fused_dot(normal, points[i]) > threshold):
             found[end] = first + i
             end += 1
     ids = new_array(end, np.int64)

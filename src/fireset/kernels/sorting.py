@@ -4,6 +4,7 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import internal, vectorized
+from fireset.kernels.extrema import larger, smaller
 
 
 @vectorized
@@ -20,7 +21,7 @@ def sort_answers(ids, counts, n_ids):
     low, high = new_array(1 << width, np.uint32), new_array(1 << width, np.uint32)
     longest = np.int64(0)
     for k in range(counts.shape[0]):
-        longest = max(longest, counts[k])
+        longest = larger(longest, counts[k])
     by_low = new_array(longest, np.uint32)
     numbers = ids.view(np.uint32)
     begin = 0
@@ -80,7 +81,7 @@ def merge_ascending(left, right, merged):
     p, q, count = 0, 0, 0
     while p < left.shape[0] and q < right.shape[0]:
         a, b = left[p], right[q]
-        merged[count] = min(a, b)
+        merged[count] = smaller(a, b)
         p += a <= b
         q += b <= a
         count += 1
