@@ -15,7 +15,7 @@ def _extremum(operation: str) -> Any:
 
     @intrinsic
     def extremum(typing_context, a, b):
-        number: Any = typing_context.unify_types(types.unliteral(a), types.unliteral(b))
+        number = typing_context.unify_types(types.unliteral(a), types.unliteral(b))
         if not isinstance(number, types.Integer | types.Float):
             return None
 
@@ -26,7 +26,7 @@ def _extremum(operation: str) -> Any:
             )
             if isinstance(number, types.Float):
                 is_chosen = builder.fcmp_ordered(operation, other, one)
-            elif number.signed:
+            elif number in types.signed_domain:
                 is_chosen = builder.icmp_signed(operation, other, one)
             else:
                 is_chosen = builder.icmp_unsigned(operation, other, one)
