@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
@@ -51,14 +52,31 @@ def problem(seed: int) -> dict:
     }
 
 
+def estimated(case: dict, network) -> float:
+    """Return the estimate, and what Gauss-Newton takes in addition if it is free."""
+    from fireset.engines import create
+    from fireset.training.memory import expected_bytes, free_bytes
+    from fireset.training.solvers import make_solver
+    from fireset.training.solvers.linear_solver import (
+        FULL_CHOLESKY_ROWS,
+        kernel_bytes,
+        kernel_fits,
+        partial_factor_bytes,
+    )
+
+    n = case["rows"]
+    solver = make_solver(case["solver"], {"momentum": case["momentum"]})
+    estimate = expected_bytes(create(case["engine"]), network, n, solver.extra_bytes(network, n))
+    factors = network.n_outputs if n <= FULL_CHOLESKY_ROWS else 1  # few rows may have one for each output
+    if case["solver"] == "gauss-newton" and kernel_fits(n, network, free_bytes(None) - estimate, factors):
+        estimate += max(0.0, kernel_bytes(n, network, factors) - partial_factor_bytes(n))  # replaces the partial factor
+    return estimate
+
+
 def measure(case: dict) -> dict:
     """Train, and compare."""
     from fireset import ShiftedReLUNetwork, train
     from fireset._util.system_memory import PeakMemory, resident_bytes
-    from fireset.engines import create
-    from fireset.training.memory import expected_bytes, free_bytes
-    from fireset.training.solvers import make_solver
-    from fireset.training.solvers.linear_solver import kernel_bytes, kernel_fits
 
     rng = np.random.default_rng(case["seed"])
     X = rng.standard_normal((case["rows"], case["features"])).astype(case["dtype"])
@@ -73,11 +91,7 @@ def measure(case: dict) -> dict:
     tiny = ShiftedReLUNetwork.initialize(64, case["features"], case["outputs"], **shape)
     train(tiny, X[:64], y[:64], max_iter=2, **settings)  # kernels are compiled or read
     network = ShiftedReLUNetwork.initialize(case["width"], case["features"], case["outputs"], **shape)
-    solver = make_solver(case["solver"], {"momentum": case["momentum"]})
-    engine = create(case["engine"])
-    estimate = expected_bytes(engine, network, len(X), solver.extra_bytes(network, len(X)))
-    if case["solver"] == "gauss-newton" and kernel_fits(len(X), network, free_bytes(None) - estimate):
-        estimate += kernel_bytes(len(X), network)
+    estimate = estimated(case, network)
     before, highest = resident_bytes(), PeakMemory()
     assert highest.reset(), "only Linux tells the peak since a moment"
     result = train(
@@ -95,33 +109,12 @@ def _line(name: str, ratios: list[float]) -> str:
     return f"| {name} | {len(ratios)} | {np.median(ratios):.2f} | {min(ratios):.2f} | {max(ratios):.2f} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--one", type=int)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--engine", help="only problems of this one")
-    options = parser.parse_args()
-    if options.one is not None:
-        print(json.dumps(measure(problem(options.one))))
-        return
-    found = []
-    for seed in range(options.first, options.first + options.count):
-        if options.engine and problem(seed)["engine"] != options.engine:
-            continue
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", str(seed)], capture_output=True, text=True, check=False, timeout=600
-        )
-        if done.returncode:
-            print(problem(seed), done.stderr.splitlines()[-1:], file=sys.stderr, flush=True)
-            continue
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+def _table(found: list[dict]) -> list[str]:
     ratios = np.array([one["estimate"] / one["peak"] for one in found])
     whole = np.array([(one["before"] + one["estimate"]) / (one["before"] + one["peak"]) for one in found])
     below = [one for one, ratio in zip(found, ratios, strict=True) if ratio < 1]
     names = sorted({one["engine"] for one in found})
-    lines = [
+    return [
         "# Memory: estimate and peak",
         "",
         f"{len(found)} random problems; below the peak: {len(below)}; the estimate is {np.median(ratios):.2f} times "
@@ -134,6 +127,37 @@ def main() -> None:
         "",
         *(f"- {json.dumps(one)}" for one in below),
     ]
+
+
+def _measured(seed: int) -> dict | None:
+    """Measure a problem in a process of its own; None if it fails."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", str(seed)], capture_output=True, text=True, check=False, timeout=600
+    )
+    if done.returncode:
+        print(problem(seed), done.stderr.splitlines()[-1:], file=sys.stderr, flush=True)
+        return None
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps(found), file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1, help="problems that are measured at a time")
+    parser.add_argument("--engine", help="only problems of this one")
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(measure(problem(options.one))))
+        return
+    seeds = range(options.first, options.first + options.count)
+    chosen = [seed for seed in seeds if not options.engine or problem(seed)["engine"] == options.engine]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        found = [one for one in pool.map(_measured, chosen) if one is not None]
+    lines = _table(found)
     print("\n".join(lines))
     if options.count >= 100 and not options.engine:
         (RESULTS / "memory.md").write_text("\n".join(lines) + "\n")

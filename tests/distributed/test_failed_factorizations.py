@@ -60,7 +60,7 @@ INJECTED = {
 def test_all_workers_raise(monkeypatch, shape, where):
     solver, module, name, rows = INJECTED[where]
     if rows is not None:
-        monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", rows)
+        monkeypatch.setattr(linear_solver, "FULL_CHOLESKY_ROWS", rows)
         monkeypatch.setattr(linear_solver, "_SMALL_SHIFT", 0.0)
     monkeypatch.setattr(module, name, fail)
     messages = refusals(shape, solver)

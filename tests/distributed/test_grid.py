@@ -523,7 +523,7 @@ class TestGaussNewton:
         self.compare(shape, loss=loss, trained_outputs=2.0, within=1e-7)
 
     def test_trained_outputs_with_a_partial_factor(self, monkeypatch):
-        monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", 10)
+        monkeypatch.setattr(linear_solver, "FULL_CHOLESKY_ROWS", 10)
         monkeypatch.setattr(linear_solver, "_MAX_CHOLESKY_ROWS", 10)
         self.compare((2, 2), rows=301, trained_outputs=2.0, tol=1e-9, within=1e-6)
 
@@ -533,12 +533,12 @@ class TestGaussNewton:
     @pytest.mark.parametrize(("shape", "sparse"), [((2, 2), False), ((1, 3), True)])
     def test_partial_factor(self, monkeypatch, shape, sparse):
         """The factor of many rows is shared by rows; its float32 columns limit the agreement."""
-        monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", 10)
+        monkeypatch.setattr(linear_solver, "FULL_CHOLESKY_ROWS", 10)
         monkeypatch.setattr(linear_solver, "_MAX_CHOLESKY_ROWS", 10)
         self.compare(shape, rows=301, sparse=sparse, within=1e-4)
 
     def test_a_partial_factor_and_a_small_tolerance(self, monkeypatch):
         """Systems that are solved accurately do not depend on the rounding of the factor."""
-        monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", 10)
+        monkeypatch.setattr(linear_solver, "FULL_CHOLESKY_ROWS", 10)
         monkeypatch.setattr(linear_solver, "_MAX_CHOLESKY_ROWS", 10)
         self.compare((2, 2), rows=301, within=1e-6, tol=1e-9)

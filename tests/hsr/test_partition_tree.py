@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fireset.hsr import build
-from fireset.hsr.partition_tree import _nodes_needed
+from fireset.hsr.partition_tree import PartitionTreeIndex, _nodes_needed, new_tree_size, tree_bytes
 from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT, search
 from fireset.kernels.sorting import sort_answers
 from support.checks import sphere
@@ -213,6 +213,17 @@ def test_search_without_avx512_finds_the_same(dtype):
 @pytest.mark.parametrize("leaves", [1, 2, 16, 17, 257, 4097, 70_000])
 def test_nodes_are_well_filled(leaves):
     assert _nodes_needed(leaves) <= leaves // 7 + 8
+
+
+@pytest.mark.parametrize("n", [1, 24, 25, 400, 9_000, 50_000])
+@pytest.mark.parametrize(("d", "dtype"), [(3, np.float32), (5, np.float64)])
+def test_memory_of_a_new_tree(n, d, dtype):
+    tree = PartitionTreeIndex(sphere(np.random.default_rng(0), n, d).astype(dtype)).trimmed_arrays()
+    nodes, leaves = new_tree_size(n)
+    assert len(tree.nodes) == pytest.approx(nodes, rel=0.02, abs=2)
+    assert len(tree.buckets) == pytest.approx(leaves, rel=0.02, abs=2)
+    used = sum(array.nbytes for array in tree) - tree.free_nodes.nbytes - tree.free_buckets.nbytes
+    assert tree_bytes(n, d, np.dtype(dtype).itemsize) == pytest.approx(used, rel=0.03, abs=2500)
 
 
 def test_moving_one_percent_touches_little():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fireset._util.aligned import aligned_outputs, aligned_rows
-from fireset.kernels.candidates import LEVELS, Certificates, ListArrays, backward, fill, forward, spread_linear, tangent
+from fireset.kernels.candidates import LEVELS, Certificates, ListArrays, backward, fill, forward, tangent
 from fireset.kernels.firing import deciding_dot
 from support.checks import sphere
 
@@ -178,10 +178,12 @@ def test_tangent_equals_numpy(dtype, outputs):
     expected = (mask * (linear @ X.T)).T @ output_weights
     rows, arrays = aligned_rows(lists["X"]), (list_arrays(lists), lists["active"])
     fused, halves = (aligned_outputs(np.zeros((N, outputs), dtype)) for _ in range(2))
-    tangent(rows, lists["output_weights"], aligned_outputs(v), *arrays, fused, np.arange(M))
-    padded = np.zeros((M, rows.shape[1]), dtype)
-    padded[:, :D] = linear
-    spread_linear(rows, lists["output_weights"], padded, *arrays, halves, np.arange(M))
+    direction, none, neurons = aligned_outputs(v), np.empty((0, 0), np.dtype(dtype)), np.arange(M)
+    tangent(rows, lists["output_weights"], direction, *arrays, none, fused, neurons)
+    gradients = np.ones((M, rows.shape[1]), dtype)
+    tangent(rows, lists["output_weights"], direction, *arrays, gradients, fused[:0], neurons)
+    np.testing.assert_allclose(gradients[:, :D] - 1, linear, rtol=0, atol=1e-4 if dtype == "float32" else 1e-12)
+    tangent(rows, lists["output_weights"], fused[:0], *arrays, gradients - 1, halves, neurons)
     for found in (fused, halves):
         found = found.reshape(N, -1)[:, :outputs]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if dtype == "float32" else 1e-12)

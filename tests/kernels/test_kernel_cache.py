@@ -1,5 +1,6 @@
 """Folders for compiled kernels, and which edits of the sources make them invalid."""
 
+import gc
 import json
 import os
 import shutil
@@ -323,3 +324,57 @@ def test_called_functions_are_private():
     exported = [function.name for function in defined if function.linkage != Linkage.internal]
     assert exported
     assert all("step_rows" in name for name in exported)
+
+
+class TestFunctionThatPythonCalls:
+    """Compiled without optimization, and without counting references to arrays that the caller keeps alive."""
+
+    @pytest.fixture
+    def assembly(self):
+        """LLVM code of a kernel that makes no array."""
+
+        @compiling._compiler(fastmath=False, cache=False)
+        def add(a, b):
+            for i in range(a.size):
+                a[i] += b[i]
+
+        array = np.ones(2)
+        add(array, array.copy())
+        assert array.tolist() == [2.0, 2.0]
+        return next(iter(add.inspect_llvm().values()))
+
+    def test_is_not_optimized(self, assembly):
+        heads = [line for line in assembly.splitlines() if line.startswith("define")]
+        groups = {line.split()[1]: line for line in assembly.splitlines() if line.startswith("attributes #")}
+        attributes = {
+            compiling._WRAPPER in head: groups[next(word for word in head.split() if word.startswith("#"))]
+            for head in heads
+            if "NRT" not in head
+        }
+        assert "optnone" in attributes[True]
+        assert "optnone" not in attributes.get(False, "")
+
+    def test_counts_no_references(self, assembly):
+        assert "NRT_decref" not in assembly
+
+    def test_wrong_types_are_refused(self):
+        from fireset.kernels.scanning import join_tiles
+
+        with pytest.raises(TypeError):
+            join_tiles(1)
+
+
+def test_cycles_are_collected_again_after_compiling():
+    @compiling._compiler(fastmath=False, cache=False)
+    def collecting(x):
+        return x + 1
+
+    assert gc.isenabled()
+    assert collecting(1) == 2
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        assert collecting(1.0) == 2
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -329,7 +329,7 @@ def test_narrow_networks_use_gradient_descent():
 
 def test_a_slow_system_renews_the_preconditioner_of_other_curvatures(monkeypatch):
     """A partial factor is made again only if curvatures have changed since; few changed rows can make it useless."""
-    monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", 10)
+    monkeypatch.setattr(linear_solver, "FULL_CHOLESKY_ROWS", 10)
     monkeypatch.setattr(linear_solver, "_MAX_CHOLESKY_ROWS", 10)
     monkeypatch.setattr(linear_solver, "_MAX_PIVOTS", 20)
     rows, solver = sphere(RNG, 300, 5), GaussNewton(ridge=1.0)

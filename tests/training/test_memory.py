@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from fireset import InputError, ShiftedReLUNetwork, train
 from fireset._util import control_groups
 from fireset._util.system_memory import available_bytes, resident_bytes
 from fireset.engines import StepRule, create
+from fireset.engines.base import Engine
 from fireset.engines.blocks import BlockEngine
+from fireset.engines.cost import BYTES_PER_BOUNDARY_ENTRY, RETAINED_REPORT_BYTES
 from fireset.engines.data_search import DataSearchEngine
 from fireset.training.memory import check_weights, parse_memory, within_memory
+from fireset.training.solvers import make_solver
 from support.checks import sphere
 from support.problems import hard_cases
 from support.side_by_side import STEPS, run_side_by_side
@@ -94,7 +98,7 @@ class TestWithin:
     def problem(self, monkeypatch):
         """Return a network and samples whose lists take about 60 MB, in a process that counts as empty."""
         monkeypatch.setattr(fireset.training.memory, "resident_bytes", lambda: 0)
-        monkeypatch.setattr(fireset.training.memory, "_SCRATCH_BYTES", 0.0)
+        monkeypatch.setattr(Engine, "scratch_bytes", 0.0)
         monkeypatch.setattr(fireset.training.memory, "_compiler_bytes", lambda: 0.0)
         X = sphere(np.random.default_rng(0), 2000, 20).astype(np.float32)
         return ShiftedReLUNetwork.initialize(20_000, 20), X
@@ -188,6 +192,61 @@ class TestWithin:
         monkeypatch.setattr(fireset.training.memory, "free_bytes", lambda limit: 40e6)  # noqa: ARG005
         assert within_memory(engine, network, len(X), solver_bytes=lambda _: 0.0, limit=None) is not engine
         assert engine.max_radius == 0.7
+
+
+class TestCounted:
+    """Estimates against arrays that are counted: never below them, and not far above."""
+
+    @pytest.mark.parametrize(("d", "outputs", "dtype"), [(3, 1, "float32"), (4, 3, "float64")])
+    def test_sums(self, d, outputs, dtype):
+        X = sphere(np.random.default_rng(0), 20_000, d).astype(dtype)
+        network = ShiftedReLUNetwork.initialize(300, d, outputs, threshold=1.0, dtype=dtype)
+        engine = create("sums")
+        engine.start(network, X)
+        engine.forward()
+        sums = engine._sums
+        tree = sums._tree._replace(free_nodes=X[:0], free_buckets=X[:0])
+        arrays = [*tree, sums._shares, sums._totals, sums._visits, sums._weights, sums._sums]
+        boundaries = BYTES_PER_BOUNDARY_ENTRY * sum(int(sums._ends[order].max()) for order in _orders(sums))
+        held = sum(array.nbytes for array in arrays) + boundaries
+        assert held < engine.memory_bytes(network, len(X)) < 1.5 * held
+
+    def test_gauss_newton_of_a_wide_network(self):
+        def fit(width):
+            network = ShiftedReLUNetwork.initialize(width, 100, threshold=1.0, output_scale=1000.0)
+            X = sphere(np.random.default_rng(0), 40, 100).astype(np.float32)
+            tracemalloc.start()
+            train(network, X, X[:, 0], max_iter=2, tol=0, solver="gauss-newton", engine="data")
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            solver = make_solver("gauss-newton", {}).extra_bytes(network, len(X))
+            return peak, network.weights.nbytes + solver + create("data").memory_bytes(network, len(X))
+
+        fit(100)  # compiles
+        peak, estimate = fit(30_000)
+        assert peak < estimate < 1.15 * peak
+
+    def test_moved_neurons_of_weights(self):
+        """All neurons move at once: their rows are copied twice while the index has a copy."""
+
+        def step(width):
+            network = ShiftedReLUNetwork.initialize(width, 200, threshold=3.0, dtype="float64")
+            X = sphere(np.random.default_rng(0), 30, 200)
+            engine = create("weights")
+            tracemalloc.start()
+            engine.start(network, X)
+            engine.weights_moved(np.arange(width), np.full(width, 1e6))
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            return peak, engine.memory_bytes(network, len(X)) - RETAINED_REPORT_BYTES
+
+        step(100)
+        peak, estimate = step(20_000)
+        assert peak < estimate < 1.5 * peak
+
+
+def _orders(sums) -> list[np.ndarray]:
+    return [sums._neuron_order[slice(*span)] for span in sums._ranges]
 
 
 class TestParseMemory:

@@ -111,7 +111,7 @@ def test_a_run_with_a_chosen_ridge_converges(problem, dtype):
 def test_a_partial_factor_gives_the_same_solution(monkeypatch):
     y, found = Y, []
     for rows in (2500, 10):
-        monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", rows)
+        monkeypatch.setattr(linear_solver, "FULL_CHOLESKY_ROWS", rows)
         monkeypatch.setattr(linear_solver, "_MAX_CHOLESKY_ROWS", rows)
         one = network(2)
         train(one, X, y, solver="gauss-newton", trained_outputs=S, ridge=2000.0, tol=1e-9)

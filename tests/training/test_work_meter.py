@@ -54,7 +54,7 @@ def test_a_pass_reports_its_rows():
 
 
 def test_a_linear_system_reports_its_products(monkeypatch):
-    monkeypatch.setattr(linear_solver, "_FULL_CHOLESKY_ROWS", 10)
+    monkeypatch.setattr(linear_solver, "FULL_CHOLESKY_ROWS", 10)
     monkeypatch.setattr(linear_solver, "_MAX_CHOLESKY_ROWS", 10)
     monkeypatch.setattr(linear_solver, "_MAX_PIVOTS", 15)
     seen = reports(GaussNewton(tol=1e-6), 300, engine="data", tol=1e-6)

@@ -68,6 +68,8 @@ class Engine(ABC):
         Whether compilation takes a small part of the time limit of a comparison.
     can_reduce_memory : bool
         Whether ``within_memory`` can return an engine that uses less memory and more time.
+    scratch_bytes : float
+        Memory besides ``memory_bytes``: what BLAS and the allocator take for matrix products in tiles.
     compiled_dimensions : tuple of int
         Numbers of features that have kernels of their own; the first stands for all others.
     index_calls : tuple of str
@@ -88,6 +90,7 @@ class Engine(ABC):
     uses_list_passes: bool = False
     compiles_fast: bool = False
     can_reduce_memory: bool = False
+    scratch_bytes: float = 16e6
     compiled_dimensions: tuple[int, ...] = (1,)
     index_calls: tuple[str, ...] = ("report",)
     blocks: int = 1

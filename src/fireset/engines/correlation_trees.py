@@ -58,6 +58,7 @@ class CorrelationEngine(FireSetEngine):
     """
 
     name = "correlation"
+    scratch_bytes = 4e6  # products of few rows at a time
     summary = "keeps a number for every pair of row and neuron, in trees (Alman et al. 2023); for comparison"
 
     def __init__(self, layout: str = "data", memory_limit: float = 4 * 2**30):

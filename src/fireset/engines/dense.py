@@ -48,7 +48,8 @@ class DenseEngine(FireSetEngine, BatchEngine):
         pairs = n_samples * network.width
         active = pairs * upper_tail(network.threshold)
         stored = pairs if pairs <= _MAX_UNPACKED_PAIRS else min(pairs, _MAX_BITS) / 8
-        tiles = thread_count() * min(pairs, TILE_PAIRS) * (2.0 * network.dtype.itemsize + 10)
+        # The activations of a tile and of the next one, or the factors of a tile, and a mask for each.
+        tiles = thread_count() * min(pairs, TILE_PAIRS) * 2.0 * (network.dtype.itemsize + 1)
         if self._forward_only:
             parts = MAX_RANGES * min(n_samples, MAX_ROWS_AT_ONCE) + n_samples
             return tiles + parts * network.n_outputs * 8.0

@@ -31,7 +31,7 @@ from fireset.engines.fire_set_engine import FireSetEngine
 from fireset.engines.step_rule import NeuronGradients, StepRule
 from fireset.engines.tangent import TangentOperator
 from fireset.fire_sets import fire_sets_by_neuron
-from fireset.hsr.partition_tree import PartitionTreeIndex
+from fireset.hsr.partition_tree import PartitionTreeIndex, new_tree_size, tree_bytes
 from fireset.kernels.partition_tree import FAN, LEAF, N_FILLED
 from fireset.kernels.partition_tree_sums import (
     Contributions,
@@ -59,6 +59,7 @@ class HalfSpaceSumsEngine(FireSetEngine):
     name = "sums"
     suits_trained_outputs = False
     compiled_dimensions = (1, 2)  # rows on a circle have kernels of their own
+    scratch_bytes = 0.0  # no matrix products
     index_calls = ()  # it uses the tree of an index, not its queries
     summary = "for tables of few columns: adds up whole groups of rows at once"
 
@@ -71,12 +72,16 @@ class HalfSpaceSumsEngine(FireSetEngine):
         if d == 2:
             summed = 56 * count_ranges(m, n_samples) + 40
             return n_samples * (BYTES_PER_CIRCLE_ROW + outputs * summed) + BYTES_PER_CIRCLE_NEURON * m
-        summed = outputs * item * len(ranges(m)) * (1.6 + 0.07 * d)
         entries = _ENTRIES_PER_LEAF.get(d, _ENTRIES_PER_LEAF_FROM_6) * boundary_leaves(n_samples, d, network.threshold)
         if d >= 5:  # boundaries far from the center cut fewer boxes than the formula predicts
             entries *= 1 - 0.25 * min(1.0, max(0.0, network.threshold))
-        rows = n_samples * (summed + 3 * d * item + 24 * outputs + 64)
-        return rows + m * (BYTES_PER_BOUNDARY_ENTRY * entries + BYTES_PER_SUMMED_NEURON)
+        nodes, leaves = new_tree_size(n_samples)
+        boxes = nodes * FAN
+        shares, totals = boxes * outputs * (d + 1) * item, leaves * outputs * LEAF * item
+        tree = tree_bytes(n_samples, d, item) + totals + boxes * outputs * d * item
+        received = shares + n_samples * outputs * (8 + item)  # by subtrees and rows, and the rows that are summed
+        sums = len(ranges(m)) * (shares + totals + 8 * boxes)
+        return tree + received + sums + m * (BYTES_PER_BOUNDARY_ENTRY * entries + BYTES_PER_SUMMED_NEURON)
 
     def _prepare(self) -> None:
         self._sums = (CircleSums if on_a_circle(self.X) else TreeSums)(self.network, self.X, self.work)

@@ -19,13 +19,11 @@ from fireset.hsr.scan import SPARSE_TILE_PAIRS
 from fireset.kernels.candidates import (
     Certificates,
     add_drifts,
-    add_gradients,
     add_output_gradients,
     backward,
     copy_active,
     forward,
     mark_neurons,
-    spread_linear,
     take_steps,
     tangent,
 )
@@ -231,31 +229,25 @@ class ListPasses:
     def gradient(self, residual: np.ndarray) -> NeuronGradients:
         """Return ∂L/∂W of the neurons that are active for any row."""
         network = self._network
-        uncounted = np.zeros(network.width, np.int32)
         residual = self._scaled(residual)
 
         def range_gradient(part: LiveRange) -> NeuronGradients:
-            gradients, active_counts = self._range_gradients(part, residual, uncounted)
+            gradients, active_counts = self._range_gradients(part, residual)
             active = active_counts > 0
             return NeuronGradients(part.neurons[active], gradients[active, : network.n_features])
 
         parts = parallel_map(range_gradient, self._ranges)
         return NeuronGradients(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _range_gradients(
-        self, part: LiveRange, residual: np.ndarray, near_misses: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ∂L/∂w_r of the live neurons of a range, aligned as the rows are, and their numbers of active rows.
-
-        The number of near misses of each neuron is added to ``near_misses`` (m,).
-        """
+    def _range_gradients(self, part: LiveRange, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ∂L/∂w_r of the live neurons of a range, aligned as the rows are, and their numbers of active rows."""
         neurons = part.neurons
         gradients = np.zeros((len(neurons), self.chunks[0].rows.shape[1]), self._network.dtype)
         active_counts = np.zeros(len(neurons), np.int64)
         output_weights = self._network.output_weights
         for samples, rows, lists in self.chunks:
             own = lists.arrays(), lists.active(part.span)
-            add_gradients(rows, output_weights, residual[samples], *own, near_misses, gradients, neurons)
+            tangent(rows, output_weights, residual[samples], *own, gradients, residual[:0], neurons)
             active_counts += lists.active_counts[neurons]
         return gradients, active_counts
 
@@ -273,7 +265,9 @@ class ListPasses:
             backward(rows, *moving, network.output_weights, residual, *own, arguments, *written)
 
         def step_range_in_chunks(part: LiveRange) -> None:
-            gradients, active_counts = self._range_gradients(part, residual, near_misses)
+            gradients, active_counts = self._range_gradients(part, residual)
+            for _, _, lists in self.chunks:
+                near_misses[part.neurons] += lists.prefix_lengths[part.neurons] - lists.active_counts[part.neurons]
             take_steps(*moving, gradients, active_counts, arguments, speeds, part.neurons)
 
         parallel_map(step_range if len(self.chunks) == 1 else step_range_in_chunks, self._ranges)
@@ -297,21 +291,21 @@ class ListPasses:
         """Return the map v ↦ H v; valid until the next forward pass."""
         network = self._network
         parts, factor = self._ranges, 1.0
+        no_gradients = np.empty((0, 0), network.dtype)
         if self._has_twins():
             # Neuron r + m/2 contributes the same as neuron r: its sign enters twice and cancels.
             parts, factor = parts[: len(parts) // 2], 2.0
 
         def product(direction: np.ndarray) -> np.ndarray:
             direction = aligned_outputs(direction.astype(network.dtype))
-            uncounted = np.zeros(network.width, np.int32)  # only steps count near misses
 
             def range_product(part: LiveRange) -> np.ndarray:
                 if len(self.chunks) > 1:
-                    return self._spread(part, self._range_gradients(part, direction, uncounted)[0])
+                    return self._spread(part, self._range_gradients(part, direction)[0])
                 sums = self._zero_sums(part.span)
                 _, rows, lists = self.chunks[0]
                 own = lists.arrays(), lists.active(part.span)
-                tangent(rows, network.output_weights, direction, *own, sums, part.neurons)
+                tangent(rows, network.output_weights, direction, *own, no_gradients, sums, part.neurons)
                 return sums
 
             return self._total(parallel_map(range_product, parts)) * (factor / network.squared_divisor)
@@ -343,7 +337,7 @@ class ListPasses:
         sums = self._zero_sums(part.span)
         for samples, rows, lists in self.chunks:
             own = lists.arrays(), lists.active(part.span)
-            spread_linear(rows, self._network.output_weights, linear, *own, sums[samples], part.neurons)
+            tangent(rows, self._network.output_weights, sums[:0], *own, linear, sums[samples], part.neurons)
         return sums
 
     def active_by_neuron(self) -> ActiveByNeuron:

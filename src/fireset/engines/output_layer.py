@@ -10,10 +10,7 @@ from fireset.engines.tangent import ActiveByNeuron, OutputLayer
 from fireset.kernels.fire_sets import (
     add_weighted_lists,
     listed_activations,
-    output_gradients,
-    output_jacobian_product,
     output_tangent_product,
-    spread_lists,
 )
 from fireset.sparse_rows import Rows, kernel_rows
 
@@ -60,23 +57,24 @@ class ListedOutputLayer(OutputLayer):
     def gradient(self, residual: np.ndarray) -> np.ndarray:
         scaled = (residual / self._network.divisor).astype(self._network.dtype)
         gradients = np.empty((len(self._weights), residual.shape[1]), self._network.dtype)
-        parallel_map(lambda span: output_gradients(*self._lists, scaled, gradients, *span), self._spans)
+        arrays = *self._lists, scaled, gradients, scaled[:0]
+        parallel_map(lambda span: output_tangent_product(*arrays, *span), self._spans)
         return np.concatenate([gradients] * self._copies)
 
     def jacobian_product(self, directions: np.ndarray) -> np.ndarray:
         own = directions.reshape(self._copies, len(self._weights), -1).sum(axis=0, dtype=self._network.dtype)
-        return self._summed(output_jacobian_product, own) / self._network.divisor
+        return self._summed(own[:0], own) / self._network.divisor
 
     def tangent_product(self, direction: np.ndarray) -> np.ndarray:
-        product = self._summed(output_tangent_product, direction.astype(self._network.dtype))
-        return product * (self._copies / self._network.squared_divisor)
+        direction = direction.astype(self._network.dtype)
+        return self._summed(direction, direction[:0]) * (self._copies / self._network.squared_divisor)
 
-    def _summed(self, kernel, argument: np.ndarray) -> np.ndarray:
-        """Return the sum over all ranges of neurons of what ``kernel`` adds; (n, c), float64."""
+    def _summed(self, direction: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        """Return the sum over all ranges of neurons of what ``output_tangent_product`` adds; (n, c), float64."""
 
         def span_product(span: tuple[int, int]) -> np.ndarray:
-            product = np.zeros((len(self._X), argument.shape[1]), self._network.dtype)
-            kernel(*self._lists, argument, product, *span)
+            product = np.zeros((len(self._X), direction.shape[1]), self._network.dtype)
+            output_tangent_product(*self._lists, direction, gradients, product, *span)
             return product
 
         return np.asarray(np.sum(parallel_map(span_product, self._spans), axis=0, dtype=np.float64))
@@ -113,8 +111,7 @@ class ListedOutputLayer(OutputLayer):
         blocks = [slice(lo, lo + _ROWS_PER_BLOCK) for lo in range(0, len(rows), _ROWS_PER_BLOCK)]
         for lo in range(0, len(long), _NEURONS_PER_TILE):
             neurons = long[lo : lo + _NEURONS_PER_TILE]
-            own = np.zeros((len(neurons), n), dtype)
-            spread_lists(*self._lists, neurons, own)
+            own = self._stored_activations(neurons)
             given = own if lower else self._activations(neurons, rows)
 
             def add_product(block: slice, own: np.ndarray = own, given: np.ndarray = given) -> None:
@@ -141,6 +138,18 @@ class ListedOutputLayer(OutputLayer):
         activations = self._weights[neurons] @ rows.T
         activations -= self._network.dtype.type(self._network.threshold)
         return np.maximum(activations, 0, out=activations)
+
+    def _stored_activations(self, neurons: np.ndarray) -> np.ndarray:
+        """Return the activations of some neurons for all rows, (m, n), from their lists.
+
+        A sum with coefficients 1 and 0, some neurons at a time, needs no kernel of its own.
+        """
+        found = np.zeros((len(neurons), len(self._X)), self._network.dtype)
+        for lo in range(0, len(neurons), _COLUMNS_PER_TASK):
+            some = neurons[lo : lo + _COLUMNS_PER_TASK]
+            single = np.eye(len(some), dtype=self._network.dtype)
+            add_weighted_lists(*self._lists, some, single, found[lo : lo + len(some)])
+        return found
 
     def _scaled(self, table: np.ndarray) -> np.ndarray:
         table *= table.dtype.type(self._copies / self._network.squared_divisor)

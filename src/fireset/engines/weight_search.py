@@ -66,17 +66,21 @@ class WeightSearchEngine(ListEngine):
         return choose(network.width, network.n_features, output=output, queries=_EXPECTED_ITERATIONS * n_samples)
 
     def memory_bytes(self, network, n_samples: int) -> float:
-        """The index, and the candidates: reported by chunk and in total, and transposed to lists by neuron."""
+        """The index, and the candidates: reported by chunk and in total, and transposed to lists by neuron.
+
+        Before, neurons that moved are copied twice for the index, beside the lists of the last search and the parts of
+        its report, which the allocator retains.
+        """
         pairs = float(n_samples * network.width)
         candidates, active = (
             pairs * upper_tail(network.threshold - radius) for radius in (self._max_radius(network), 0.0)
         )
-        copies, buffers = 2.2, 0.0  # copies of the weights in the index
+        size = network.weights.nbytes
+        index, searched = 1.2 * size, max(13 * candidates, 2.0 * size + 8 * candidates)
         if self.index_kind(network, n_samples) != "scan":
-            copies, buffers = 6.0, min(MAX_TREE_BUFFER_BYTES, 12 * candidates)
-        lists = 13 * candidates + 4 * active + pass_bytes(network, n_samples, sparse=False)
-        index = copies * network.weights.nbytes + 2 * network.output_weights.nbytes
-        return index + lists + buffers + RETAINED_REPORT_BYTES
+            index, searched = 6.0 * size, 13 * candidates + min(MAX_TREE_BUFFER_BYTES, 12 * candidates)
+        lists = searched + 4 * active + pass_bytes(network, n_samples, sparse=False)
+        return index + 2 * network.output_weights.nbytes + lists + RETAINED_REPORT_BYTES
 
     def _max_radius(self, network) -> float:
         """Return the given radius, or for "auto" the one whose lists are longer by a quarter on average."""

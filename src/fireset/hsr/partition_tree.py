@@ -267,6 +267,19 @@ def _give_back(buffer: np.ndarray) -> None:
 
 
 @cache
+def new_tree_size(n: int) -> tuple[int, int]:
+    """Return the numbers of inner nodes and leaves of a tree that is built over n points."""
+    leaves = max(1, -(-n // FILL))
+    return max(1, _nodes_needed(leaves)), leaves
+
+
+def tree_bytes(n: int, n_features: int, itemsize: int) -> float:
+    """Return the memory of a tree that is built over n points, without the capacity that is not used."""
+    nodes, leaves = new_tree_size(n)
+    inner = nodes * (2 * n_features * FAN * itemsize + 4 * (FAN + 5))
+    return inner + leaves * (n_features * LEAF * itemsize + 4 * (LEAF + 3)) + 8.0 * n
+
+
 def _nodes_needed(leaves: int) -> int:
     """Return the number of inner nodes of a tree of ``build_subtree`` with this many leaves."""
     children = child_count(leaves)

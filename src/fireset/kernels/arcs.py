@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fireset.kernels.compiling import inlined, strict_inlined, vectorized
-from fireset.kernels.firing import deciding_dot
+from fireset.kernels.extrema import larger, smaller
+from fireset.kernels.firing import fused_dot
 
 _FULL_CIRCLE = 2 * np.pi
 _ANGLE_SLACK = 1e-14  # several roundings of angles up to 2π
@@ -53,7 +54,7 @@ def _rank(angles, table, angle):
     cells = table.shape[0] - 1
     cell = int((angle + np.pi) * (cells / _FULL_CIRCLE))
     # One more cell on both sides: rounding may put the angle into the next one.
-    low, high = table[max(0, min(cell - 1, cells))], table[max(0, min(cell + 2, cells))]
+    low, high = table[larger(0, smaller(cell - 1, cells))], table[larger(0, smaller(cell + 2, cells))]
     while low < high:
         middle = (low + high) >> 1
         if angles[middle] < angle:
@@ -98,18 +99,18 @@ def locate(circle, W, threshold, slacks, arcs, lo, hi):
             last = first + n
         else:
             first = _rank(angles, table, middle - outer)
-            last = min(_rank(angles, table, middle + outer), first + n)
+            last = smaller(_rank(angles, table, middle + outer), first + n)
         if inner <= 0:
             begin, end = first, first
         else:
-            begin = min(max(_rank(angles, table, middle - inner), first), last)
-            end = min(max(_rank(angles, table, middle + inner), begin), last)
+            begin = smaller(larger(_rank(angles, table, middle - inner), first), last)
+            end = smaller(larger(_rank(angles, table, middle + inner), begin), last)
         before = first - first % n  # makes the first position less than n
         arcs[r, 0], arcs[r, 1], arcs[r, 2], arcs[r, 3] = first - before, begin - before, end - before, last - before
         active += end - begin
         for side in range(0, 3, 2):
             for p in range(arcs[r, side], arcs[r, side + 1]):
-                active += deciding_dot(W[r], rows[p % n]) > threshold
+                active += fused_dot(W[r], rows[p % n]) > threshold
                 tested += 1
     return active, tested
 
@@ -142,7 +143,7 @@ def scatter(circle, W, output_weights, threshold, arcs, order, linear, constant,
         for side in range(0, 3, 2):
             for p in range(arcs[r, side], arcs[r, side + 1]):
                 i = p % n
-                if deciding_dot(W[r], rows[i]) > threshold:
+                if fused_dot(W[r], rows[i]) > threshold:
                     value = x * rows[i, 0] + y * rows[i, 1] + constant
                     for c in range(outputs):
                         extra[i, c] += np.float64(output_weights[r, c]) * value
@@ -229,7 +230,7 @@ def gather(circle, W, output_weights, threshold, arcs, order, sums, residual, gr
         for side in range(0, 3, 2):
             for p in range(arcs[r, side], arcs[r, side + 1]):
                 i = p % n
-                if deciding_dot(W[r], rows[i]) > threshold:
+                if fused_dot(W[r], rows[i]) > threshold:
                     for c in range(outputs):
                         factor = np.float64(output_weights[r, c]) * np.float64(residual[samples[i], c])
                         x += factor * rows[i, 0]
@@ -249,7 +250,7 @@ def list_samples(circle, W, threshold, arcs, ends, samples, lo, hi):
         end = ends[r]
         for p in range(arcs[r, 0], arcs[r, 3]):
             i = p % n
-            if arcs[r, 1] <= p < arcs[r, 2] or deciding_dot(W[r], rows[i]) > threshold:
+            if arcs[r, 1] <= p < arcs[r, 2] or fused_dot(W[r], rows[i]) > threshold:
                 samples[end] = sorted_samples[i]
                 end += 1
         ends[r] = end

@@ -18,6 +18,7 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array, zero_array
 from fireset.kernels.compiling import inlined, internal, strict, vectorized
+from fireset.kernels.extrema import larger, smaller
 from fireset.kernels.firing import decide
 from fireset.kernels.prefetching import AHEAD, prefetch, prefetch_end
 from fireset.kernels.rows import ROWS_AT_ONCE, add_to_rows
@@ -52,7 +53,7 @@ LEVELS = 32  # distinct reference values between b − radius and b
 @inlined
 def _prefetch_neuron(neurons, k, state, W, output_weights):
     """Prefetch what passes read of the neuron ``AHEAD`` places after k: its ``state``, weights and output weights."""
-    r = neurons[min(k + AHEAD, neurons.size - 1)]
+    r = neurons[smaller(k + AHEAD, neurons.size - 1)]
     prefetch(state, r)
     prefetch(W, r)
     prefetch_end(W, r)  # a short row has at most two cache lines; the processor recognizes those of long ones
@@ -82,7 +83,7 @@ def forward(rows, W, output_weights, threshold, lists, certificates, active, sum
     violated = -1
     for position in range(neurons.size):
         _prefetch_neuron(neurons, position, starts, W, output_weights)
-        prefetch(samples, starts[neurons[min(position + AHEAD // 2, neurons.size - 1)]])
+        prefetch(samples, starts[neurons[smaller(position + AHEAD // 2, neurons.size - 1)]])
         r = neurons[position]
         count = counts[r]
         if not drifts[r] <= radii[r] and violated < 0:
@@ -174,32 +175,6 @@ def backward(rows, W, V, output_weights, residual, lists, active, rule, speeds, 
 
 
 @vectorized
-def add_gradients(rows, output_weights, residual, lists, active, near_misses, gradients, neurons):
-    """Add the part of one block of samples in G_r to ``gradients[k]``, r = ``neurons[k]``: half of ``backward``."""
-    prefix_lengths, active_starts, active_counts = lists.prefix_lengths, lists.active_starts, lists.active_counts
-    output_row = zero_array(1 if residual.ndim == 1 else residual.shape[1], output_weights.dtype)
-    coefficients = new_array(rows.shape[0] + ROWS_AT_ONCE, output_weights.dtype)
-    for k in range(neurons.size):
-        r = neurons[k]
-        count = active_counts[r]
-        near_misses[r] += prefix_lengths[r] - count
-        if count > 0:
-            gradient = gradients[k]
-            _add_gradient(
-                rows,
-                output_weights,
-                residual,
-                r,
-                active,
-                active_starts[r],
-                count,
-                output_row,
-                coefficients,
-                gradient,
-            )
-
-
-@vectorized
 def take_steps(W, V, gradients, active_counts, rule, speeds, neurons):
     """Take the steps along ``gradients`` of all blocks: the second half of ``backward``.
 
@@ -224,7 +199,7 @@ def add_drifts(neurons, speeds, factor, drifts, moved):
     count = 0
     is_finite = True
     for position in range(neurons.size):
-        prefetch(speeds, neurons[min(position + AHEAD, neurons.size - 1)])
+        prefetch(speeds, neurons[smaller(position + AHEAD, neurons.size - 1)])
         r = neurons[position]
         speed = speeds[r]
         if speed != 0.0:
@@ -247,7 +222,7 @@ def mark_neurons(neurons, threshold, lists, certificates, speeds, near_misses, m
     prefix_lengths, next_references = lists.prefix_lengths, lists.next_references
     radii, drifts = certificates.radii, certificates.drifts
     for k in range(neurons.size):
-        prefetch(prefix_lengths, neurons[min(k + AHEAD, neurons.size - 1)])
+        prefetch(prefix_lengths, neurons[smaller(k + AHEAD, neurons.size - 1)])
         r = neurons[k]
         drift = drifts[r]
         due = not drift <= radii[r] or near_misses[r] > max_near_misses
@@ -256,32 +231,19 @@ def mark_neurons(neurons, threshold, lists, certificates, speeds, near_misses, m
 
 
 @vectorized
-def tangent(rows, output_weights, direction, lists, active, sums, neurons):
+def tangent(rows, output_weights, direction, lists, active, linear, sums, neurons):
     """Add the part of ``neurons`` in J Jᵀ ``direction`` to ``sums``, on the active pairs of the last ``forward``.
 
     For each neuron t = Σ_i active (Σ_c a_rc v_ic) x_i, then a_rc ⟨t, x_i⟩ for the same samples, whose rows are still in
     the cache. Weights are not read. Layouts as in ``forward``; the factor 1/m is not applied. Cost O(d · active pairs).
+
+    Arrays of length 0 leave out a half, so that one function is compiled for three products. Without ``sums`` t is
+    added to ``linear[k]`` for r = ``neurons[k]``: the gradient of ``backward`` for one block of samples. Without
+    ``direction`` t is ``linear[k]``. With both, ``linear`` is not used.
     """
     active_starts, active_counts = lists.active_starts, lists.active_counts
-    linear = new_array(rows.shape[1], output_weights.dtype)
-    output_row = zero_array(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
-    values = new_array(rows.shape[0] + ROWS_AT_ONCE, output_weights.dtype)
-    for r in neurons:
-        count = active_counts[r]
-        if count > 0:
-            linear[:] = 0
-            start = active_starts[r]
-            _add_gradient(rows, output_weights, direction, r, active, start, count, output_row, values, linear)
-            _spread_linear(rows, output_weights, r, linear, active, start, count, output_row, values, sums)
-
-
-@vectorized
-def spread_linear(rows, output_weights, linear, lists, active, sums, neurons):
-    """Add a_rc ⟨linear_r, x_i⟩ of the active pairs of one block of samples to ``sums``: the second half of ``tangent``.
-
-    ``linear[k]`` belongs to ``neurons[k]``. Cost O(d · active pairs).
-    """
-    active_starts, active_counts = lists.active_starts, lists.active_counts
+    has_direction, has_sums = direction.shape[0] > 0, sums.shape[0] > 0
+    has_linear = not (has_direction and has_sums)
     own = new_array(rows.shape[1], output_weights.dtype)
     output_row = zero_array(1 if sums.ndim == 1 else sums.shape[1], output_weights.dtype)
     values = new_array(rows.shape[0] + ROWS_AT_ONCE, output_weights.dtype)
@@ -289,9 +251,19 @@ def spread_linear(rows, output_weights, linear, lists, active, sums, neurons):
         r = neurons[k]
         count = active_counts[r]
         if count > 0:
-            for j in range(rows.shape[1]):
-                own[j] = linear[k, j]
-            _spread_linear(rows, output_weights, r, own, active, active_starts[r], count, output_row, values, sums)
+            start = active_starts[r]
+            if has_linear:
+                for j in range(rows.shape[1]):
+                    own[j] = linear[k, j]
+            else:
+                own[:] = 0
+            if has_direction:
+                _add_gradient(rows, output_weights, direction, r, active, start, count, output_row, values, own)
+            if has_sums:
+                _spread_linear(rows, output_weights, r, own, active, start, count, output_row, values, sums)
+            else:
+                for j in range(rows.shape[1]):
+                    linear[k, j] = own[j]
 
 
 @inlined
@@ -341,13 +313,13 @@ def fill(neurons, indptr, ids, values, threshold, slacks, radii, capacities, sta
     edges = new_array(LEVELS + 1, references.dtype)
     longest = 0
     for k in range(neurons.shape[0]):
-        longest = max(longest, indptr[k + 1] - indptr[k])
+        longest = larger(longest, indptr[k + 1] - indptr[k])
     levels = new_array(longest, np.uint8)
     for k in range(neurons.shape[0]):
         r = neurons[k]
         start = starts[r]
         slack = slacks[k]
-        height = max(radii[k], slack) / LEVELS
+        height = larger(radii[k], slack) / LEVELS
         scale = 1.0 / height
         first = indptr[k]
         length = indptr[k + 1] - first
@@ -380,7 +352,7 @@ def fill(neurons, indptr, ids, values, threshold, slacks, radii, capacities, sta
 def _level(threshold, value, scale):
     """Return 0 for active samples, else 1 + the number of whole heights below b, at most LEVELS."""
     below = np.float64(threshold) - np.float64(value)
-    return np.uint8(0) if below < 0 else np.uint8(min(1.0 + below * scale, 1.0 * LEVELS))
+    return np.uint8(0) if below < 0 else np.uint8(smaller(1.0 + below * scale, 1.0 * LEVELS))
 
 
 @vectorized

@@ -22,6 +22,7 @@ do not matter (``code_digest``, ``KernelCacheLocator``). numba itself compares i
 
 import ast
 import ctypes
+import gc
 import hashlib
 import os
 import shutil
@@ -278,6 +279,9 @@ def _cache_settings() -> Iterator[None]:
             setattr(_CONFIG, name, value)
 
 
+_WRAPPER = "_ZN7cpython"  # begins the names of functions that Python calls
+
+
 class _KernelLibrary(JITCodeLibrary):
     """Compiled code of one kernel, with private copies of the functions that it calls.
 
@@ -287,23 +291,25 @@ class _KernelLibrary(JITCodeLibrary):
     results would depend on the kernels that a process ran before, and on whether it compiled or loaded them.
     """
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Leave optimization to that of the complete kernel, which does the same after inlining.
+
+        The functions by which Python calls kernels are not optimized at all: that takes longer than to optimize a short
+        kernel, and they run in 1 µs.
+        """
+        ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if function.name.startswith(_WRAPPER) and not function.is_declaration:
+                function.add_function_attribute("noinline")
+                function.add_function_attribute("optnone")
+
     def _optimize_final_module(self) -> None:
-        super()._optimize_final_module()
+        """Optimize once. numba inlines in a pass of its own, to remove counting of references that kernels omit."""
+        manager, builder = self._codegen._module_pass_manager()
+        manager.run(self._final_module, builder)
         for function in self._final_module.functions:
             if function.linkage == Linkage.linkonce_odr:
                 function.linkage = Linkage.internal
-
-
-class _KernelCompiler(Compiler):
-    """numba's compiler, with a ``_KernelLibrary`` for the compiled code."""
-
-    library_class: Any = _KernelLibrary
-
-    def define_pipelines(self) -> list[Any]:
-        if self.state.library is None:
-            self.state.library = self.library_class(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-            self.state.library.enable_object_caching()  # so that the cache can store it
-        return super().define_pipelines()
 
 
 class _InternalLibrary(_KernelLibrary):
@@ -343,7 +349,48 @@ def _makes_references(state: Any) -> bool:
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _InternalLowering(NativeLowering):
+class _KernelLowering(NativeLowering):
+    """Generate code that counts references only where it makes one."""
+
+    _name = "fireset_kernel_lowering"
+
+    def run_pass(self, state: Any) -> Literal[True]:
+        if not _makes_references(state):  # the option ``_nrt`` of numba is read before types are known
+            state.targetctx = state.targetctx.subtarget(enable_nrt=False)
+        return super().run_pass(state)
+
+
+class _KernelCompiler(Compiler):
+    """numba's compiler with ``_KernelLowering``, and a ``_KernelLibrary`` for the compiled code."""
+
+    library_class: Any = _KernelLibrary
+    lowering: Any = _KernelLowering
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile without the collector of reference cycles, which takes an eighth of the time."""
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile_extra(func)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def define_pipelines(self) -> list[Any]:
+        if self.state.library is None:
+            self.state.library = self.library_class(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+            self.state.library.enable_object_caching()  # so that the cache can store it
+        pipelines = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.passes = [
+                (self.lowering if kind is NativeLowering else kind, name) for kind, name in pipeline.passes
+            ]
+            pipeline.finalize()
+        return pipelines
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _InternalLowering(_KernelLowering):
     """Generate LLVM code without machine code and without functions that can be called from Python or C."""
 
     _name = "fireset_internal_lowering"
@@ -351,8 +398,6 @@ class _InternalLowering(NativeLowering):
     def run_pass(self, state: Any) -> Literal[True]:
         flags = state.flags = state.flags.copy()
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-        if not _makes_references(state):  # the option ``_nrt`` of numba is read before types are known
-            state.targetctx = state.targetctx.subtarget(enable_nrt=False)
         super().run_pass(state)
         # A key for numba's table of functions. A call from Python raises TypeError.
         refuse = ctypes.cast(ctypes.pythonapi.PyErr_BadArgument, ctypes.c_void_p).value
@@ -366,15 +411,7 @@ class _InternalCompiler(_KernelCompiler):
     """numba's compiler with ``_InternalLowering``, which takes half the time."""
 
     library_class = _InternalLibrary
-
-    def define_pipelines(self) -> list[Any]:
-        pipelines = super().define_pipelines()
-        for pipeline in pipelines:
-            pipeline.passes = [
-                (_InternalLowering if kind is NativeLowering else kind, name) for kind, name in pipeline.passes
-            ]
-            pipeline.finalize()
-        return pipelines
+    lowering = _InternalLowering
 
 
 def _compiler(**options: Any) -> Any:
@@ -400,7 +437,8 @@ vectorized = _compiler(fastmath=_FASTMATH)
 # Functions that only kernels call. They take half the time to compile, and cannot be called from Python.
 internal = _compiler(fastmath=_FASTMATH, **_INTERNAL)
 strict_internal = _compiler(fastmath=False, **_INTERNAL)
-# For those that are called for every neuron: the call alone would cost as much as a short list; INLINED for overloads.
+# For those that are called for every neuron: the call alone would cost as much as a short list. Capitals for overloads.
 inlined = _compiler(fastmath=_FASTMATH, forceinline=True, **_INTERNAL)
 strict_inlined = _compiler(fastmath=False, forceinline=True, **_INTERNAL)
 INLINED: Any = {"fastmath": _FASTMATH, "forceinline": True, **_COMMON, "pipeline_class": _InternalCompiler}
+STRICT_INTERNAL: Any = {"fastmath": False, **_COMMON, "pipeline_class": _InternalCompiler}

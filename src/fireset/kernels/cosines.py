@@ -3,6 +3,7 @@
 import numpy as np
 
 from fireset.kernels.compiling import inlined, vectorized
+from fireset.kernels.extrema import larger
 
 TERMS = 25  # a constant, so that the loop over them is unrolled
 
@@ -10,7 +11,7 @@ TERMS = 25  # a constant, so that the loop over them is unrolled
 @inlined
 def _scaled_angle(cosine, arcsine, one):
     """Return 2θ/π − 1 for θ = arccos ρ, from arccos |ρ| = 2 arcsin √((1 − |ρ|)/2); ``arcsine`` has 8 coefficients."""
-    square = max((one - abs(cosine)) / (one + one), one - one)
+    square = larger((one - abs(cosine)) / (one + one), one - one)
     series = arcsine[7]
     for k in range(6, -1, -1):
         series = series * square + arcsine[k]
@@ -52,5 +53,5 @@ def slope_of_cosines(cosines, arcsine, series, least, lo, hi):
         row = cosines[i]
         for j in range(row.size):
             squared_sine = one - row[j] * row[j]
-            slope = -_chebyshev(_scaled_angle(row[j], arcsine, one), series, one) / np.sqrt(max(squared_sine, least))
+            slope = -_chebyshev(_scaled_angle(row[j], arcsine, one), series, one) / np.sqrt(larger(squared_sine, least))
             row[j] = slope if squared_sine >= least else one - one

@@ -8,6 +8,7 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import inlined, vectorized
+from fireset.kernels.extrema import larger, smaller
 from fireset.kernels.masks import LANES, above_bits, count_bits
 from fireset.kernels.sparse_rows import add_row, row_dot
 
@@ -147,26 +148,26 @@ def _spread_activations(indptr, samples, values, factors, r, product):
 
 
 @vectorized
-def output_tangent_product(indptr, samples, values, direction, product, lo, hi):
-    """Add Σ_r σ_ri Σ_j σ_rj direction_jc over neurons lo … hi−1 to ``product`` (n, c). Cost O(c · active pairs)."""
+def output_tangent_product(indptr, samples, values, direction, gradients, product, lo, hi):
+    """Add Σ_r σ_ri Σ_j σ_rj direction_jc over neurons lo … hi−1 to ``product`` (n, c). Cost O(c · active pairs).
+
+    Arrays of length 0 leave out a half, so that one function is compiled for three products. Without ``product``,
+    ``gradients[r, c] = Σ_j active σ_rj direction_jc`` is written. Without ``direction``, ``gradients`` is read. With
+    both, it is not used.
+    """
+    has_direction, has_product = direction.shape[0] > 0, product.shape[0] > 0
     totals = new_array(direction.shape[1], values.dtype)
     for r in range(lo, hi):
-        _gather_activations(indptr, samples, values, direction, r, totals)
-        _spread_activations(indptr, samples, values, totals, r, product)
-
-
-@vectorized
-def output_gradients(indptr, samples, values, residual, gradients, lo, hi):
-    """Compute ``gradients[r, c] = Σ_i active σ_ri residual_ic`` for neurons lo … hi−1. Cost O(c · active pairs)."""
-    for r in range(lo, hi):
-        _gather_activations(indptr, samples, values, residual, r, gradients[r])
-
-
-@vectorized
-def output_jacobian_product(indptr, samples, values, directions, product, lo, hi):
-    """Add Σ_r σ_ri directions_rc over neurons lo … hi−1 to ``product`` (n, c). Cost O(c · active pairs)."""
-    for r in range(lo, hi):
-        _spread_activations(indptr, samples, values, directions[r], r, product)
+        if has_direction:
+            _gather_activations(indptr, samples, values, direction, r, totals)
+        else:
+            for c in range(totals.size):
+                totals[c] = gradients[r, c]
+        if has_product:
+            _spread_activations(indptr, samples, values, totals, r, product)
+        else:
+            for c in range(totals.size):
+                gradients[r, c] = totals[c]
 
 
 @vectorized
@@ -183,15 +184,6 @@ def add_weighted_lists(indptr, samples, values, neurons, coefficients, table):
                 row = table[k]
                 for p in range(begin, end):
                     row[np.uint64(samples[p])] += factor * values[p]
-
-
-@vectorized
-def spread_lists(indptr, samples, values, neurons, table):
-    """Write σ_ri for r = ``neurons[q]`` to ``table[q, i]``, which is 0 elsewhere; table (q, n)."""
-    for q in range(neurons.shape[0]):
-        row = table[q]
-        for p in range(indptr[neurons[q]], indptr[neurons[q] + 1]):
-            row[np.uint64(samples[p])] = values[p]
 
 
 # Lists by row and lists by neuron
@@ -243,9 +235,9 @@ def count_common_bits(bits, table, lo, hi):
     """
     words = bits.shape[1]
     for first in range(0, hi, _TILE_ROWS):
-        last = min(first + _TILE_ROWS, hi)
-        for i in range(max(lo, first), hi):
-            stop = min(last, i + 1)
+        last = smaller(first + _TILE_ROWS, hi)
+        for i in range(larger(lo, first), hi):
+            stop = smaller(last, i + 1)
             j = first
             while j + _UNROLLED_ROWS <= stop:
                 a = b = c = d = np.int64(0)
@@ -295,7 +287,7 @@ def count_shared_bits(left, right, factor, table, lo, hi):
     words = left.shape[1]
     paired = left.shape[0] - left.shape[0] % 2
     for first in range(lo, hi, _TILE_ROWS):
-        last = min(first + _TILE_ROWS, hi)
+        last = smaller(first + _TILE_ROWS, hi)
         whole = last - (last - first) % _UNROLLED_ROWS
         for i in range(0, paired, 2):
             for j in range(first, whole, _UNROLLED_ROWS):

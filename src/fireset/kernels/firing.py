@@ -16,7 +16,7 @@ import numpy as np
 from numba import float64, types
 from numba.extending import intrinsic, overload
 
-from fireset.kernels.compiling import internal, strict, strict_internal, vectorized
+from fireset.kernels.compiling import STRICT_INTERNAL, internal, strict, strict_internal, vectorized
 
 _SCALE, _UNSCALE = 2.0**-600, 2.0**600
 
@@ -34,6 +34,12 @@ def fma(typing_context, a, b, c):  # noqa: ARG001 - numba's form of an intrinsic
 @strict
 def deciding_dot(w, x):
     """Return ⟨w, x⟩ in float64 by fused multiply-add, left to right: the same bits on every machine. Cost O(d)."""
+    return fused_dot(w, x)
+
+
+@strict_internal
+def fused_dot(w, x):
+    """``deciding_dot`` for kernels, which need no code for calls from Python."""
     total = 0.0
     for j in range(w.shape[0]):
         total = fma(np.float64(w[j]), np.float64(x[j]), total)  # pyright: ignore[reportCallIssue]
@@ -79,10 +85,10 @@ def decide(w, rows, i):  # noqa: ARG001 - compiled through the overload below
     raise TypeError("decide is for compiled kernels")
 
 
-@overload(decide)
+@overload(decide, jit_options=STRICT_INTERNAL)
 def _decide(w, rows, i):  # noqa: ARG001
     if isinstance(rows, types.Array):
-        return lambda w, rows, i: deciding_dot(w, rows[i])
+        return lambda w, rows, i: fused_dot(w, rows[i])
     return lambda w, rows, i: _sparse_deciding_dot(w, rows.indptr, rows.indices, rows.numbers, i)
 
 

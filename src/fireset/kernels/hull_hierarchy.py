@@ -21,7 +21,7 @@ Facets are in reduced coordinates x̂ of dimension ρ ≤ d: x = center + axes x
 import numpy as np
 
 from fireset.kernels.compiling import internal, vectorized
-from fireset.kernels.firing import deciding_dot, store_decided
+from fireset.kernels.firing import fused_dot, store_decided
 from fireset.kernels.hull_certificate import EPS, INCOMPLETE, STRICTLY_COMPLETE, certify
 from fireset.kernels.masks import LANES, above_bits, first_bit
 
@@ -123,7 +123,7 @@ def refine_members(points, members, lo, hi, normal, threshold, band, values):
     if undecided > 0:
         for p in range(hi - lo):
             if not abs(values[p] - threshold) > band:
-                store_decided(values, p, deciding_dot(normal, points[members[lo + p]]), threshold)
+                store_decided(values, p, fused_dot(normal, points[members[lo + p]]), threshold)
 
 
 @vectorized

@@ -18,7 +18,8 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import internal, vectorized
-from fireset.kernels.firing import deciding_dot
+from fireset.kernels.extrema import larger, smaller
+from fireset.kernels.firing import fused_dot
 from fireset.kernels.masks import (
     HAS_COMPRESS,
     columns_above_16,
@@ -76,8 +77,8 @@ def search(tree, queries, first, found, stack, counts, work):
         x = normals[q]
         threshold, band = thresholds[q], bands[q]
         for j in range(d):
-            farthest[j] = nearest[d + j] = max(x[j], zero)
-            farthest[d + j] = nearest[j] = min(x[j], zero)
+            farthest[j] = nearest[d + j] = larger(x[j], zero)
+            farthest[d + j] = nearest[j] = smaller(x[j], zero)
         slack = slacks[q]
         lower = normals.dtype.type(threshold - slack)
         upper = normals.dtype.type(threshold + slack)
@@ -140,7 +141,7 @@ def leaf_bits(coordinates, buckets, leaf, x, threshold, band):
         undecided = columns_above_32(coordinates, leaf, x, threshold - band) & filled & ~above
     while undecided != 0:
         column = first_bit(undecided)
-        if deciding_dot(x, coordinates[leaf, :, column]) > threshold:
+        if fused_dot(x, coordinates[leaf, :, column]) > threshold:
             above |= np.int64(1) << column
         undecided &= undecided - 1
     return above
@@ -178,6 +179,6 @@ def values_of(coordinates, locations, normals, counts, ids, values):
             for j in range(normals.shape[1]):
                 total += normals[q, j] * coordinates[leaf, j, column]
             if not abs(total) < np.inf:  # the sum overflowed, at least in between
-                total = normals.dtype.type(deciding_dot(normals[q], coordinates[leaf, :, column]))
+                total = normals.dtype.type(fused_dot(normals[q], coordinates[leaf, :, column]))
             values[p] = total
         begin += counts[q]

@@ -8,6 +8,7 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import internal, vectorized
+from fireset.kernels.extrema import larger, smaller
 from fireset.kernels.partition_tree import (
     BUCKETS,
     FAN,
@@ -147,7 +148,7 @@ def _select(rows, ids, begin, end, middle, j):
 
 @internal
 def _median(a, b, c):
-    return max(min(a, b), min(max(a, b), c))
+    return larger(smaller(a, b), smaller(larger(a, b), c))
 
 
 @internal

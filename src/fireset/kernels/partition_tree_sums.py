@@ -12,6 +12,7 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import internal, vectorized
+from fireset.kernels.extrema import larger, smaller
 from fireset.kernels.leaf_vectors import add_excess, add_weighted
 from fireset.kernels.masks import columns_above_16, count_bits, first_bit
 from fireset.kernels.partition_tree import FAN, LEAF, LEAF_PARENT, N_CHILDREN, N_FILLED, N_POINTS, PARENT, leaf_bits
@@ -46,8 +47,8 @@ def _split_half_space(
     d = x.shape[0]
     zero = x.dtype.type(0)
     for j in range(d):
-        farthest[j] = nearest[d + j] = max(x[j], zero)
-        farthest[d + j] = nearest[j] = min(x[j], zero)
+        farthest[j] = nearest[d + j] = larger(x[j], zero)
+        farthest[d + j] = nearest[j] = smaller(x[j], zero)
     lower = x.dtype.type(threshold - slack)
     upper = x.dtype.type(threshold + slack)
     visited, tested = 0, 0

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fireset.kernels.compiling import inlined, internal, vectorized
+from fireset.kernels.extrema import larger, smaller
 from fireset.kernels.masks import first_bit, row_above_16
 from fireset.kernels.partition_tree import (
     BUCKETS,
@@ -116,8 +117,8 @@ def _least_growth(boxes, children, node, point, growth):
     growth[:] = zero
     for j in range(d):
         for c in range(FAN):
-            beyond = max(point[j] - boxes[node, j, c], boxes[node, d + j, c] - point[j])
-            growth[c] += max(beyond, zero)
+            beyond = larger(point[j] - boxes[node, j, c], boxes[node, d + j, c] - point[j])
+            growth[c] += larger(beyond, zero)
     best = 0
     for c in range(1, children):
         if growth[c] < growth[best]:
@@ -132,8 +133,8 @@ def _extend_ancestors(boxes, nodes, parent, point):
     while parent >= 0:
         node, column = parent // FAN, parent % FAN
         for j in range(d):
-            boxes[node, j, column] = max(boxes[node, j, column], point[j])
-            boxes[node, d + j, column] = min(boxes[node, d + j, column], point[j])
+            boxes[node, j, column] = larger(boxes[node, j, column], point[j])
+            boxes[node, d + j, column] = smaller(boxes[node, d + j, column], point[j])
         nodes[node, N_POINTS] += 1
         parent = nodes[node, PARENT]
 
@@ -154,7 +155,7 @@ def _insert_by_rebuilding(tree, leaf, point_id, point, rows, row_ids):
     if top < 0 and nodes[top_parent // FAN, N_CHILDREN] < FAN and free_counts[BUCKETS] > 0:
         _split_leaf(tree, leaf, point_id, point, rows, row_ids)
         return DONE
-    leaves = max(2, (count + FILL) // FILL)
+    leaves = larger(2, (count + FILL) // FILL)
     # The old subtree frees at least count/LEAF leaves; the nodes of a new one, except its top, have ≥ 8 children.
     if free_counts[BUCKETS] + count // LEAF < leaves or free_counts[NODES] < leaves // 4 + 2:
         return NEEDS_CAPACITY
@@ -288,8 +289,8 @@ def _tighten_leaf(boxes, nodes, coordinates, buckets, leaf):
     for j in range(d):
         lowest = highest = points[j, 0]
         for p in range(1, buckets[leaf, N_FILLED]):
-            lowest = min(lowest, points[j, p])
-            highest = max(highest, points[j, p])
+            lowest = smaller(lowest, points[j, p])
+            highest = larger(highest, points[j, p])
         changed |= boxes[node, j, column] != highest or boxes[node, d + j, column] != lowest
         boxes[node, j, column] = highest
         boxes[node, d + j, column] = lowest
@@ -307,8 +308,8 @@ def _tighten_ancestors(boxes, nodes, node):
         for j in range(d):
             highest, lowest = boxes[node, j, 0], boxes[node, d + j, 0]
             for c in range(1, nodes[node, N_CHILDREN]):
-                highest = max(highest, boxes[node, j, c])
-                lowest = min(lowest, boxes[node, d + j, c])
+                highest = larger(highest, boxes[node, j, c])
+                lowest = smaller(lowest, boxes[node, d + j, c])
             changed |= boxes[parent, j, column] != highest or boxes[parent, d + j, column] != lowest
             boxes[parent, j, column] = highest
             boxes[parent, d + j, column] = lowest

@@ -13,7 +13,8 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import inlined, strict_internal, vectorized
-from fireset.kernels.firing import deciding_dot
+from fireset.kernels.extrema import larger, smaller
+from fireset.kernels.firing import fused_dot
 from fireset.kernels.rows import ROWS_AT_ONCE, add_rows, add_to_rows
 from fireset.kernels.sparse_rows import list_dots
 from fireset.kernels.steps import take_step
@@ -100,7 +101,7 @@ def cut_rows(indptr, neurons, values, threshold, height, block, ids, cuts, lo, h
 def _level(threshold, value, scale):
     """Return the number of whole heights by which a value is below b, at most LEVELS − 1; 0 for active pairs."""
     below = (np.float64(threshold) - np.float64(value)) * scale
-    return min(max(np.int64(below), 0), LEVELS - 1)
+    return smaller(larger(np.int64(below), 0), LEVELS - 1)
 
 
 @vectorized
@@ -120,7 +121,7 @@ def forward_rows(neurons, batch, lists, level, far_off, band, active, sums, lo, 
     far, skipped = np.empty(block, np.int16), np.zeros(block, np.uint8)
     tested, place = 0, np.uint64(0)  # for a signed index numba adds a check whether it is negative
     for q in range(lo, hi):
-        first, stop = q * block, min((q + 1) * block, W.shape[0])
+        first, stop = q * block, smaller((q + 1) * block, W.shape[0])
         Wq, own_outputs = W[first:stop], outputs[first:stop]
         n_far = 0
         if far_off.shape[0] > 0:
@@ -155,7 +156,7 @@ def _excesses(W, ids, begin, count, x, threshold, band, excess):
     if band >= threshold - threshold:
         for p in range(count):
             if not abs(excess[p]) > band:  # also true for the NaN of a sum that overflowed
-                excess[p] = deciding_dot(W[ids[begin + p]], x) - threshold
+                excess[p] = fused_dot(W[ids[begin + p]], x) - threshold
 
 
 @inlined
@@ -289,7 +290,7 @@ def step_blocks(neurons, velocity, batch, residual, active, rule, references, mo
     coefficients = np.empty(block, W.dtype)
     gradients = np.empty((block, W.shape[1]), W.dtype)
     for q in range(lo, hi):
-        first, stop = q * block, min((q + 1) * block, W.shape[0])
+        first, stop = q * block, smaller((q + 1) * block, W.shape[0])
         gradients[: stop - first] = 0
         add_block(batch, outputs[first:], residual, active, q - lo, coefficients, gradients)
         for r in range(first, stop):

@@ -4,7 +4,7 @@ import numpy as np
 
 from fireset.kernels.allocation import new_array
 from fireset.kernels.compiling import vectorized
-from fireset.kernels.firing import deciding_dot, refine_near_threshold
+from fireset.kernels.firing import fused_dot, refine_near_threshold
 from fireset.kernels.masks import HAS_COMPRESS, LANES, above_bits, compress_range, count_bits, first_bit
 
 _MIN_DENSITY = 0.003  # of entries above the threshold
@@ -103,7 +103,7 @@ def ids_above(h, normal, points, threshold, largest_norm, first):
         undecided = bits & ~above_bits(h, start, upper)
         while undecided != 0:
             lane = first_bit(undecided)
-            if deciding_dot(normal, points[start + lane]) <= threshold:
+            if fused_dot(normal, points[start + lane]) <= threshold:
                 bits &= ~(np.int64(1) << lane)
             undecided &= undecided - 1
         if HAS_COMPRESS:
@@ -115,7 +115,7 @@ def ids_above(h, normal, points, threshold, largest_norm, first):
             end += 1
             bits &= bits - 1
     for i in range(whole, h.shape[0]):
-        if h[i] > lower and (h[i] > upper or deciding_dot(normal, points[i]) > threshold):
+        if h[i] > lower and (h[i] > upper or fused_dot(normal, points[i]) > threshold):
             found[end] = i
             end += 1
     ids = new_array(end, np.int64)

@@ -5,6 +5,7 @@ import numpy as np
 from fireset.kernels.allocation import new_array
 from fireset.kernels.column_sorting import COLUMNS, EMPTY, SLOTS, sort_columns, write_widened
 from fireset.kernels.compiling import internal, vectorized
+from fireset.kernels.extrema import larger, smaller
 
 _BLOCK = COLUMNS * SLOTS
 _MEAN_SLOTS = 5.5  # mean number of ids of a bucket, at most; of random ids one bucket in 30,000 has more than ``SLOTS``
@@ -28,7 +29,7 @@ def sort_answers(ids, counts, n_ids):
     low, high = new_array(1 << width, np.uint32), new_array(1 << width, np.uint32)
     longest = np.int64(0)
     for k in range(counts.shape[0]):
-        longest = max(longest, counts[k])
+        longest = larger(longest, counts[k])
     scratch = new_array(longest, np.uint32)
     blocks = _bucket_blocks(_bucket_bits(longest, n_ids), n_ids)
     slots, rows = new_array(blocks * _BLOCK, np.uint16), new_array(_BLOCK, np.uint16)
@@ -148,7 +149,7 @@ def merge_ascending(left, right, merged):
     p, q, count = 0, 0, 0
     while p < left.shape[0] and q < right.shape[0]:
         a, b = left[p], right[q]
-        merged[count] = min(a, b)
+        merged[count] = smaller(a, b)
         p += a <= b
         q += b <= a
         count += 1

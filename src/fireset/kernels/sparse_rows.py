@@ -12,6 +12,7 @@ from numba import types
 from numba.extending import overload
 
 from fireset.kernels.compiling import INLINED, vectorized
+from fireset.kernels.extrema import smaller
 from fireset.kernels.firing import difference
 from fireset.kernels.rows import ROWS_AT_ONCE, add_rows, dots
 
@@ -83,7 +84,7 @@ def _add_listed_rows(rows, ids, start, count, factors, total):  # noqa: ARG001
     def dense(rows, ids, start, count, factors, total):
         # Partial sums over parts of the rows keep the rounding error of long float32 sums small.
         for p in range(0, count, _ROWS_PER_PARTIAL_SUM):
-            add_rows(rows, ids, start + p, min(_ROWS_PER_PARTIAL_SUM, count - p), factors, p, total)
+            add_rows(rows, ids, start + p, smaller(_ROWS_PER_PARTIAL_SUM, count - p), factors, p, total)
 
     def sparse(rows, ids, start, count, factors, total):
         indptr, indices, numbers, _ = rows
@@ -152,7 +153,7 @@ def multiply_rows(W, rows, H):
     sums = np.zeros(_NEURONS_PER_LINE, H.dtype)
     zero = H.dtype.type(0)
     for first in range(0, H.shape[0], _NEURONS_PER_LINE):
-        count = min(_NEURONS_PER_LINE, H.shape[0] - first)
+        count = smaller(_NEURONS_PER_LINE, H.shape[0] - first)
         _lay_out(W, first, count, columns)
         for i in range(H.shape[1]):
             for k in range(_NEURONS_PER_LINE):

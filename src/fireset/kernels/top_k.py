@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fireset.kernels.compiling import internal, vectorized
-from fireset.kernels.firing import deciding_dot
+from fireset.kernels.firing import fused_dot
 from fireset.kernels.masks import LANES, above_bits, columns_above_32, first_bit
 from fireset.kernels.partition_tree import FAN, N_CHILDREN, N_FILLED
 
@@ -94,7 +94,7 @@ def push_tile(H, normals, points, slacks, first, heaps):
                 i = start + first_bit(bits)
                 bits &= bits - 1
                 if row[i] > lowest or lowest == -np.inf:
-                    _push(values, ids, sizes, q, deciding_dot(normals[q], points[i]), first + i)
+                    _push(values, ids, sizes, q, fused_dot(normals[q], points[i]), first + i)
                     lowest = _required_value(values, sizes, q, slack)
 
 
@@ -106,7 +106,7 @@ def push_listed(points, normals, which, counts, listed, heaps):
     for p in range(which.shape[0]):
         q = which[p]
         for i in listed[begin : begin + counts[p]]:
-            _push(values, ids, sizes, q, deciding_dot(normals[q], points[i]), i)
+            _push(values, ids, sizes, q, fused_dot(normals[q], points[i]), i)
         begin += counts[p]
 
 
@@ -143,7 +143,7 @@ def push_tree(tree, normals, slacks, stack, bounds, heaps, work):
                 while bits != 0:
                     column = first_bit(bits)
                     bits &= bits - 1
-                    _push(values, ids, sizes, q, deciding_dot(x, coordinates[leaf, :, column]), buckets[leaf, column])
+                    _push(values, ids, sizes, q, fused_dot(x, coordinates[leaf, :, column]), buckets[leaf, column])
                 continue
             work[0] += 1
             for c in range(FAN):

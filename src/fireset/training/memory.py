@@ -15,7 +15,6 @@ from fireset.training.precompile import has_compiled
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # Cost model, measured by ``make bench-memory``
-_SCRATCH_BYTES = 16e6  # matrix products in tiles, compiled code
 _ALLOCATOR_OVERHEAD = 0.08  # fraction of all else that the allocator keeps after it was freed
 _COMPILER_BYTES = 140e6  # numba and the compiled kernels, if numba is not imported yet; else
 _KERNEL_BYTES = 77e6  # the kernels only, if none has been compiled or loaded yet
@@ -44,7 +43,7 @@ def check_weights(width: int, n_features: int, dtype: str, *, momentum: bool, li
     item = 8 if dtype == "float64" else 4  # other types are refused when the weights are drawn
     each = n_features * item * (2 + int(momentum))
     if width * each > free:
-        least = _SCRATCH_BYTES + _compiler_bytes()
+        least = Engine.scratch_bytes + _compiler_bytes()
         fitting = (free - least) / each
         raise InputError(
             f"width {width:,} with {n_features:,} inputs needs {_size(width * each)} for the weights, their safe copy"
@@ -68,7 +67,7 @@ def within_memory(
     """
     free = free_bytes(parse_memory(limit))
     solver = solver_bytes(network)
-    budget = (free - _besides_engine(network, n_samples, solver)) / (1 + _ALLOCATOR_OVERHEAD)
+    budget = (free - _besides_engine(engine, network, n_samples, solver)) / (1 + _ALLOCATOR_OVERHEAD)
     fitting = engine.within_memory(network, n_samples, budget)
     if fitting is not None:
         return fitting
@@ -91,7 +90,7 @@ def _remedy(width: float, *, least: float, limit: int | str | None, other: str =
         place = 10 ** (len(str(int(width))) - 1)
         return f"give a width of at most about {int(width) // place * place:,}{other}, or more workers or memory"
     already = resident_bytes()
-    rows = ", or fewer rows" if least > 2 * (_SCRATCH_BYTES + _COMPILER_BYTES) else ""
+    rows = ", or fewer rows" if least > 2 * (Engine.scratch_bytes + _COMPILER_BYTES) else ""
     more = f"memory of at least {_size(1.1 * (already + least))}" if limit is not None else "more memory"
     return (
         f"a smaller width does not help: the program has {_size(already)} already, and the rows and the working space "
@@ -101,16 +100,16 @@ def _remedy(width: float, *, least: float, limit: int | str | None, other: str =
 
 def expected_bytes(engine: Engine, network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
     """Return an upper estimate of the memory of training, besides the network and the samples."""
-    return _besides_engine(network, n_samples, solver_bytes) + (1 + _ALLOCATOR_OVERHEAD) * engine.memory_bytes(
+    return _besides_engine(engine, network, n_samples, solver_bytes) + (1 + _ALLOCATOR_OVERHEAD) * engine.memory_bytes(
         network, n_samples
     )
 
 
-def _besides_engine(network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
+def _besides_engine(engine: Engine, network: ShiftedReLUNetwork, n_samples: int, solver_bytes: float) -> float:
     targets = n_samples * network.n_outputs * 8 * _ARRAYS_PER_TARGET
     return (
         (1 + _ALLOCATOR_OVERHEAD) * (network.weights.nbytes + solver_bytes + targets)
-        + _SCRATCH_BYTES
+        + engine.scratch_bytes
         + _compiler_bytes()
     )
 

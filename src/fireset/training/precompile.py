@@ -151,22 +151,31 @@ def compile_products(dtype: str, several_outputs: bool, kernels: str) -> None:
 
 
 def _compile_list_products(dtype: str, several_outputs: bool) -> None:
-    """Compile the kernels of tangent products, common counts and the output layer, all over lists."""
+    """Compile the kernels of tangent products, common counts, moved neurons and the output layer, all over lists."""
     from fireset.engines.common_counts import common_counts
     from fireset.engines.list_passes import ListPasses
+    from fireset.kernels.candidates import Certificates
+    from fireset.kernels.scanning import join_tiles
     from fireset.network import ShiftedReLUNetwork
 
-    network = ShiftedReLUNetwork.initialize(2, 1, 1 + several_outputs, threshold=0.0, dtype=dtype)
+    # First what the other process needs first. It compiles this kernel itself if it is faster.
+    counts, positions, found = np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, dtype)
+    join_tiles(counts, counts, positions, found, positions, found)
+    # Random weights would import scipy.special, which takes as long as two kernels.
+    network = ShiftedReLUNetwork(np.ones((2, 1), dtype), np.ones((2, 1 + several_outputs)), threshold=0.0)
     passes = ListPasses(network, np.ones((3, 1), network.dtype), chunked=False)
-    passes.clear_complete_lists()
+    lists = passes.chunks[0].lists
     for span in ranges(network.width):
-        passes.chunks[0].lists.active_buffer(span, np.arange(*span))
+        lists.active_buffer(span, np.arange(*span))
     direction = np.zeros((3, network.n_outputs))
     passes.tangent_operator()(direction)
     passes.jacobian_product(network.weights)
     passes.gradient(direction)
     common_counts(passes.active_by_neuron(), network.dtype.type)
     _compile_output_layer(network)
+    radii, drifts, speeds, near_misses, bands = lists.neuron_state
+    passes.add_drifts(speeds, 1.0, drifts)
+    passes.prune_live(Certificates(radii, drifts, bands), speeds, near_misses, 0)
 
 
 def _compile_output_layer(network: "ShiftedReLUNetwork") -> None:

@@ -496,6 +496,7 @@ class GaussNewton(Solver):
     def extra_bytes(self, network: ShiftedReLUNetwork, n_samples: int) -> float:
         """Return the memory of copies of the weights, a partial factor, and the active pairs as lists and as bits.
 
+        The copies are the weights at the start, the displacement, the same scaled, the new weights, and the gradient.
         With trained outputs also that of copies of them, and of the activations of the active pairs.
         """
         pairs = n_samples * network.width
@@ -503,7 +504,7 @@ class GaussNewton(Solver):
         if self.trains_outputs:
             active += output_layer_bytes(network, pairs * upper_tail(network.threshold))
             active += 6.0 * network.output_weights.nbytes
-        return 6.0 * network.weights.nbytes + partial_factor_bytes(n_samples) + active
+        return 5.0 * network.weights.nbytes + partial_factor_bytes(n_samples) + active
 
     # Checkpoints
 

@@ -25,7 +25,7 @@ from fireset.training.solvers.preconditioners import (
 
 MAX_PRODUCTS = 60  # tangent products for one linear system
 _REFACTOR_PRODUCTS = 40  # after which the kernel and its factor are computed again
-_FULL_CHOLESKY_ROWS = 2500  # up to which the whole kernel is always factored
+FULL_CHOLESKY_ROWS = 2500  # up to which the whole kernel is always factored
 _MAX_CHOLESKY_ROWS = 6000  # up to which it is factored for a small ν; beyond, n³/3 costs more than it saves
 _SMALL_SHIFT = 0.005  # ν relative to the mean diagonal, below which a partial factor needs many products
 _SMALL_REUSED_SHIFT = 0.05  # that for losses with many systems, which share the whole kernel
@@ -157,7 +157,7 @@ class LinearSolver:
             self._kernel is not None or self._reweighted_share(system.roots) > 0.0
         ):
             self._preconditioner = self._kernel = None
-        few_rows = self._run.problem.n_rows <= _FULL_CHOLESKY_ROWS
+        few_rows = self._run.problem.n_rows <= FULL_CHOLESKY_ROWS
         several = self._run.network.n_outputs > 1 and few_rows  # else they need much memory
         if self.reached_limit and several and not self.separate_outputs:
             self.separate_outputs, self._preconditioner = True, None
@@ -168,7 +168,7 @@ class LinearSolver:
 
         Rows are given by number in ``problem.shares``. Where workers share the rows, the result of the first is valid.
         """
-        if self._run.problem.n_rows <= _FULL_CHOLESKY_ROWS and self._kernel_fits():
+        if self._run.problem.n_rows <= FULL_CHOLESKY_ROWS and self._kernel_fits():
             kernel = self._whole_kernel()
             return kernel[np.ix_(rows, rows)] if len(kernel) else kernel
         return self._kernel_columns().submatrix(rows)
@@ -189,7 +189,7 @@ class LinearSolver:
         group, shares, n = self._run.shard.group, self._shares, self._run.problem.n_rows
         roots, shift = system.roots, system.shift
         self._preconditioner_roots, mean = roots, np.sqrt(np.mean(roots**2, axis=1))
-        whole = (n <= _FULL_CHOLESKY_ROWS or self._is_small(shift, mean)) and self._kernel_fits()
+        whole = (n <= FULL_CHOLESKY_ROWS or self._is_small(shift, mean)) and self._kernel_fits()
 
         def factor(row_roots: np.ndarray) -> Preconditioner:
             if whole:
