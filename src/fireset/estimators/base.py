@@ -45,6 +45,7 @@ from fireset.tables.column_map import ColumnMap
 from fireset.tables.encoded_blocks import EncodedBlocks
 from fireset.tables.encoder import TableEncoder
 from fireset.tables.holdout import hold_out
+from fireset.tables.metric import MIN_EIGENVALUE, MIN_EIGENVALUE_FOR_MANY_ROWS
 from fireset.tables.settings import MIN_ROWS, TableSettings, choose_settings
 from fireset.tables.sphere import SphereMap, count_inputs, suits_row_space
 from fireset.training.loop import Trainer, train
@@ -285,6 +286,7 @@ class ShiftedReLUEstimator(TableInput, BaseEstimator):
             classes=is_classifier(self),
             fewest_rows=MIN_ROWS if choose else np.inf,
             min_pieces_gain=_MIN_PIECES_GAIN if on_centres else 0.0,
+            min_eigenvalue=MIN_EIGENVALUE_FOR_MANY_ROWS if on_centres else MIN_EIGENVALUE,
         )
         chosen = self.settings_
         columns = replace(columns, pieces=chosen.pieces, squared_norm=chosen.squared_norm)

@@ -65,10 +65,9 @@ def _error(network: ShiftedReLUNetwork, X: np.ndarray, targets: np.ndarray, weig
     last = len(X) - _COMPARED_ROWS
     gram, right = np.zeros((len(kernel.centres),) * 2), np.zeros((len(kernel.centres), targets.shape[1]))
     for rows, block in kernel.blocks(X[:last]):
-        K = block.astype(np.float64)
-        weighted = K * weight[rows, None]
-        gram += weighted.T @ K
-        right += weighted.T @ targets[rows]
+        scaled = block * np.sqrt(weight[rows, None])  # the product of an array with itself is computed by symmetry
+        gram += scaled.T @ scaled
+        right += scaled.T @ (np.sqrt(weight[rows, None]) * targets[rows])
     (_, held), found = next(kernel.blocks(X[last:])), []
     for ridge in _RIDGES:
         factor, _ = cholesky_with_jitter(lambda ridge=ridge: gram + ridge * kernel.matrix)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fireset._util.errors import InputError
+from fireset._util.parallel import parallel_map
 from fireset.sparse_rows import is_sparse
 from fireset.tables.pieces import Pieces, append_pieces, count_pieces
 from fireset.tables.squared_norm import SquaredNorm
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 CLIP = 3.0  # standard deviations; rows are normalized, so that an outlier in one feature would shrink all others
 _MAX_LINEAR_VALUES = 10  # different values; features with more have a quantile map
 _MAX_KNOTS = 128
+_MIN_PARALLEL_ROWS = 10_000  # to map columns on several cores
 _MAX_RANK_ROWS = 20_000  # from which ranks are learned
 _MIN_MAGNITUDE = 1e-300  # features of smaller numbers are constant
 _MAX_CONSTANT_SPREAD = 1e-12  # relative to the mean; a smaller spread is rounding
@@ -106,8 +108,15 @@ class ColumnMap:
             X = canonical_csr(X)
             return _with_data(X, np.clip(X.data / self.scale[X.indices], -CLIP, CLIP))
         Z = np.clip((X - self.mean) / self.scale, -CLIP, CLIP)
-        for quantile_map in self.quantile_maps:
+
+        def fill(quantile_map: QuantileMap) -> None:
             Z[:, quantile_map.column] = quantile_map(X[:, quantile_map.column])
+
+        if len(X) < _MIN_PARALLEL_ROWS:
+            for quantile_map in self.quantile_maps:
+                fill(quantile_map)
+        else:
+            parallel_map(fill, self.quantile_maps)
         return self.extend(Z)
 
     def extend(self, Z: Any) -> Any:

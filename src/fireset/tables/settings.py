@@ -32,7 +32,7 @@ from fireset._util.parallel import one_blas_thread, parallel_map
 from fireset.sparse_rows import is_sparse
 from fireset.tables.class_map import apply_class_map, fit_class_map, log_probabilities
 from fireset.tables.kernel_fit import FitRows, KernelFit
-from fireset.tables.metric import filled_outer_product, geometric_mean, learned_metric
+from fireset.tables.metric import MIN_EIGENVALUE, filled_outer_product, geometric_mean, learned_metric
 from fireset.tables.pieces import Pieces, append_pieces, learn_pieces, through_pieces
 from fireset.tables.squared_norm import SquaredNorm
 from fireset.theory.kernel_function import KernelFunction
@@ -160,6 +160,7 @@ def choose_settings(
     classes: bool = False,
     fewest_rows: float = MIN_ROWS,
     min_pieces_gain: float = 0.0,
+    min_eigenvalue: float = MIN_EIGENVALUE,
 ) -> TableSettings:
     """Choose the settings that are not given.
 
@@ -178,6 +179,8 @@ def choose_settings(
         Targets are class codes.
     min_pieces_gain : float
         Relative reduction of the cross-fitted loss below which pieces are not used.
+    min_eigenvalue : float
+        Smallest eigenvalue of a learned metric, before it is scaled.
 
     Notes
     -----
@@ -204,7 +207,7 @@ def choose_settings(
     sample = FitRows(Z[rows].astype(np.float32), targets[rows], weight[rows] / weight[rows].mean())
     kernels = [(KernelFunction(threshold, scale), scale) for scale in scales]
     with one_blas_thread():
-        choice = _Choice(sample, kernels, biases, classes, min_pieces_gain)
+        choice = _Choice(sample, kernels, biases, classes, min_pieces_gain, min_eigenvalue)
         if isinstance(given, str):
             choice.learn_metric()
         else:
@@ -277,8 +280,10 @@ class _Choice:
         biases,
         classes: bool,
         min_pieces_gain: float = 0.0,
+        min_eigenvalue: float = MIN_EIGENVALUE,
     ):
         self.kernels, self.biases, self.min_pieces_gain = kernels, biases, min_pieces_gain
+        self.min_eigenvalue = min_eigenvalue
         self.tables = {False: sample}  # by whether pieces are appended
         self.pieces: list[Pieces] = []
         self.squared_norm: SquaredNorm | None = None
@@ -422,7 +427,8 @@ class _Choice:
         for r in range(1, path.rounds + 1):
             full = path.kind == "full"
             product = fit.outer_product(full)
-            metric = learned_metric(product if full else filled_outer_product(product, fit.rows.Z))
+            product = product if full else filled_outer_product(product, fit.rows.Z)
+            metric = learned_metric(product, self.min_eigenvalue)
             one, fit = self._fit(path._replace(rounds=r), k, metric, point, plan)
             point = one.point
             found.append(one)

@@ -11,12 +11,15 @@ from fireset._util.cholesky import cholesky_solve, cholesky_with_jitter
 
 _STEP = 10.0**0.5
 _MAX_STEPS = 8  # in one direction
+_LEAST_GAIN = 5e-4  # of the error, by which a smaller ridge must be better
 
 
 def choose_held_out_ridge(
     matrix: np.ndarray, right: np.ndarray, Z: np.ndarray, residual: np.ndarray, weight: np.ndarray, first: float
 ) -> float:
     """Return the ridge, ``first`` times a power of √10, with the smallest squared error on held-out rows.
+
+    A smaller ridge must be clearly better.
 
     Parameters
     ----------
@@ -36,8 +39,8 @@ def choose_held_out_ridge(
     -----
     Cost M³/3 for each ridge, with the smallest error between two larger ones, and k M².
     """
-    weighted = Z * weight[:, None]
-    without, other = matrix - weighted.T @ Z, right - Z.T @ residual
+    scaled = Z * np.sqrt(weight)[:, None]  # the product of an array with itself is computed by symmetry
+    without, other = matrix - scaled.T @ scaled, right - Z.T @ residual
     errors = residual / weight[:, None]
 
     def squared_error(ridge: float) -> float:
@@ -45,10 +48,10 @@ def choose_held_out_ridge(
         return float(np.sum((errors - Z @ cholesky_solve(factor, other)) ** 2))
 
     best, least = first, squared_error(first)
-    for step in (1.0 / _STEP, _STEP):
+    for step, gain in ((1.0 / _STEP, _LEAST_GAIN), (_STEP, 0.0)):
         for _ in range(_MAX_STEPS):
             found = squared_error(best * step)
-            if not found < least:
+            if not found < (1.0 - gain) * least:
                 break
             best, least = best * step, found
         if best != first:

@@ -33,7 +33,7 @@ rows. Blocks are the same for any grid, and sums over blocks do not depend on th
 the same bits for any number of workers.
 """
 
-from math import frexp, log
+from math import frexp
 from typing import Any
 
 import numpy as np
@@ -53,10 +53,7 @@ from fireset.training.run import Run
 from fireset.training.solvers.gauss_newton import GaussNewton, _Point, _Proposal, choose_ridge
 from fireset.training.solvers.held_out_ridge import choose_held_out_ridge
 
-# Default number of centres for one output, and for several, which share the sums over the rows. That for one output is
-# up to 200,000 rows, and grows to the second at 10⁶ rows: R² of friedman1 with 10⁶ rows 0.9578 and 0.9580.
-CENTRES, SHARED_CENTRES = (1600, 2000), 3200
-_FEW_ROWS, _MANY_ROWS = 200_000, 1_000_000
+CENTRES, SHARED_CENTRES = 1600, 3200  # default for one output, and for several, which share the sums over the rows
 _TRAINED_SHARE = 0.5  # of these numbers: output weights, if they are trained
 _GRAM_TILE = 512  # largest number of centres of a tile of K_Mn B K_nM that one task adds to
 _SPLIT_ROWS = 512  # rows of a block that one task splits
@@ -64,8 +61,8 @@ _LARGE_DIRECTIONS = 16  # directions of the centres that are summed in float64
 _POWER_STEPS = 2  # orthogonal iterations that find these directions
 _DEPENDENT_EPS = 32.0  # times eps of float32 and the largest diagonal entry: below, a centre depends on others
 _MAX_SYSTEMS = 16  # outputs with curvatures of their own; with more, all use the largest curvature of a row
-_HELD_ROWS = 4096  # by which the ridge is chosen,
-_MIN_ROWS_TO_HOLD = 4 * _HELD_ROWS  # if there are at least these rows
+_HELD_ROWS = 2048  # by which the ridge is chosen; at most a block
+_MIN_ROWS_TO_HOLD = 8 * _HELD_ROWS  # with fewer rows it is not
 _MAX_SIZE = 1e300  # of sums that are made in any order
 _NEGLIGIBLE_GAIN = 0.3  # of ``tol`` of the objective: gain of a further round, estimated at the centres
 
@@ -77,12 +74,11 @@ class NystromGaussNewton(GaussNewton):
     ----------
     ridge, tol
         As for ``GaussNewton``. "auto" chooses the ridge by leave-one-out on the centres, and for squared error and at
-        least 16,384 rows again by 4,096 rows that are held out of the sums.
+        least 16,384 rows again by 2,048 rows that are held out of the sums.
     centres : int, optional
-        Largest number M of centres. The default is 3,200 for several outputs, and for one output 1,600 for up to
-        200,000 rows and 2,000 from 10⁶ rows on; half of each number if output weights are trained. Centres are drawn
-        from the rows, with probabilities proportional to sample weights. A pass costs 2·m·d + M·m/512 + M² operations
-        for each row; memory is that of a few M × M matrices.
+        Largest number M of centres, by default 1,600 for one output and 3,200 for several; half of each number if
+        output weights are trained. They are drawn from the rows, with probabilities proportional to sample weights. A
+        pass costs 2·m·d + M·m/512 + M² operations for each row; memory is that of a few M × M matrices.
     trained_outputs : bool or float
         s: the scale of the steps of the output weights relative to those of the weights, if all of them were trained.
         As many as there are centres are trained. 0 or False keeps the output weights, True is 1.
@@ -117,7 +113,7 @@ class NystromGaussNewton(GaussNewton):
         super()._reset(run)
         network, shard, shares, weight = run.network, run.shard, run.problem.shares, run.problem.weight
         total, positive = shares.totals(float(weight.sum()), float(np.count_nonzero(weight)))
-        most = self._max_centres(network, positive)
+        most = self._max_centres(network)
         self._drawn = shares.draw_distinct(weight, min(most, round(positive)), np.random.default_rng(0))
         own = ShiftedReLUNetwork(self._initial_weights, self._initial_outputs, network.threshold, network.output_scale)
         start = NetworkShard(own, shard.first, shard.width, shard.grid).whole()
@@ -174,11 +170,9 @@ class NystromGaussNewton(GaussNewton):
         """Return the entries of an array over this worker's rows, (n_j, …), at the centres, from all workers."""
         return self.run.problem.shares.select(own, self._drawn)[self._independent]
 
-    def _max_centres(self, network: ShiftedReLUNetwork, rows: float) -> int:
+    def _max_centres(self, network: ShiftedReLUNetwork) -> int:
         share = _TRAINED_SHARE if self.trains_outputs else 1.0
-        place = log(min(max(rows / _FEW_ROWS, 1.0), _MANY_ROWS / _FEW_ROWS)) / log(_MANY_ROWS / _FEW_ROWS)
-        count = CENTRES[0] * (CENTRES[1] / CENTRES[0]) ** place if network.n_outputs == 1 else SHARED_CENTRES
-        return self._given_centres or round(share * count)
+        return self._given_centres or round(share * (CENTRES if network.n_outputs == 1 else SHARED_CENTRES))
 
     def _choose_ridge(self) -> float:
         """Choose the ridge on the centres. All have one weight: they were drawn in proportion to theirs."""
@@ -272,11 +266,12 @@ class NystromGaussNewton(GaussNewton):
         if not self.n_centres or not run.group.all_true(not moved):
             return
         rows = problem.shares.draw_distinct(problem.weight, _HELD_ROWS, np.random.default_rng(1))
-        X, residual, weight = (problem.shares.select(own, rows) for own in (problem.X, point.residual, problem.weight))
+        X = problem.shares.select(problem.X, rows)
+        residual, weight = problem.shares.select(point.residual, rows), problem.shares.select(problem.weight, rows)
 
         def search() -> float:
-            K = np.vstack([block.astype(np.float64) for _, block in self._kernel.blocks(X)])
-            Z, right = _solve(self._factor, K.T).T, _solve(self._factor, gradient)
+            _, K = next(self._kernel.blocks(X))
+            Z, right = _solve(self._factor, K.T.astype(np.float64)).T, _solve(self._factor, gradient)
             matrix, first = self._systems[0].matrix, self._ridge / self._kernel.unit
             return self._kernel.unit * choose_held_out_ridge(matrix, right, Z, residual, weight, first)
 
@@ -426,7 +421,7 @@ class NystromGaussNewton(GaussNewton):
 
         Features of held-out rows in float64 may need more than the block.
         """
-        most = self._max_centres(network, n_samples)
+        most = self._max_centres(network)
         count, systems = min(most, n_samples), min(network.n_outputs, _MAX_SYSTEMS)
         bits = count * network.width
         count += min(most, network.width) if self.trains_outputs else 0
