@@ -227,7 +227,9 @@ def steps(results: Results) -> list[str]:
     """Seconds per gradient step beside dense implementations."""
     stored = results["step"]["cases"]
     newest = max(stored, key=lambda case: case["date"])
-    cases = [case for case in stored if case["date"] == newest["date"]]  # one machine; step.md has the others
+    cases = [case for case in stored if case["machine"] == newest["machine"]]  # step.md has the others
+    dates = sorted({case["date"] for case in cases})
+    measured = {**newest, "date": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"}
     rows = []
     for case in cases:
         seconds = case["seconds"]
@@ -237,14 +239,14 @@ def steps(results: Results) -> list[str]:
     prepared = [case["preprocessing_seconds"] for case in cases]
     counts = sorted({case["iterations"] for case in cases})
     return [
-        f"{_measured('bench-step', newest)}: seconds per full-batch gradient",
+        f"{_measured('bench-step', measured)}: seconds per full-batch gradient",
         f"step of one network in float32, repeated queries included, mean of {_span(counts)} steps; dense "
         "implementations as multiples of it:",
         "",
         *table(("problem", "active pairs", "fireset", *_STEP_PEERS.values()), rows),
         "",
         f"Empty cells were not measured. Peak memory of fireset: {min(peaks) / 1e3:.2f} to {max(peaks) / 1e3:.2f} GB, "
-        f"preprocessing: {min(prepared):.1f} to {max(prepared):.0f} s.",
+        f"preprocessing: {min(prepared):.1f} to {max(prepared):.1f} s.",
     ]
 
 
