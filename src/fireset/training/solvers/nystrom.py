@@ -13,7 +13,7 @@ block is kept, and neither the width nor the number of active pairs affects the 
 numbers, whatever the number of rows. With L Lᵀ = K_MM and γ = L⁻ᵀ z the system is (L⁻¹ K_Mn B K_nM L⁻ᵀ + ν) z =
 −L⁻¹(…).
 
-With ``trained_outputs=s`` the output weights of some neurons are trained, too. Their derivatives, s √(m/(Q q)) κ/√m
+With ``trained_outputs=s`` the output weights of some neurons are trained, too. Their derivatives, s √(m/q) κ/√m
 σ_b(⟨w_r, x_i⟩) for q different neurons with Q copies each, are q further columns of K_nM, with the identity in K_MM and
 in L. The factor makes the sum of their products an estimate of the kernel of the whole output layer. The penalty of the
 output weights A is (λ/2) ‖A − A₀‖² q Q/(m s²).
